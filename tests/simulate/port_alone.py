@@ -127,6 +127,7 @@ class _Queue:
             priority_class=priority_class.reshape(1, -1),
             drop_rate=nothing.reshape(1, -1),
             seconds_per_byte=one.reshape(1, 1),
+            queue_seconds_per_byte=np.ones((1, 1, classes)),
             port_error=none.reshape(1, 1),
             publisher_error=nothing.reshape(1, -1),
             subscriber_error=nothing.reshape(1, -1),

@@ -1,4 +1,5 @@
-"""The slow network with direct ways and fair ports: written for the reader, with nothing of the engine's layout."""
+"""The slow network with direct ways, fair ports and ports with widths: written for the reader, with nothing of the
+engine's layout."""
 
 from __future__ import annotations
 
@@ -45,6 +46,60 @@ class FairPort(Port):
         self.network.leave_port(time, self.number, packet)
 
 
+class WidthsPort(Port):
+    """A queue, a buffer and a width for each class. Each sends by itself; or, where they borrow, the port sends the
+    packet that would be done first if each sent at its width, counted from the packet that was sent last."""
+
+    def __init__(self, network: Any, number: int) -> None:
+        super().__init__(network, number)
+        self.borrows = bool(network.scenario.ports.borrowing[number])
+        self.sent_tag, self.tags = 0.0, defaultdict(float)
+        self.on_wire: set[int] = set()
+
+    def arrive(self, time: float, packet: dict[str, Any]) -> None:
+        level = packet["class"]
+        waiting = self.queues[level]
+        if not self.on_wire if self.borrows else level not in self.on_wire:
+            self._tag(time, packet)
+            self._send(time, packet)
+        elif (
+            len(waiting) + (level in self.on_wire) >= self.network.scenario.ports.buffer_packets[self.number]
+        ):
+            self.network.end_packet(packet, Outcome.dropped_by_buffer, time)
+        else:
+            waiting.append(packet)
+            if len(waiting) == 1:
+                self._tag(time, packet)
+
+    def _tag(self, time: float, packet: dict[str, Any]) -> None:
+        level = packet["class"]
+        seconds = packet["bytes"] * (8 / self.network.widths_at(time)[self.number][level])
+        self.tags[level] = max(self.sent_tag, self.tags[level]) + seconds
+
+    def _send(self, time: float, packet: dict[str, Any]) -> None:
+        level = packet["class"]
+        self.on_wire.add(level)
+        self.sent_tag = self.tags[level]
+        rates = self.network.bandwidth_at(time) if self.borrows else self.network.widths_at(time)[:, level]
+        finished = time + packet["bytes"] * (8 / rates[self.number])
+        self.network.events.at(finished, (0,), lambda now: self._sent(now, packet))
+
+    def _sent(self, time: float, packet: dict[str, Any]) -> None:
+        self.on_wire.discard(packet["class"])
+        waiting = sorted(level for level, queue in self.queues.items() if queue)
+        if not self.borrows:
+            waiting = [level for level in waiting if level == packet["class"]]
+        if waiting:
+            level = min(waiting, key=lambda each: self.tags[each])
+            self._send(time, self.queues[level].pop(0))
+            if self.queues[level]:
+                self._tag(time, self.queues[level][0])
+        self.network.leave_port(time, self.number, packet)
+
+
+PORTS = {Discipline.PRIORITY: Port, Discipline.FAIR: FairPort, Discipline.WIDTHS: WidthsPort}
+
+
 class AccessLink(Port):
     """Strict priority without a limit, at the publisher's rate."""
 
@@ -78,14 +133,20 @@ class PromisingNetwork(Network):
         self.buckets = {row: (limit.burst_bytes, 0.0) for row, limit in ways.limits.items()}
         self.access = [AccessLink(self, row) for row in range(len(scenario.publishers))]
         self.ports = [
-            (FairPort if kind == Discipline.FAIR else Port)(self, number)
-            for number, kind in enumerate(scenario.ports.discipline)
+            PORTS[Discipline(kind)](self, number) for number, kind in enumerate(scenario.ports.discipline)
         ]
 
     def active_at(self, time: float) -> Any:
         there = np.array(super().active_at(time), dtype=bool)
         there[list(self.direct)] = False
         return there
+
+    def widths_at(self, time: float) -> Any:
+        lists = self.scenario.ports.widths_bps
+        first = np.full((len(lists), max(map(len, lists))), np.nan)
+        for row, widths in enumerate(lists):
+            first[row, : len(widths)] = widths
+        return self._in_force(time, "width_bps", first)
 
     def flow_of(self, packet: dict[str, Any]) -> tuple[str, int]:
         if "message" in packet:

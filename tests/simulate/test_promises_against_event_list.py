@@ -1,4 +1,4 @@
-"""Promised messages, brokered copies and fair ports on one list of events, against a slow, obvious simulator.
+"""Promised messages, brokered copies, fair ports and ports with widths on one list of events, against a slow simulator.
 
 Both draw the same numbers for the same things, so every copy must end in the same way at the same nanosecond.
 """
@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from tests.simulate.slow_promises import PromisingNetwork
 
-from triagemq.simulate import Limit, Way, Ways, simulate
+from triagemq.simulate import Change, Limit, Way, Ways, simulate
 from triagemq.trace import Outcome
+
+CLASSES = 6
 
 
 def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways, Any]:
@@ -50,11 +52,20 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways
     )
     onward = np.full(ports, -1, dtype=np.int32)
     onward[2] = 0
+    kinds = [[0], [0, 0, 1], [0, 0, 1, 2], [2]][seed % 4]
+    discipline = draw.choice(kinds, ports).astype(np.int8)
+    shares = draw.integers(1, 9, (ports, CLASSES)).astype(float)
+    widths = scenario.ports.bandwidth_bps[:, None] * shares / shares.sum(axis=1, keepdims=True)
     scenario = scenario.with_tables(
         ports=replace(
             scenario.ports,
             to_switch=onward,
-            discipline=(draw.random(ports) < 0.4 * (seed % 2)).astype(np.int8),
+            discipline=discipline,
+            widths_bps=tuple(
+                widths[row] if kind == 2 else np.empty(0) for row, kind in enumerate(discipline)
+            ),
+            floors_bps=tuple(np.zeros(CLASSES) if kind == 2 else np.empty(0) for kind in discipline),
+            borrowing=((discipline == 2) & (draw.random(ports) < 0.5)).astype(np.int8),
         ),
         switches=replace(
             scenario.switches,
@@ -95,7 +106,7 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways
 def run_both(case: Any, sink: Any, **options: Any) -> Any:
     scenario, plan, ways, replay = case
     ends = options.get("duration_seconds", np.inf)
-    oracle = PromisingNetwork(scenario, plan, ways, (), replay, 7, ends)
+    oracle = PromisingNetwork(scenario, plan, ways, options.get("changes", ()), replay, 7, ends)
     oracle.events.run()
     found = simulate(scenario, plan, ways=ways, seed=7, warmup=0.0, replay=replay, sink=sink, **options)
     rows = sink.table("deliveries")
@@ -118,6 +129,25 @@ def test_every_copy_ends_as_in_an_event_list(
     case = ring_case(seed, scenario_of, plan_of)
     _, ours, theirs = run_both(case, memory_sink(), block_events=block_events)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("seed", [3, 7, 11])
+def test_widths_that_change_during_a_run_change_as_in_an_event_list(
+    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario = (case := ring_case(seed, scenario_of, plan_of))[0]
+    before = np.array(scenario.ports.widths_bps)
+    changes = (Change(0.4, width_bps=before[:, ::-1]), Change(0.9, width_bps=np.roll(before, 2, axis=1)))
+    sink = memory_sink()
+    _, ours, theirs = run_both(case, sink, changes=changes)
+    assert ours == theirs
+    assert ours != run_both(case, memory_sink())[1]
+    samples = sink.table("queue_samples")
+    for at_ns, widths in ((0.2e9, before), (0.8e9, before[:, ::-1]), (1.2e9, np.roll(before, 2, axis=1))):
+        rows = samples["sampled_ns"] == at_ns
+        seen = np.rint(widths[samples["port_id"][rows], samples["queue"][rows]])
+        assert (samples["width_bps"][rows] == seen).all()
+        assert rows.sum() == widths.size
 
 
 @pytest.mark.parametrize("seed", range(4))

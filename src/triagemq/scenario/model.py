@@ -30,9 +30,16 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int32]
 Codes = NDArray[np.int8]
 Names = tuple[str, ...]
+Lists = tuple[Floats, ...]
 
 DEFAULT_SERVICE_RATE = 1e6
 """Packets a second of a broker or switch whose scenario names no rate (theory.md section 1)."""
+
+FLOOR_SHARE = 0.1
+"""The part of its width that a queue keeps at least where the scenario names no floors."""
+
+WIDTH_ROUNDING = 1e-6
+"""Widths may miss the bandwidth of their port by this part of it: thirds have no end."""
 
 
 class Table:
@@ -83,6 +90,9 @@ NONE: dict[str, Any] = {
     "access_bps": np.inf,
     "to_switch": -1,
     "discipline": Discipline.PRIORITY,
+    "widths_bps": np.empty(0),
+    "floors_bps": np.empty(0),
+    "borrowing": 0,
     "model": "",
     "multiplexing_seconds": 0.0,
     "packet_bytes": 1500.0,
@@ -95,6 +105,9 @@ NONE: dict[str, Any] = {
 }
 """What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
 
+WIDTH_COLUMNS = frozenset(("widths_bps", "floors_bps", "borrowing"))
+"""What only ports with widths use."""
+
 GUARANTEE_COLUMNS = frozenset(
     (
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
@@ -102,7 +115,10 @@ GUARANTEE_COLUMNS = frozenset(
         *("limiter_step_seconds", "limiter_tolerance_seconds", "rules"),
     )
 )
-"""What only promises use. A scenario that states none of it has the fingerprint that it had without these columns."""
+"""What only promises use."""
+
+LATER_COLUMNS = GUARANTEE_COLUMNS | WIDTH_COLUMNS
+"""A scenario that states nothing in one of these has the fingerprint that it had without the column."""
 
 TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
 
@@ -118,7 +134,8 @@ def filled(kind: type[SomeTable], rows: int, **columns: Any) -> SomeTable:
         values = columns.pop(column.name, NONE.get(column.name))
         dtype = TYPES.get(str(column.type))
         if dtype is None:
-            found[column.name] = (values,) * rows if isinstance(values, str) else tuple(values)
+            alone = isinstance(values, str | np.ndarray)
+            found[column.name] = (values,) * rows if alone else tuple(values)
         else:
             found[column.name] = np.array(np.broadcast_to(np.asarray(values, dtype=dtype), rows))
     return kind(**found, **columns)
@@ -212,11 +229,15 @@ class Switches(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputPorts(Table):
-    """The unit of contention: one transmitter, one buffer, one set of priority queues.
+    """The unit of contention: one transmitter, one buffer, one set of queues, one for each class.
 
     `error_rate` and `propagation_seconds` are those of the link to the next switch; a subscriber's own link
     is in its row. `queues` is 0 where the scenario does not state it. `to_switch` is the switch at the other end of
     a link beside those of the tree that `fed_by_port` makes; only promises use it.
+
+    Where the discipline is WIDTHS, `widths_bps` is the bandwidth of each queue, class 0 first; together they are the
+    port's. With `borrowing` a queue also gets what others leave. Widths that are changed during a run stay above
+    `floors_bps`. All other ports have empty lists.
     """
 
     name: Names
@@ -228,6 +249,23 @@ class OutputPorts(Table):
     propagation_seconds: Floats
     to_switch: Integers
     discipline: Codes
+    widths_bps: Lists
+    floors_bps: Lists
+    borrowing: Codes
+
+    def with_bandwidths(self, bandwidth_bps: Floats) -> OutputPorts:
+        """With other bandwidths; the widths of queues are the same shares of them as before."""
+
+        def scaled(lists: Lists) -> Lists:
+            rows = zip(lists, bandwidth_bps, self.bandwidth_bps, strict=True)
+            return tuple(each * (now / before) if len(each) else each for each, now, before in rows)
+
+        return replace(
+            self,
+            bandwidth_bps=bandwidth_bps,
+            widths_bps=scaled(self.widths_bps),
+            floors_bps=scaled(self.floors_bps),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,8 +313,8 @@ class Publications(Table):
 class SizeSamples(Table):
     """Empirical size distributions, one row each: the sizes seen and how often."""
 
-    size_bytes: tuple[Floats, ...]
-    weight: tuple[Floats, ...]
+    size_bytes: Lists
+    weight: Lists
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -404,7 +442,7 @@ class Scenario:
             if isinstance(table, Table):
                 for column in fields(table):  # type: ignore[arg-type]
                     values = getattr(table, column.name)
-                    if column.name in GUARANTEE_COLUMNS and _says_nothing(column.name, values):
+                    if column.name in LATER_COLUMNS and _says_nothing(column.name, values):
                         continue
                     digest.update(f"{table_field.name}.{column.name}".encode())
                     _digest_column(digest, values)
@@ -413,7 +451,9 @@ class Scenario:
 
 def _says_nothing(column: str, values: Any) -> bool:
     """Whether nothing is stated; the name of a model decides nothing, its figures do."""
-    return column == "model" or bool((values == NONE[column]).all())
+    if isinstance(values, tuple):
+        return column == "model" or not any(map(len, values))
+    return bool((values == NONE[column]).all())
 
 
 def _digest_column(digest: Any, values: Any) -> None:

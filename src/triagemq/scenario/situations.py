@@ -81,12 +81,10 @@ class Situation:
 
     def network(self, scenario: Scenario) -> Scenario:
         """The scenario as things stand now, to plan by. Publications and subscribers stay in it."""
-        ports = replace(
-            scenario.ports, bandwidth_bps=self.bandwidth_bps.copy(), error_rate=self.port_error.copy()
-        )
+        ports = scenario.ports.with_bandwidths(self.bandwidth_bps.copy())
         return replace(
             scenario,
-            ports=ports,
+            ports=replace(ports, error_rate=self.port_error.copy()),
             switches=replace(scenario.switches, fed_by_port=self.fed_by_port.copy()),
             publishers=replace(scenario.publishers, error_rate=self.publisher_error.copy()),
             subscribers=replace(scenario.subscribers, error_rate=self.subscriber_error.copy()),

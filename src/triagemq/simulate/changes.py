@@ -29,6 +29,7 @@ from triagemq.simulate.promised.direct import (
     promised_ways,
 )
 from triagemq.simulate.promised.releases import Releases, released
+from triagemq.simulate.widths import width_course
 
 Planner = Callable[[Scenario], Plan]
 
@@ -45,12 +46,16 @@ class Change:
     transmission starts from then on; `bandwidth_bps` has one entry per output port, `publication_rate` (events
     per second) one per publication. New error rates, one per port, publisher or subscriber, apply to packets that leave
     from then on. `utility_weight`, one per subscription, is what events published from then on are worth.
+
+    `width_bps` has a row per port and a column per class, NaN in the rows of ports without widths. Transmissions that
+    have begun are finished at the old width. Where a bandwidth changes and widths do not, they stay the same shares.
     """
 
     at_seconds: float
     plan: Plan | None = None
     active_subscriptions: NDArray[np.bool_] | None = None
     bandwidth_bps: Floats | None = None
+    width_bps: Floats | None = None
     publication_rate: Floats | None = None
     port_error: Floats | None = None
     publisher_error: Floats | None = None
@@ -62,7 +67,8 @@ class Epochs(NamedTuple):
     """One row per stretch of time between changes; `ends` is when it is over, infinity for the last.
 
     Columns are subscriptions (`active`, `priority_class`, `drop_rate`, `subscriber_error`), ports (`seconds_per_byte`,
-    `port_error`) or publications (`publisher_error`).
+    `port_error`) or publications (`publisher_error`). `queue_seconds_per_byte` is that of every port and class at the
+    width of its queue; where a port has no widths, at its bandwidth.
     """
 
     ends: Floats
@@ -70,6 +76,7 @@ class Epochs(NamedTuple):
     priority_class: Integers
     drop_rate: Floats
     seconds_per_byte: Floats
+    queue_seconds_per_byte: Floats
     port_error: Floats
     publisher_error: Floats
     subscriber_error: Floats
@@ -142,6 +149,9 @@ def timeline(
     direct, promised = lay_out(scenario, direct_ways, np.array([each.flow for each in plans]), present)
     classes = 1 + max(int(each.flows.priority_class.max(initial=0)) for each in plans)
     classes = max(classes, direct.classes)
+    bandwidth = table("bandwidth_bps", scenario.ports.bandwidth_bps)
+    widths = width_course(scenario, classes, bandwidth, [change.width_bps for change in ordered])
+    classes = widths.shape[2]
     if classes > MOST_CLASSES:
         raise ParameterError("plan", f"has {classes} priority classes; the simulator takes {MOST_CLASSES}")
     publishers, subscribers = scenario.publishers, scenario.subscribers
@@ -150,7 +160,8 @@ def timeline(
         active=brokered,
         priority_class=np.array([each.subscription_class for each in plans], dtype=np.int32, ndmin=2),
         drop_rate=np.array([1 - each.subscription_keep for each in plans], dtype=np.float64, ndmin=2),
-        seconds_per_byte=8 / table("bandwidth_bps", scenario.ports.bandwidth_bps),
+        seconds_per_byte=8 / bandwidth,
+        queue_seconds_per_byte=8 / widths,
         port_error=table("port_error", scenario.ports.error_rate),
         publisher_error=table("publisher_error", publishers.error_rate, scenario.publications.publisher),
         subscriber_error=table("subscriber_error", subscribers.error_rate, scenario.subscriptions.subscriber),

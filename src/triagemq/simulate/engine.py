@@ -155,7 +155,7 @@ class _Run:
         if self._trace:
             self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)
         boundaries = self._boundaries()
-        sent_before, followed_from = self._sent(0.0)
+        sent_before, followed_from = self._path.sent(0.0)
         frontier = 0.0
         while self._published < extent.publications and frontier < extent.ends_seconds:
             boundary = boundaries[0] if boundaries else np.inf
@@ -167,12 +167,12 @@ class _Run:
                 boundaries.pop(0)
                 self._pass_boundary(frontier)
                 if frontier == self._measured_from:
-                    sent_before, followed_from = self._sent(frontier)
+                    sent_before, followed_from = self._path.sent(frontier)
             if progress:
                 progress(self._fraction(frontier))
             if nothing_more:
                 break
-        sent, followed_until = self._sent(frontier)
+        sent, followed_until = self._path.sent(frontier)
         self._finish(boundaries)
         measured = frontier > self._measured_from
         drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
@@ -252,15 +252,6 @@ class _Run:
             path.cut_off()
         path.collect()
 
-    def _sent(self, time: float) -> tuple[Floats, Floats]:
-        """How long each port has been sending, and until when it is followed, having caught up with `time`.
-
-        A port is ahead by the packet that it sends, and behind a switch that is slower than what comes by all that the
-        switch will look up later.
-        """
-        ports, count = self._path.ports, len(self._scenario.ports)
-        return ports.busy_seconds[:count].copy(), np.maximum(ports.free_at[:count], time)
-
     def _fraction(self, frontier: float) -> float:
         extent = self._extent
         return float(min(1.0, max(self._published / extent.publications, frontier / extent.ends_seconds)))
@@ -285,7 +276,7 @@ class _Run:
             epoch = path.clock.epoch
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])
             self._trace.hops(path.hops)
-            self._trace.queue_samples(path.samples, 8 / self._timeline.epochs.seconds_per_byte[epoch])
+            self._trace.queue_samples(path.samples, 8 / self._timeline.epochs.queue_seconds_per_byte[epoch])
 
 
 def _deadline_ns(max_latency_seconds: Floats) -> NDArray[np.int64]:

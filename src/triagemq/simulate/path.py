@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from triagemq.compiled import kernel
-from triagemq.scenario import Scenario
+from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
@@ -86,6 +86,15 @@ class Path:
         self._fan_out(until)
         for hop in range(len(self._inboxes) - 1):
             self._cross_switches(hop, until)
+
+    def sent(self, time: float) -> tuple[Floats, Floats]:
+        """How long each port has been sending, and until when it is followed, having caught up with `time`.
+
+        A port is ahead by the packet that it sends, and behind a switch that is slower than what comes by all that the
+        switch will look up later.
+        """
+        ports, count = self.ports, len(self._below.hop_of_port)
+        return ports.busy_seconds[:count].copy(), np.maximum(ports.free_at[:count], time)
 
     def stop_sampling(self) -> None:
         """No more queue samples: what follows is only the emptying of queues."""

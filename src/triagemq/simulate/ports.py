@@ -119,7 +119,8 @@ def _catch_up_sampling(
             return False
         if not room(outlets.samples, below.classes):
             return False
-        sample(below, queues, outlets.samples, port, instant)
+        for priority_class in range(below.classes):
+            sample(queues, outlets.samples, port, port, priority_class, instant)
         # Multiples of the interval rather than a running sum: no drift, and the same instants at every port.
         queues.next_sample[port] = clock.sample_seconds * np.rint(instant / clock.sample_seconds + 1.0)
     return True
@@ -210,7 +211,8 @@ def _transmit(
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
     wire = wire_bytes(below, queues.groups, packet)
-    finished = begin_sending(queues, clock, port, packet, wire, epochs.seconds_per_byte[epoch, port], time)
+    per_byte = epochs.seconds_per_byte[epoch, port]
+    finished = begin_sending(queues, clock, port, port, packet, wire, per_byte, time)
     if clock.with_hops:
         record_hop(below, outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED)
     leave(below, epochs, seeds, queues, outlets, clock, port, number, epoch, finished)
@@ -221,19 +223,20 @@ def begin_sending(
     queues: PortQueues,
     clock: Clock,
     port: int,
+    sender: int,
     packet: Record,
     wire: float,
     seconds_per_byte: float,
     time: float,
 ) -> float:
-    """A port is busy with a packet from `time` on; returns until when."""
+    """A port, or the queue of it that is the sender, is busy with a packet from `time` on; returns until when."""
     service = wire * seconds_per_byte
     finished = time + service
-    queues.free_at[port] = finished
-    queues.busy_seconds[port] += service
+    queues.free_at[sender] = finished
+    queues.busy_seconds[sender] += service
+    queues.sending_class[sender] = packet.priority_class
     if clock.sample_seconds < np.inf:
-        queues.sending_class[port] = packet.priority_class
-        queues.sending_bytes[port] = int(wire)
+        queues.sending_bytes[sender] = int(wire)
         queues.counters[port, packet.priority_class, PACKETS_OUT] += 1
         queues.counters[port, packet.priority_class, BYTES_OUT] += int(wire)
     return finished
@@ -345,20 +348,20 @@ def record_hop(
 
 
 @step
-def sample(below: Below, queues: PortQueues, samples: Buffer, port: int, instant: float) -> None:
-    """Counters of every class; what is on the wire at the instant has not left yet."""
-    sending = queues.free_at[port] > instant
-    for priority_class in range(below.classes):
-        counters = queues.counters[port, priority_class]
-        on_wire = sending and queues.sending_class[port] == priority_class
-        record = samples.records[append(samples)]
-        record.sampled_ns = nanoseconds(instant)
-        record.port = port
-        record.queue = priority_class
-        record.bytes_in = counters[BYTES_IN]
-        record.packets_in = counters[PACKETS_IN]
-        record.bytes_out = counters[BYTES_OUT] - (queues.sending_bytes[port] if on_wire else 0)
-        record.packets_out = counters[PACKETS_OUT] - (1 if on_wire else 0)
-        record.drops = counters[DROPS]
-        record.backlog_packets = record.packets_in - record.packets_out - record.drops
-        record.backlog_bytes = record.bytes_in - record.bytes_out - counters[BYTES_DROPPED]
+def sample(
+    queues: PortQueues, samples: Buffer, port: int, sender: int, priority_class: int, instant: float
+) -> None:
+    """Counters of a class and its sender; what is on the wire at the instant has not left yet."""
+    counters = queues.counters[port, priority_class]
+    on_wire = queues.free_at[sender] > instant and queues.sending_class[sender] == priority_class
+    record = samples.records[append(samples)]
+    record.sampled_ns = nanoseconds(instant)
+    record.port = port
+    record.queue = priority_class
+    record.bytes_in = counters[BYTES_IN]
+    record.packets_in = counters[PACKETS_IN]
+    record.bytes_out = counters[BYTES_OUT] - (queues.sending_bytes[sender] if on_wire else 0)
+    record.packets_out = counters[PACKETS_OUT] - (1 if on_wire else 0)
+    record.drops = counters[DROPS]
+    record.backlog_packets = record.packets_in - record.packets_out - record.drops
+    record.backlog_bytes = record.bytes_in - record.bytes_out - counters[BYTES_DROPPED]

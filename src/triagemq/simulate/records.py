@@ -208,7 +208,11 @@ BYTES_IN, PACKETS_IN, BYTES_OUT, PACKETS_OUT, DROPS, BYTES_DROPPED = range(6)
 
 
 class PortQueues(NamedTuple):
-    """The state of every output port: when it is free, and per class the first and last packet that waits."""
+    """The state of every output port: when it is free, and per class the first and last packet that waits.
+
+    Behind the rows of the ports there are those of access links and of queues with widths, where the event list has
+    some; `counters` are in the rows of ports.
+    """
 
     free_at: Floats
     busy_classes: NDArray[np.uint64]
@@ -242,9 +246,9 @@ class Clock(NamedTuple):
     with_hops: bool
 
 
-def new_port_queues(below: Below, sample_seconds: float, access_links: int = 0) -> PortQueues:
-    """Those of all ports, and of so many access links behind them."""
-    ports = len(below.hop_of_port) + access_links
+def new_port_queues(below: Below, sample_seconds: float, more: int = 0) -> PortQueues:
+    """Those of all ports, and so many rows behind them."""
+    ports = len(below.hop_of_port) + more
     return PortQueues(
         free_at=np.zeros(ports),
         busy_classes=np.zeros(ports, dtype=np.uint64),

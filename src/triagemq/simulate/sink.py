@@ -106,10 +106,10 @@ class TraceColumns:
                 }
             )
 
-    def queue_samples(self, samples: Buffer, bandwidth_bps: Floats) -> None:
+    def queue_samples(self, samples: Buffer, width_bps: Floats) -> None:
         taken = _filled(samples)
         if len(taken):
-            port = _column(taken, "port")
+            port, queue = _column(taken, "port"), _column(taken, "queue")
             counters = {
                 name: _column(taken, name)
                 for name in (
@@ -123,10 +123,8 @@ class TraceColumns:
                     "backlog_packets",
                 )
             }
-            width = np.rint(bandwidth_bps[port]).astype(np.int64)
-            self._sink.queue_samples(
-                {"port_id": port, "queue": _column(taken, "queue"), **counters, "width_bps": width}
-            )
+            width = np.rint(width_bps[port, queue]).astype(np.int64)
+            self._sink.queue_samples({"port_id": port, "queue": queue, **counters, "width_bps": width})
 
 
 def _filled(buffer: Buffer) -> Records:

@@ -18,6 +18,7 @@ from triagemq.scenario import (
     ArrivalProcess,
     BrokerLinks,
     Brokers,
+    Discipline,
     Floats,
     Integers,
     LimiterKind,
@@ -40,6 +41,7 @@ from triagemq.scenario import (
     loads,
     save,
 )
+from triagemq.scenario.model import Codes
 
 positive = st.one_of(
     st.floats(1e-6, 1e12), st.integers(1, 10**7).map(float), st.sampled_from([1e6, 1e-300, 1e300, 1e22, 0.1])
@@ -76,6 +78,23 @@ def pairs(draw: st.DrawFn, first: int, second: int, most: int) -> tuple[Integers
     return columns[:, 0].copy(), columns[:, 1].copy()
 
 
+def draw_widths(
+    draw: st.DrawFn, discipline: Codes, bandwidth: Floats, classes: int
+) -> tuple[tuple[Floats, ...], tuple[Floats, ...], Codes]:
+    """Widths and floors of the ports that have some, and whether their queues borrow."""
+    has_widths = discipline == Discipline.WIDTHS
+    shares = [
+        np.array(draw(st.lists(st.integers(1, 9), min_size=classes, max_size=classes))) for _ in bandwidth
+    ]
+    widths = [
+        bps * share / share.sum() if there else np.empty(0)
+        for bps, share, there in zip(bandwidth, shares, has_widths, strict=True)
+    ]
+    floors = [each * draw(st.sampled_from([0.1, 0.25, 1.0])) for each in widths]
+    borrowing = has_widths & (rows(draw, 0, 1, len(bandwidth)) == 1)
+    return tuple(widths), tuple(floors), borrowing.astype(np.int8)
+
+
 @st.composite
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Small scenarios that make sense, with every kind of table, number and distribution."""
@@ -96,6 +115,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     for number in range(len(ports) - besides, len(ports)):
         to_switch[number] = (at_switch[number] + draw(st.integers(1, trunks))) % len(switches)
     classes = draw(st.integers(1, 12))
+    discipline, bandwidth = rows(draw, 0, 2, len(ports)).astype(np.int8), floats(draw, positive, len(ports))
     queues = [draw(st.one_of(st.just(0), st.integers(classes, 20))) for _ in ports]
     publishers, subscribers = names(draw, name, 1, 3), names(draw, name, 1, 3)
     topics = names(draw, topic, 1, 4)
@@ -128,13 +148,14 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         ports=OutputPorts(
             ports,
             at_switch,
-            floats(draw, positive, len(ports)),
+            bandwidth,
             floats(draw, st.one_of(st.just(np.inf), st.integers(1, 10**9).map(float)), len(ports)),
             np.array(queues, dtype=np.int32),
             floats(draw, share, len(ports)),
             floats(draw, share, len(ports)),
             to_switch,
-            rows(draw, 0, 1, len(ports)).astype(np.int8),
+            discipline,
+            *draw_widths(draw, discipline, bandwidth, classes),
         ),
         publishers=Publishers(
             publishers,

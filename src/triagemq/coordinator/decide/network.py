@@ -124,7 +124,7 @@ class Network:
             raise ParameterError("bandwidth_bps", f"is {bandwidth_bps!r}; write a finite number above 0")
         changed = np.array(ports.bandwidth_bps)
         changed[ports.name.index(port)] = bandwidth_bps
-        return replace(self, scenario=replace(self.scenario, ports=replace(ports, bandwidth_bps=changed)))
+        return replace(self, scenario=replace(self.scenario, ports=ports.with_bandwidths(changed)))
 
     @property
     def stated_error_rates(self) -> dict[str, float]:

@@ -70,7 +70,7 @@ def _with_bandwidths(scenario: Scenario, widths: Mapping[str, float]) -> Scenari
         if name not in scenario.ports.name:
             raise ParameterError("bandwidths_bps", f"there is no port {name!r}")
         bandwidth_bps[scenario.ports.name.index(name)] = width
-    return replace(scenario, ports=replace(scenario.ports, bandwidth_bps=bandwidth_bps))
+    return replace(scenario, ports=scenario.ports.with_bandwidths(bandwidth_bps))
 
 
 def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:

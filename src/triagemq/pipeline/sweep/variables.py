@@ -115,14 +115,14 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
     """
     if "rate" in settings:
         scenario = replace(scenario, publications=scenario.publications.times(float(settings["rate"])))
-    changed: dict[str, Any] = {
-        name: np.full(len(scenario.ports), float(settings[name]))
-        for name in ("bandwidth_bps", "buffer_packets")
-        if name in settings
-    }
+    ports = scenario.ports
+    if "bandwidth_bps" in settings:
+        ports = ports.with_bandwidths(np.full(len(ports), float(settings["bandwidth_bps"])))
     if "rho" in settings:
-        changed["bandwidth_bps"] = _bandwidths(scenario, float(settings["rho"]))
-    return replace(scenario, ports=replace(scenario.ports, **changed)) if changed else scenario
+        ports = ports.with_bandwidths(_bandwidths(scenario, float(settings["rho"])))
+    if "buffer_packets" in settings:
+        ports = replace(ports, buffer_packets=np.full(len(ports), float(settings["buffer_packets"])))
+    return replace(scenario, ports=ports)
 
 
 def planner_settings(settings: Mapping[str, Value]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from triagemq.scenario.files.quantities import (
 )
 from triagemq.scenario.files.yaml_lines import LinedMapping
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
-from triagemq.scenario.model import DEFAULT_SERVICE_RATE, PlanningSettings
+from triagemq.scenario.model import DEFAULT_SERVICE_RATE, WIDTH_ROUNDING, PlanningSettings
 
 PLANNING = PlanningSettings()
 
@@ -192,7 +192,50 @@ class PortEntry(FileEntry):
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
     to: Name | None = Field(None, examples=["SWITCH"])
-    discipline: Literal["priority", "fair"] = "priority"
+    discipline: Literal["priority", "fair", "widths"] = "priority"
+    widths_bps: list[Bandwidth] | None = Field(None, min_length=1, examples=["[5e6, 2e6, 1e6]"])
+    floors_bps: list[Bandwidth] | None = Field(None, min_length=1, examples=["[1e6, 5e5, 2e5]"])
+    borrowing: Truth = False
+
+    @model_validator(mode="after")
+    def _widths_that_fit(self) -> PortEntry:
+        for key in ("widths_bps", "floors_bps", "borrowing"):
+            if self.discipline != "widths" and getattr(self, key):
+                raise mistake(
+                    key,
+                    f"stands with discipline: {self.discipline}",
+                    "write discipline: widths, or remove it",
+                )
+        if self.discipline == "widths":
+            wrong = width_mistake(self.bandwidth_bps, self.widths_bps or (), self.floors_bps)
+            if wrong is not None:
+                raise mistake(*wrong)
+        return self
+
+
+def width_mistake(
+    bandwidth_bps: float, widths_bps: Sequence[float], floors_bps: Sequence[float] | None = None
+) -> tuple[tuple[str | int, ...], str, str] | None:
+    """What is wrong with the widths of a port's queues: where, what, and what to write.
+
+    >>> width_mistake(8e6, [5e6, 2e6])
+    (('widths_bps',), 'adds up to 7000000 of the 8000000 of the port', 'write widths that add up to 8000000')
+    """
+    if not widths_bps:
+        return ("widths_bps",), "is missing", "add widths_bps: [5e6, 2e6, 1e6], one for each class"
+    total = math.fsum(widths_bps)
+    if not abs(total - bandwidth_bps) <= WIDTH_ROUNDING * bandwidth_bps:
+        port = number_text(bandwidth_bps)
+        what = f"adds up to {number_text(total)} of the {port} of the port"
+        return ("widths_bps",), what, f"write widths that add up to {port}"
+    if floors_bps is not None and len(floors_bps) != len(widths_bps):
+        what = f"has {len(floors_bps)} numbers for {len(widths_bps)} widths"
+        return ("floors_bps",), what, f"write {len(widths_bps)} numbers, or leave it out"
+    for row, (floor, width) in enumerate(zip(floors_bps or (), widths_bps, strict=False)):
+        if floor > width:
+            what = f"is {number_text(floor)}, above the width of its queue"
+            return ("floors_bps", row), what, f"write at most {number_text(width)}"
+    return None
 
 
 def _named(key: str) -> BeforeValidator:

@@ -28,7 +28,7 @@ from triagemq.scenario.conditions import (
     SubscriberState,
     WorthChange,
 )
-from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry
+from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry, PortEntry
 from triagemq.scenario.files.explain import Problems
 from triagemq.scenario.files.models import SwitchModel, figures, read_models
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
@@ -45,9 +45,11 @@ from triagemq.scenario.files.rows import read_publications, read_subscriptions
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import Discipline
 from triagemq.scenario.model import (
+    FLOOR_SHARE,
     NONE,
     BrokerLinks,
     Brokers,
+    Floats,
     Integers,
     OutputPorts,
     PlanningSettings,
@@ -271,6 +273,8 @@ def _built(
             to_switch=("to", file.switches),
             discipline=[int(Discipline[port.discipline.upper()]) for port in file.ports.values()],
             queues=[port.queues or model_of[port.switch].queues or 0 for port in file.ports.values()],
+            widths_bps=[np.array(port.widths_bps or (), dtype=np.float64) for port in file.ports.values()],
+            floors_bps=[_floors(port) for port in file.ports.values()],
         ),
         publishers=_table(
             Publishers,
@@ -299,7 +303,7 @@ def _built(
 def _table(
     kind: type[SomeTable],
     section: Mapping[str, FileEntry],
-    **references: Integers | list[int] | list[float] | tuple[str, Iterable[str]],
+    **references: Integers | list[int] | list[float] | list[Floats] | tuple[str, Iterable[str]],
 ) -> SomeTable:
     """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""
     columns: dict[str, Any] = {"name": tuple(section)}
@@ -315,6 +319,12 @@ def _table(
             values = [getattr(entry, each.name) for entry in section.values()]
             columns[each.name] = [NONE[each.name] if value is None else value for value in values]
     return filled(kind, len(section), **columns)
+
+
+def _floors(port: PortEntry) -> Floats:
+    if port.floors_bps is not None:
+        return np.array(port.floors_bps, dtype=np.float64)
+    return FLOOR_SHARE * np.array(port.widths_bps or (), dtype=np.float64)
 
 
 def _links(document: Document) -> BrokerLinks:

@@ -145,7 +145,7 @@ class _Promises:
         access = switches[scenario.publishers.access_switch[publisher]]
         fair = [port] if ports.discipline[port] != Discipline.PRIORITY else self._fair_ports(publisher, port)
         if fair:
-            what = f"leads over {listed(ports.name[each] for each in fair)}, which serves flow by flow"
+            what = f"leads over {listed(ports.name[each] for each in fair)}, which does not serve by priority"
             return what, "write discipline: priority there, or ask for no guarantee"
         what = f"there is no way from {access}, where {scenario.publishers.name[publisher]} is, to {ports.name[port]}"
         return (

@@ -162,6 +162,12 @@ def _check_queues(document: Document) -> None:
                 f"is {port.queues}, fewer than the {classes} priority classes",
                 f"write planning: {{priority_classes: {port.queues}}}, or more queues",
             )
+        if port.widths_bps is not None and len(port.widths_bps) != classes:
+            document.file.complain(
+                ("ports", name, "widths_bps"),
+                f"has {len(port.widths_bps)} numbers for {classes} priority classes",
+                f"write planning: {{priority_classes: {len(port.widths_bps)}}}, or {classes} widths",
+            )
 
 
 def _check_backups(document: Document) -> None:

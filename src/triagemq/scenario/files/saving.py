@@ -41,6 +41,7 @@ from triagemq.scenario.kinds import (
     UtilityShape,
 )
 from triagemq.scenario.model import (
+    FLOOR_SHARE,
     NONE,
     Brokers,
     OutputPorts,
@@ -187,11 +188,6 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
     broker = ("broker", "broker", scenario.brokers.name if len(scenario.brokers) > 1 else ())
     link = ("error_rate", "propagation_seconds")
     port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link, ("to", "to_switch", switches.name))
-    fair = {
-        name: [("discipline", Discipline(code).name.lower())]
-        for name, code in zip(ports.name, ports.discipline.tolist(), strict=True)
-        if code != Discipline.PRIORITY
-    }
     access = (("access", "access_switch", switches.name), "access_bps")
     publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access)
     subscriber_keys = (broker, ("port", "port", ports.name), *link)
@@ -206,7 +202,7 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
                 name: backups.get(name, []) + _built(switches, row) for row, name in enumerate(switches.name)
             },
         ),
-        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys), more=fair),
+        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys), more=_disciplines(ports)),
         "topics": _unpublished_topics(scenario),
         "publishers": _entries(scenario.publishers, publisher_keys, below=("publishes", publishes)),
         "subscribers": _entries(scenario.subscribers, subscriber_keys, below=("subscribes", subscribes)),
@@ -299,6 +295,21 @@ def _built(switches: Switches, row: int) -> Fields:
     return _fields(switches, row, (key for key in FIGURES if key != "limiter")) + (
         [] if kind is NONE["limiter"] else [("limiter", kind.name.lower())]
     )
+
+
+def _disciplines(ports: OutputPorts) -> Mapping[str, Fields]:
+    """How the ports that do not serve by priority serve, and the widths of their queues."""
+    found: dict[str, Fields] = {}
+    for row in np.flatnonzero(ports.discipline != Discipline.PRIORITY).tolist():
+        found[ports.name[row]] = written = [("discipline", Discipline(ports.discipline[row]).name.lower())]
+        widths, floors = ports.widths_bps[row], ports.floors_bps[row]
+        if len(widths):
+            written.append(("widths_bps", _numbers(widths.tolist())))
+        if not np.array_equal(floors, FLOOR_SHARE * widths):
+            written.append(("floors_bps", _numbers(floors.tolist())))
+        if ports.borrowing[row]:
+            written.append(("borrowing", "true"))
+    return found
 
 
 def _rows(

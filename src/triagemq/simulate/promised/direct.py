@@ -3,7 +3,7 @@
 Switches replicate: a message crosses each port of its tree once, however many subscribers are behind it. So a stream,
 one publication's messages, is a tree of nodes, each a port with the level that the stream has there; its legs are the
 subscriptions at its ends, numbered so that those behind a node stand together. Access links are ports as well,
-numbered after those of the scenario.
+numbered after those of the scenario; after these come the queues of ports with widths, which send by themselves.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ class Direct(NamedTuple):
     `stream[epoch, publication]` is -1 for those without a direct way, and `brokered` says whether a publication's
     events go to the broker, too. `present` are the subscriptions that are there, on a direct way or not, and `flow` is
     that of brokered ones. `fair` says which ports serve flow after flow; theirs have a queue per flow of the plan and
-    per publication, from `fair_first` on.
+    per publication, from `fair_first` on. Ports with widths have a row of `PortQueues` per class from `queue_first` on,
+    the others -1 there; `port_of` is the port of every row.
     """
 
     stream: Integers
@@ -138,6 +139,9 @@ class Direct(NamedTuple):
     fair: Flags
     fair_first: Positions
     fair_queues: int
+    queue_first: Positions
+    borrowing: Flags
+    port_of: Positions
     flows: int
     ports: int
     most_legs: int
@@ -205,7 +209,8 @@ def unmanaged_ways(scenario: Scenario) -> Ways:
 
 
 def needs_event_list(scenario: Scenario, plans: Sequence[Ways]) -> bool:
-    """Whether ports cannot be taken one after the other: promises cross them in any order, fair ones serve flows."""
+    """Whether ports cannot be taken one after the other: promises cross them in any order, or they serve in another
+    order than by priority."""
     return any(each.ways for each in plans) or bool((scenario.ports.discipline != Discipline.PRIORITY).any())
 
 
@@ -325,7 +330,11 @@ class _Trees:
     def arrays(self, stream: Integers, brokered: Flags, present: Flags, flow: Integers) -> Direct:
         scenario = self._scenario
         streams, nodes = np.array(self._streams, dtype=STREAM), np.array(self._nodes, dtype=NODE)
-        fair = np.asarray(scenario.ports.discipline != Discipline.PRIORITY, dtype=np.uint8)
+        ports = scenario.ports
+        fair = np.asarray(ports.discipline == Discipline.FAIR, dtype=np.uint8)
+        widths = np.array([len(each) for each in ports.widths_bps], dtype=np.int64)
+        before = len(ports) + len(scenario.publishers)
+        rows = np.arange(len(ports))
         flows = int(flow.max(initial=0)) + 1
         each = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
@@ -342,8 +351,11 @@ class _Trees:
             fair=fair,
             fair_first=np.cumsum(fair, dtype=np.int64) * each - each,
             fair_queues=int(fair.sum()) * each,
+            queue_first=np.where(widths > 0, before + np.cumsum(widths) - widths, -1),
+            borrowing=ports.borrowing.astype(np.uint8),
+            port_of=np.concatenate([np.arange(before), np.repeat(rows, widths)]),
             flows=flows,
-            ports=len(scenario.ports),
+            ports=len(ports),
             most_legs=int(streams["legs"].max(initial=1)),
             most_children=int(children.max(initial=1)),
             classes=1 + int(levels.max(initial=0)),

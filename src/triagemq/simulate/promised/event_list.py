@@ -4,7 +4,9 @@ The engine takes ports one after the other, by their depth below the broker. Pro
 order, in circles even (a ring of switches in which everybody sends the same way round), so with them every arrival and
 every end of a transmission happens in the order of time. A port with a queue per class sends the highest first, and
 its buffer pushes out the newest of the lowest. A fair port serves flow after flow, a packet each; all flows
-share its buffer, and when it is full the newest of the longest queue goes.
+share its buffer, and when it is full the newest of the longest queue goes. At a port with widths every class has a
+buffer of its own. Each sends by itself at its width; or, where they borrow, the port sends what would be done first if
+each sent at its width (self-clocked fair queueing).
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from triagemq.simulate.records import (
     DROPS,
     PACKETS_IN,
     Buffer,
-    PortQueues,
     Record,
     give_back,
     highest_class,
@@ -100,14 +101,16 @@ def run_events(world: World, inbox: Buffer, order: NDArray[np.int32], count: int
         if kind == LOOKED_UP and _enter(world, port, number, packets, time):
             kind = COMES
         sending = -1
+        sender = port
         if kind == FREE:
-            sending = _take_next(direct, queues, world.fair, port)
+            sending = _take_next(world, sender, time)
+            port = direct.port_of[sender]
         elif kind == COMES and _come(world, port, number, time):
             sending = number
         if sending >= 0:
             _send(world, port, sending, time)
-            if kind == FREE and queues.waiting[port] > 0:
-                push(happenings, pool.records, queues.free_at[port], FREE, port, -1)
+            if kind == FREE and queues.waiting[sender] > 0:
+                push(happenings, pool.records, queues.free_at[sender], FREE, sender, -1)
 
 
 @kernel
@@ -130,7 +133,7 @@ def cut_short(world: World, begin: int) -> int:
         while queues.waiting[port] > 0:
             if not room(world.outlets.ended, most):
                 return port
-            _end(world, _take_next(world.direct, queues, world.fair, port), IN_FLIGHT)
+            _end(world, _take_next(world, port, 0.0), IN_FLIGHT)
     return len(queues.free_at)
 
 
@@ -190,13 +193,19 @@ def _come(world: World, port: int, number: int, time: float) -> bool:
     if world.clock.sample_seconds < np.inf:
         queues.counters[port, level, PACKETS_IN] += 1
         queues.counters[port, level, BYTES_IN] += int(bytes_on_wire(world, packet))
-    if queues.free_at[port] <= time:
+    sender = _sender(direct, port, level)
+    if queues.free_at[sender] <= time:
+        if port < direct.ports and direct.borrowing[port]:
+            world.tags.sent[port] = _tag(world, port, level, number, time)
         return True
-    waiting = queues.waiting[port]
+    waiting = queues.waiting[sender]
     is_fair = port < direct.ports and direct.fair[port]
+    has_widths = port < direct.ports and direct.queue_first[port] >= 0
     line = _line_of(world, port, packet) if is_fair else -1
-    if port < direct.ports and waiting + 1 >= below.buffer_packets[port]:
-        lowest = lowest_class(queues, port) if waiting > 0 and not is_fair else -1
+    row = direct.queue_first[port] + level if has_widths else port
+    on_wire = 1 if sender == row or queues.sending_class[port] == level else 0
+    if port < direct.ports and queues.waiting[row] + on_wire >= below.buffer_packets[port]:
+        lowest = lowest_class(queues, port) if waiting > 0 and not (is_fair or has_widths) else -1
         dropped = number
         if is_fair:
             dropped = _push_out(world, port, line, number)
@@ -209,10 +218,32 @@ def _come(world: World, port: int, number: int, time: float) -> bool:
     if is_fair:
         _join_line(world, port, line, number)
     else:
-        link_last(queues, port, level, number)
+        if row != sender:
+            queues.waiting[port] += 1
+            if queues.waiting[row] == 0:
+                _tag(world, port, level, number, time)
+        link_last(queues, row, level, number)
     if waiting == 0:
-        push(world.happenings, queues.packets.records, queues.free_at[port], FREE, port, -1)
+        push(world.happenings, queues.packets.records, queues.free_at[sender], FREE, sender, -1)
     return False
+
+
+@step
+def _sender(direct: Direct, port: int, level: int) -> int:
+    """What sends the packets of a class: the port, or the queue itself where it has a width and does not borrow."""
+    if port >= direct.ports or direct.queue_first[port] < 0 or direct.borrowing[port]:
+        return port
+    return direct.queue_first[port] + level  # type: ignore[no-any-return]
+
+
+@step
+def _tag(world: World, port: int, level: int, number: int, time: float) -> float:
+    """When the packet that is now the first of a queue would be done at the width of the queue; that is its tag."""
+    epochs, tags = world.epochs, world.tags
+    per_byte = epochs.queue_seconds_per_byte[epoch_at(epochs.ends, world.clock.epoch, time), port, level]
+    wire = bytes_on_wire(world, world.queues.packets.records[number])
+    tags.first[port, level] = max(tags.sent[port], tags.first[port, level]) + wire * per_byte
+    return tags.first[port, level]  # type: ignore[no-any-return]
 
 
 @step
@@ -222,11 +253,15 @@ def _send(world: World, port: int, number: int, time: float) -> None:
     direct, onward = world.direct, world.outlets.onward
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
-    if port < direct.ports:
+    sender, wire = _sender(direct, port, packet.priority_class), bytes_on_wire(world, packet)
+    if sender != port:
+        per_byte = epochs.queue_seconds_per_byte[epoch, port, packet.priority_class]
+        queues.busy_seconds[port] += wire * epochs.seconds_per_byte[epoch, port]
+    elif port < direct.ports:
         per_byte = epochs.seconds_per_byte[epoch, port]
     else:
         per_byte = direct.access_seconds_per_byte[port - direct.ports]
-    finished = begin_sending(queues, clock, port, packet, bytes_on_wire(world, packet), per_byte, time)
+    finished = begin_sending(queues, clock, port, sender, packet, wire, per_byte, time)
     if packet.subscription < 0:
         leave_direct(world, port, number, epoch, finished)
         return
@@ -253,8 +288,11 @@ def _send(world: World, port: int, number: int, time: float) -> None:
 
 
 @kernel
-def _take_next(direct: Direct, queues: PortQueues, fair: Fair, port: int) -> int:
-    """Whose turn it is, taken out of its queue."""
+def _take_next(world: World, port: int, time: float) -> int:
+    """Whose turn it is at a port, or at a queue that sends by itself, taken out of its queue."""
+    direct, queues, fair = world.direct, world.queues, world.fair
+    if port < direct.ports and direct.borrowing[port]:
+        return _take_first_tag(world, port, time)
     if port >= direct.ports or not direct.fair[port]:
         level = highest_class(queues, port)
         number = queues.first[port, level]
@@ -269,6 +307,26 @@ def _take_next(direct: Direct, queues: PortQueues, fair: Fair, port: int) -> int
     if following >= 0:
         _line_up(fair, port, line)
     queues.waiting[port] -= 1
+    return number  # type: ignore[no-any-return]
+
+
+@step
+def _take_first_tag(world: World, port: int, time: float) -> int:
+    """The packet of a port whose queues borrow that would be done first at the width of its queue."""
+    queues, tags, first_row = world.queues, world.tags, world.direct.queue_first[port]
+    level = -1
+    for each in range(world.below.classes):
+        if queues.waiting[first_row + each] > 0 and (
+            level < 0 or tags.first[port, each] < tags.first[port, level]
+        ):
+            level = each
+    number = queues.first[first_row + level, level]
+    unlink_first(queues, first_row + level, level)
+    queues.waiting[port] -= 1
+    tags.sent[port] = tags.first[port, level]
+    following = queues.first[first_row + level, level]
+    if following >= 0:
+        _tag(world, port, level, following, time)
     return number  # type: ignore[no-any-return]
 
 
@@ -420,6 +478,8 @@ def _sample_all(world: World, until: float) -> bool:
         if not room(world.outlets.samples, world.below.classes * world.direct.ports):
             return False
         for port in range(world.direct.ports):
-            sample(world.below, world.queues, world.outlets.samples, port, instant)
+            for level in range(world.below.classes):
+                sender = _sender(world.direct, port, level)
+                sample(world.queues, world.outlets.samples, port, sender, level, instant)
         next_sample[0] = world.clock.sample_seconds * np.rint(instant / world.clock.sample_seconds + 1.0)
     return True

@@ -1,5 +1,5 @@
-"""The way of every event where promised messages are under way, too, or ports are fair: `Path` down to the brokers'
-copies, then all ports on one list of events."""
+"""The way of every event where promised messages are under way, too, or ports serve otherwise than by priority:
+`Path` down to the brokers' copies, then all ports on one list of events."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from triagemq.scenario import Scenario
+from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
@@ -17,7 +17,7 @@ from triagemq.simulate.promised.happenings import HAPPENING
 from triagemq.simulate.promised.limiters import new_limiters
 from triagemq.simulate.promised.packets import release
 from triagemq.simulate.promised.under_way import LEG, PromiseTally, UnderWay, new_under_way
-from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair
+from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair, new_tags
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
@@ -48,11 +48,14 @@ class MixedPath(Path):
         super().__init__(scenario, epochs, classes, fates, seeds, clock, collect)
         self._direct = direct
         self._fair = new_fair(direct)
+        self._tags = new_tags(direct.ports, classes)
         self._under_way = new_under_way(direct, promises)
         self._happenings = new_buffer(HAPPENING, 1024)
         self._limiters = new_limiters(direct.stream.shape[1])
         self._progress = np.zeros(2, dtype=np.int64)
-        self.ports = new_port_queues(self._below, self.clock.sample_seconds, len(scenario.publishers))
+        self.ports = new_port_queues(
+            self._below, self.clock.sample_seconds, len(direct.port_of) - direct.ports
+        )
         self._onward = new_buffer(PACKET, 1)
 
     @property
@@ -74,6 +77,17 @@ class MixedPath(Path):
             self.collect()
             self._enlarge(wanted)
         keep_later(self._inboxes[0], until)
+
+    def sent(self, time: float) -> tuple[Floats, Floats]:
+        """A queue with a width of its own counts with its share of the port, and only up to `time`."""
+        sent, until = super().sent(time)
+        direct, epochs, epoch = self._direct, self._epochs, self.clock.epoch
+        for port in np.flatnonzero((direct.queue_first >= 0) & (direct.borrowing == 0)).tolist():
+            queues = direct.queue_first[port] + np.arange(self._below.classes)
+            ahead = np.maximum(self.ports.free_at[queues] - time, 0.0)
+            share = epochs.seconds_per_byte[epoch, port] / epochs.queue_seconds_per_byte[epoch, port]
+            sent[port] -= (ahead * share).sum()
+        return sent, until
 
     def _cut_below(self) -> None:
         self._cut_packets(0)
@@ -104,6 +118,7 @@ class MixedPath(Path):
             self._switch_free,
             self.ports,
             self._fair,
+            self._tags,
             self._under_way,
             self._happenings,
             self._limiters,

@@ -34,6 +34,15 @@ class Fair(NamedTuple):
     turn_last: NDArray[np.int64]
 
 
+class Tags(NamedTuple):
+    """What ports go by whose queues borrow (self-clocked fair queueing): per port and class the time at which the first
+    packet of the queue, or the last that it had, is done if each queue sends at its width; and per port that of the
+    packet that was sent last."""
+
+    first: Floats
+    sent: Floats
+
+
 class World(NamedTuple):
     """All that a step may need: what is fixed, and what moves. `happenings` is the list of what happens next."""
 
@@ -44,6 +53,7 @@ class World(NamedTuple):
     switch_free: Floats
     queues: PortQueues
     fair: Fair
+    tags: Tags
     under_way: UnderWay
     happenings: Buffer
     limiters: LimiterStates
@@ -61,6 +71,10 @@ def new_fair(direct: Direct) -> Fair:
         turn_first=np.full(direct.ports, -1, dtype=np.int64),
         turn_last=np.full(direct.ports, -1, dtype=np.int64),
     )
+
+
+def new_tags(ports: int, classes: int) -> Tags:
+    return Tags(first=np.zeros((ports, classes)), sent=np.zeros(ports))
 
 
 @step

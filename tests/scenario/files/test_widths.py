@@ -1,0 +1,130 @@
+"""Ports whose queues have widths: what a file may say of them, and what comes back from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from triagemq.errors import ScenarioError
+from triagemq.scenario import Discipline, Scenario, dumps, load, loads, save
+from triagemq.scenario.conditions import Conditions, PortBandwidth
+from triagemq.scenario.situations import situations
+
+HALL = """\
+name: Hall
+planning: {priority_classes: 3}
+brokers: {hall: }
+switches: {core: }
+ports:
+  plain: {switch: core, bandwidth_bps: 1e6}
+  radio: {switch: core, bandwidth_bps: 100 Mbit/s, discipline: widths, widths_bps: [60 Mbit/s, 30 Mbit/s, 10e6]}
+publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
+subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
+"""
+WIDTHS = "widths_bps: [60 Mbit/s, 30 Mbit/s, 10e6]"
+
+
+def problem(text: str) -> tuple[int | None, str, str, str]:
+    """The only problem of a text: line, field, what, fix."""
+    with pytest.raises(ScenarioError) as caught:
+        loads(text)
+    (found,) = caught.value.problems
+    return found.line, found.field, found.what, found.fix
+
+
+def said(scenario: Scenario) -> tuple[list[list[float]], list[list[float]], list[int]]:
+    ports = scenario.ports
+    widths, floors = ([each.tolist() for each in lists] for lists in (ports.widths_bps, ports.floors_bps))
+    return widths, floors, ports.borrowing.tolist()
+
+
+def test_widths_are_in_the_scenario_class_0_first() -> None:
+    scenario = loads(HALL)
+    assert scenario.ports.discipline.tolist() == [Discipline.PRIORITY, Discipline.WIDTHS]
+    assert said(scenario) == ([[], [60e6, 30e6, 10e6]], [[], [6e6, 3e6, 1e6]], [0, 0])
+    more = loads(HALL.replace(WIDTHS, f"{WIDTHS}, floors_bps: [30e6, 10e6, 2e6], borrowing: true"))
+    assert said(more) == ([[], [60e6, 30e6, 10e6]], [[], [30e6, 10e6, 2e6]], [0, 1])
+
+
+@pytest.mark.parametrize("more", ["", ", floors_bps: [30e6, 10e6, 2e6]", ", borrowing: true"])
+def test_widths_survive_both_forms_of_a_scenario(more: str, tmp_path: Path) -> None:
+    scenario = loads(HALL.replace(WIDTHS, WIDTHS + more))
+    again = loads(dumps(scenario))
+    save(scenario, tmp_path / "hall")
+    assert again.fingerprint == load(tmp_path / "hall").fingerprint == scenario.fingerprint
+    assert dumps(again) == dumps(scenario)
+    assert said(again) == said(scenario)
+    assert f"widths_bps: [60000000, 30000000, 10000000]{more}".split(", f")[0] in dumps(scenario)
+
+
+def test_all_that_is_said_of_widths_is_in_the_fingerprint() -> None:
+    texts = [
+        HALL,
+        HALL.replace("[60 Mbit/s, 30", "[50 Mbit/s, 40"),
+        HALL.replace(WIDTHS, f"{WIDTHS}, borrowing: true"),
+        HALL.replace(WIDTHS, f"{WIDTHS}, floors_bps: [1e6, 1e6, 1e6]"),
+        HALL.replace(f", discipline: widths, {WIDTHS}", ""),
+    ]
+    assert len({loads(text).fingerprint for text in texts}) == len(texts)
+
+
+def test_widths_may_miss_the_bandwidth_by_rounding() -> None:
+    scenario = loads(HALL.replace(WIDTHS, "widths_bps: [33333333.3, 33333333.3, 33333333.3]"))
+    assert scenario.ports.widths_bps[1].sum() == pytest.approx(100e6)
+
+
+def test_widths_and_floors_stay_the_same_shares_when_the_bandwidth_changes() -> None:
+    scenario = loads(HALL)
+    halved = Conditions((PortBandwidth(20.0, "radio", 50e6),))
+    before, after = (each.network(scenario) for each in situations(scenario, halved))
+    assert said(before) == said(scenario)
+    assert said(after) == ([[], [30e6, 15e6, 5e6]], [[], [3e6, 1.5e6, 0.5e6]], [0, 0])
+    unlimited = replace(scenario.ports, bandwidth_bps=np.array([np.inf, 100e6]))
+    assert unlimited.with_bandwidths(np.array([np.inf, 50e6])).widths_bps[1].tolist() == [30e6, 15e6, 5e6]
+
+
+@pytest.mark.parametrize(
+    ("new", "field", "what", "fix"),
+    [
+        ("borrowing: true", "widths_bps", "is missing", "add widths_bps: [5e6, 2e6, 1e6], one for each class"),
+        ("widths_bps: [60e6, 30e6, 20e6]", "widths_bps",
+         "adds up to 110000000 of the 100000000 of the port", "write widths that add up to 100000000"),
+        ("widths_bps: [60e6, 40e6]", "widths_bps",
+         "has 2 numbers for 3 priority classes", "write planning: {priority_classes: 2}, or 3 widths"),
+        ("widths_bps: [60e6, 20e6, 10e6, 10e6]", "widths_bps",
+         "has 4 numbers for 3 priority classes", "write planning: {priority_classes: 4}, or 3 widths"),
+        (f"{WIDTHS}, floors_bps: [1e6, 1e6]", "floors_bps",
+         "has 2 numbers for 3 widths", "write 3 numbers, or leave it out"),
+        (f"{WIDTHS}, floors_bps: [1e6, 31e6, 1e6]", "floors_bps.1",
+         "is 31000000, above the width of its queue", "write at most 30000000"),
+    ],
+)  # fmt: skip
+def test_widths_that_do_not_fit_are_named(new: str, field: str, what: str, fix: str) -> None:
+    line, where, found, advice = problem(HALL.replace(WIDTHS, new))
+    assert (line, found, advice) == (7, what, fix)
+    assert where.startswith("ports.radio.widths_bps" if field == "widths_bps" else "ports.radio.floors_bps")
+
+
+def test_a_width_of_nothing_is_a_mistake() -> None:
+    _, where, _, _ = problem(HALL.replace(WIDTHS, "widths_bps: [60e6, 40e6, 0]"))
+    assert where.startswith("ports.radio.widths_bps")
+
+
+@pytest.mark.parametrize("discipline", ["priority", "fair"])
+def test_widths_need_their_discipline(discipline: str) -> None:
+    _, where, what, fix = problem(HALL.replace("discipline: widths", f"discipline: {discipline}"))
+    assert where == "ports.radio.widths_bps"
+    assert what == f"stands with discipline: {discipline}"
+    assert fix == "write discipline: widths, or remove it"
+
+
+def test_no_promise_leads_over_a_port_with_widths() -> None:
+    text = HALL.replace("smoke: log:10", "smoke: {max_latency_seconds: 1, guaranteed: true}").replace(
+        "rate_per_second: 2, size_bytes: 60", "min_separation_seconds: 1, size_bytes: 60, max_size_bytes: 60"
+    )
+    what, fix = problem(text.replace("sensor: {", "sensor: {access: core, access_bps: 1e9, "))[2:]
+    assert what == "leads over radio, which does not serve by priority"
+    assert fix.startswith("write discipline: priority there")
