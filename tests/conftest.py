@@ -33,7 +33,10 @@ ON_CI = os.environ.get("CI") == "true"
 ONE_SPARK = "tests/pipeline/"
 COMPUTING = (
     ONE_SPARK,
-    *(f"tests/{name}/" for name in ("docs", "forecast", "papers", "plan", "scenario", "simulate", "theory")),
+    *(
+        f"tests/{name}/"
+        for name in ("delay", "docs", "forecast", "papers", "plan", "scenario", "simulate", "theory")
+    ),
 )
 PRIORITY, LOWER_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), 10
 

@@ -1,0 +1,201 @@
+"""Global control: delay requirements become constraints of the switches on their paths (Shi et al., section 6.2).
+
+A constraint is of a switch and a priority, and all paths that cross there share it. `first_constraints` is Algorithm 2,
+`adjusted_constraints` is Algorithm 3 by the equations (16) and (17); line 6 of the algorithm prints another product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from triagemq.errors import ParameterError
+
+RESERVE = 0.1
+"""Share of a requirement that is left to what is sent and received outside of switches (1 - lambda of Algorithm 2)."""
+
+Place: TypeAlias = tuple[str, int]
+"""A switch and a priority there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """How late a subscriber's events may be, and the switches they pass with their priority."""
+
+    subscriber: str
+    path: tuple[str, ...]
+    priority: int
+    delay_seconds: float
+
+    def __post_init__(self) -> None:
+        if not self.path or len(set(self.path)) != len(self.path):
+            raise ParameterError("path", f"of {self.subscriber} must name switches, each once")
+        if not 0 < self.delay_seconds < math.inf:
+            raise ParameterError(
+                "delay_seconds", f"of {self.subscriber} is {self.delay_seconds:g}; must be above 0"
+            )
+
+    @property
+    def places(self) -> list[Place]:
+        return [(switch, self.priority) for switch in self.path]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A requirement that no division of bandwidth can meet; `offer_seconds` is the least that could be."""
+
+    requirement: Requirement
+    offer_seconds: float
+
+    def __str__(self) -> str:
+        hops = len(self.requirement.path)
+        return (
+            f"{self.requirement.subscriber}: {self.requirement.delay_seconds:g} s is less than {hops} switches take; "
+            f"ask for {self.offer_seconds:g} s or more"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SlowDown:
+    """Asks those who publish to a subscriber for less: a switch would have to be quicker than it can be.
+
+    `share` is the part of its smallest delay that the switch would have to take, a measure of how much less.
+    """
+
+    requirement: Requirement
+    switch: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """How long each switch may hold each priority, and what could not be had."""
+
+    seconds: Mapping[Place, float]
+    refused: tuple[Refusal, ...] = ()
+    slow_down: tuple[SlowDown, ...] = ()
+
+
+def first_constraints(
+    requirements: Iterable[Requirement], smallest_seconds: Mapping[str, float], *, reserve: float = RESERVE
+) -> Constraints:
+    """Constraints to begin with; `smallest_seconds` is what each switch takes at least.
+
+    A path alone gives each switch requirement / hops * (1 - reserve), and none less than it takes at least. Where
+    paths cross, the smallest counts. What a path does not get there, its other switches get: constraints rise
+    together until a path has used up what it may (15), then those off it rise on.
+
+    >>> tight = Requirement("b", ("s1", "s3"), 0, 0.004)
+    >>> loose = Requirement("a", ("s1", "s2"), 0, 0.010)
+    >>> smallest = {"s1": 0.001, "s2": 0.001, "s3": 0.001}
+    >>> found = first_constraints([loose, tight], smallest, reserve=0.0)
+    >>> {switch: round(seconds, 6) for (switch, _), seconds in found.seconds.items()}
+    {'s1': 0.002, 's2': 0.008, 's3': 0.002}
+    >>> print(first_constraints([Requirement("c", ("s1", "s2"), 0, 0.0015)], smallest).refused[0])
+    c: 0.0015 s is less than 2 switches take; ask for 0.002 s or more
+    """
+    _check_reserve(reserve)
+    wanted = [*requirements]
+    refusals = (Refusal(requirement, _least_seconds(requirement, smallest_seconds)) for requirement in wanted)
+    refused = tuple(
+        refusal for refusal in refusals if refusal.requirement.delay_seconds < refusal.offer_seconds
+    )
+    turned_away = {id(refusal.requirement) for refusal in refused}
+    admitted = [requirement for requirement in wanted if id(requirement) not in turned_away]
+    least = {place: smallest_seconds[place[0]] for requirement in admitted for place in requirement.places}
+    seconds, rising = dict(least), set(least)
+    paths = {
+        number: (requirement.places, _budget_seconds(requirement, smallest_seconds, reserve))
+        for number, requirement in enumerate(admitted)
+    }
+    while rising:
+        levels = {
+            number: _level(places, budget, seconds, rising) for number, (places, budget) in paths.items()
+        }
+        number = min(levels, key=levels.__getitem__)
+        places, _ = paths.pop(number)
+        for place in rising.intersection(places):
+            seconds[place] = max(least[place], levels[number])
+            rising.discard(place)
+        # What has nothing left that could rise is settled.
+        paths = {number: path for number, path in paths.items() if rising.intersection(path[0])}
+    return Constraints(seconds, refused)
+
+
+def adjusted_constraints(
+    requirements: Iterable[Requirement],
+    constraints: Constraints,
+    measured_seconds: Mapping[Place, float],
+    smallest_seconds: Mapping[str, float],
+    *,
+    reserve: float = RESERVE,
+) -> Constraints:
+    """New constraints from the delays that switches report: T' = T * requirement / sum of delays, (16) and (17).
+
+    The sum of T' along a path stays within the requirement less its reserve. Where paths cross, the smallest counts.
+    A T' below what the switch takes at least asks the publisher to slow down, and the constraint is that least.
+
+    >>> wish = Requirement("a", ("s1", "s2"), 0, 0.010)
+    >>> smallest = {"s1": 0.001, "s2": 0.001}
+    >>> first = first_constraints([wish], smallest, reserve=0.0)
+    >>> late = adjusted_constraints([wish], first, {("s1", 0): 0.015, ("s2", 0): 0.005}, smallest, reserve=0.0)
+    >>> [round(seconds, 6) for seconds in late.seconds.values()], late.slow_down
+    ([0.0025, 0.0025], ())
+    >>> calm = adjusted_constraints([wish], late, {("s1", 0): 0.001, ("s2", 0): 0.001}, smallest, reserve=0.0)
+    >>> [round(seconds, 6) for seconds in calm.seconds.values()]
+    [0.005, 0.005]
+    """
+    _check_reserve(reserve)
+    factor: dict[Place, float] = {}
+    binding: dict[Place, Requirement] = {}
+    for requirement in requirements:
+        places = requirement.places
+        if any(place not in constraints.seconds for place in places):
+            continue  # It was refused.
+        measured = sum(measured_seconds.get(place, 0.0) for place in places)
+        degree = requirement.delay_seconds / measured if measured > 0.0 else math.inf
+        budget = _budget_seconds(requirement, smallest_seconds, reserve)
+        degree = min(degree, budget / sum(constraints.seconds[place] for place in places))
+        for place in places:
+            if degree < factor.get(place, math.inf):
+                factor[place], binding[place] = degree, requirement
+    seconds, slow_down = {}, []
+    for place, degree in factor.items():
+        least, wanted = smallest_seconds[place[0]], degree * constraints.seconds[place]
+        seconds[place] = max(least, wanted)
+        if wanted < least * (1.0 - 1e-9):
+            slow_down.append(SlowDown(binding[place], place[0], wanted / least))
+    return Constraints(seconds, constraints.refused, tuple(slow_down))
+
+
+def _check_reserve(reserve: float) -> None:
+    if not 0 <= reserve < 1:
+        raise ParameterError("reserve", f"is {reserve:g}; must be 0 or more and below 1")
+
+
+def _least_seconds(requirement: Requirement, smallest_seconds: Mapping[str, float]) -> float:
+    unknown = [switch for switch in requirement.path if switch not in smallest_seconds]
+    if unknown:
+        raise ParameterError(
+            "smallest_seconds", f"lack {', '.join(unknown)} on the path of {requirement.subscriber}"
+        )
+    return math.fsum(smallest_seconds[switch] for switch in requirement.path)
+
+
+def _budget_seconds(requirement: Requirement, smallest_seconds: Mapping[str, float], reserve: float) -> float:
+    """What switches may take together; where they need it, the reserve, too."""
+    least = _least_seconds(requirement, smallest_seconds)
+    return max(least, (1.0 - reserve) * requirement.delay_seconds)
+
+
+def _level(places: list[Place], budget: float, seconds: Mapping[Place, float], rising: set[Place]) -> float:
+    """How high the rising constraints of a path can go together, those that begin above that level staying there."""
+    left = budget - math.fsum(seconds[place] for place in places if place not in rising)
+    starts = sorted(seconds[place] for place in places if place in rising)
+    for count in range(len(starts), 0, -1):
+        level = (left - math.fsum(starts[count:])) / count
+        if level >= starts[count - 1]:
+            return level
+    return starts[0]

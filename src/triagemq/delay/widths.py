@@ -1,0 +1,161 @@
+"""Local bandwidth adjustment: how a port's bandwidth is divided among its queues (Shi et al., Algorithm 1).
+
+Minimise sum c_q t_q with w_q t_q = avgQ_q, sum w_q = port, w_q >= floor_q: (8) to (12). Without floors w_q is
+proportional to sqrt(c_q avgQ_q), as printed. Where that is below a floor, the queue gets its floor and the others
+divide what is left; the multiplier of the sum only grows by that, so that a queue once at its floor stays there, and
+what is found is the optimum. The floor is the larger of what keeps a queue from starving and avgQ_q / T_q (t_q <= T_q).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from triagemq.errors import ParameterError
+from triagemq.theory.validate import per_row
+
+HYSTERESIS = 0.05
+"""Widths change if that takes a larger share off the weighted delay."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortDivision:
+    """How a port is divided: whole bits per second that add up to the port, never below the floors.
+
+    `cannot_hold` are the queues whose delay constraint does not fit beside those that matter more; the administrator
+    has to be told. Their floor is what keeps them from starving.
+    """
+
+    width_bps: NDArray[np.int64]
+    floor_bps: NDArray[np.int64]
+    delay_seconds: NDArray[np.float64]
+    cannot_hold: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PortQueues:
+    """What does not change between periods: bandwidth, least widths against starving, and what queues matter.
+
+    The papers' weights are q + 1 for queue q, of which 7 is the highest.
+    """
+
+    bandwidth_bps: int
+    starvation_bps: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.weights or len(self.weights) != len(self.starvation_bps):
+            raise ParameterError("weights", f"are {len(self.weights)} for {len(self.starvation_bps)} queues")
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise ParameterError("weights", "must be above 0")
+        if min(self.starvation_bps) < 1:
+            raise ParameterError(
+                "starvation_bps", "must be 1 or more: a queue without bandwidth never empties"
+            )
+        if sum(self.starvation_bps) > self.bandwidth_bps:
+            raise ParameterError(
+                "starvation_bps", f"add up to {sum(self.starvation_bps)}; the port has {self.bandwidth_bps}"
+            )
+
+
+def divide_port(
+    port: PortQueues, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf
+) -> PortDivision:
+    """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
+
+    Where constraints do not fit, those of the queues with the largest weights are kept first. Where no queue without
+    a floor to keep holds anything, what is left is divided by weight.
+
+    >>> port = PortQueues(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
+    >>> divide_port(port, [0, 0, 920_000]).width_bps
+    array([ 2000000, 10000000, 88000000])
+    >>> divide_port(port, [115_000, 345_000, 920_000]).width_bps
+    array([16295097, 30485336, 53219567])
+    >>> crowded = divide_port(port, [100_000, 500_000, 920_000], constraint_seconds=[0.15, 0.06, 0.1])
+    >>> crowded.cannot_hold, crowded.width_bps
+    ((1,), array([ 7730080, 18669920, 73600000]))
+    """
+    count = len(port.weights)
+    held = per_row("queue_bytes", queue_bytes, count)
+    constraint = per_row("constraint_seconds", constraint_seconds, count, positive=True, infinite=True)
+    weights = np.asarray(port.weights, np.float64)
+    floors, cannot_hold = _floors(port, held, constraint)
+    widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
+    whole = np.maximum(np.floor(widths).astype(np.int64), floors)
+    # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
+    whole[np.argmax(whole - floors)] += port.bandwidth_bps - int(whole.sum())
+    return PortDivision(whole, floors, 8.0 * held / whole, cannot_hold)
+
+
+class WidthControl:
+    """The widths of one port from period to period; they change only where it matters.
+
+    They do when the new ones take more than a share (`hysteresis`) off the weighted delay, or when one in force is
+    below a floor: constraints change, and so do the queues they are to hold for.
+
+    >>> control = WidthControl(PortQueues(100, (10, 10), (1.0, 1.0)))
+    >>> control.decide([400, 100]).width_bps, control.decide([410, 100]).width_bps
+    (array([67, 33]), array([67, 33]))
+    >>> control.decide([0, 0]).width_bps, control.decide([100, 400]).width_bps
+    (array([67, 33]), array([33, 67]))
+    """
+
+    def __init__(self, port: PortQueues, *, hysteresis: float = HYSTERESIS) -> None:
+        if not 0 <= hysteresis < 1:
+            raise ParameterError("hysteresis", f"is {hysteresis:g}; must be 0 or more and below 1")
+        self._port = port
+        self._hysteresis = hysteresis
+        self._width_bps: NDArray[np.int64] | None = None
+
+    def decide(self, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf) -> PortDivision:
+        """The division to be in force from now on."""
+        best = divide_port(self._port, queue_bytes, constraint_seconds)
+        old = self._width_bps
+        if old is not None and (old >= best.floor_bps).all():
+            held = per_row("queue_bytes", queue_bytes, len(old))
+            stays = PortDivision(old, best.floor_bps, 8.0 * held / old, best.cannot_hold)
+            if self._cost(best) >= (1.0 - self._hysteresis) * self._cost(stays):
+                return stays
+        self._width_bps = best.width_bps
+        return best
+
+    def _cost(self, division: PortDivision) -> float:
+        return float(np.dot(self._port.weights, division.delay_seconds))
+
+
+def _floors(
+    port: PortQueues, held: NDArray[np.float64], constraint: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+    floors = np.asarray(port.starvation_bps, np.int64)
+    # Far above any port and below what an integer holds: more than that fits nowhere either.
+    wanted = np.ceil(np.minimum(8.0 * held / constraint, 1e18)).astype(np.int64)
+    spare = port.bandwidth_bps - int(floors.sum())
+    cannot_hold = []
+    for queue in sorted(range(len(floors)), key=lambda queue: -port.weights[queue]):
+        more = int(wanted[queue] - floors[queue])
+        if more > spare:
+            cannot_hold.append(queue)
+        elif more > 0:
+            floors[queue] += more
+            spare -= more
+    return floors, tuple(sorted(cannot_hold))
+
+
+def _optimum(
+    bandwidth: float, roots: NDArray[np.float64], weights: NDArray[np.float64], floors: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    widths = floors.astype(np.float64)
+    free = np.ones(len(floors), bool)
+    while free.any():
+        left = bandwidth - float(widths[~free].sum())
+        shares = roots[free] if roots[free].any() else weights[free]
+        wanted = left * shares / shares.sum()
+        below = wanted < floors[free]
+        if not below.any():
+            widths[free] = wanted
+            break
+        free[np.flatnonzero(free)[below]] = False
+    return widths

@@ -1,0 +1,176 @@
+"""The contract of estimators: every one of them passes all of this, with every set of counters it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
+
+from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
+from triagemq.delay.read_errors import ReadErrors, disturbed
+from triagemq.delay.samples import COUNTER_SETS
+from triagemq.errors import ParameterError
+
+Made: TypeAlias = tuple[str, Callable[[], Estimator]]
+
+KEEP_LOSSES = {"red", "idm-paper"}
+"""Those that take losses for queues: that they do is why they are compared."""
+
+CONSTANT_ERROR = 0.02
+"""Of a queue whose backlog is constant for ten seconds, every estimator is right by this share."""
+
+
+def _made(name: str, counters: str) -> Made:
+    return counters, lambda: make_estimator(name, counters)
+
+
+MADE = {
+    f"{name}-{counters}": _made(name, counters)
+    for name in ESTIMATORS
+    for counters in COUNTER_SETS
+    if (name, counters) != ("backlog", "openflow")
+}
+FORGETTING = [made for made in MADE if not any(made.startswith(name) for name in KEEP_LOSSES)]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_says_zero_before_it_is_fed_and_after_one_sample_of_a_new_switch(made: str) -> None:
+    counters, make = MADE[made]
+    estimator = make()
+    assert (estimator.now_seconds, estimator.next_seconds) == (0.0, 0.0)
+    assert fed(estimator, queue_feed([], counters)) == [(0.0, 0.0)]
+
+
+@pytest.mark.parametrize("made", MADE)
+@given(data=st.data())
+def test_says_a_finite_number_that_is_not_negative_whatever_it_is_fed(made: str, data: st.DataObject) -> None:
+    counters, make = MADE[made]
+    parts = data.draw(
+        st.lists(st.lists(st.sampled_from([0, 0, 1, 150, 200, 1000]), max_size=12), min_size=1, max_size=3)
+    )
+    width = data.draw(st.sampled_from([1e3, 8e6, 10e9, math.inf]))
+    samples = restarted(*(queue_feed(part, counters, width_bps=width, buffer_packets=500) for part in parts))
+    errors = ReadErrors(
+        data.draw(st.sampled_from([0.0, 0.05, 0.19])), data.draw(st.sampled_from([0.0, 0.5, 1.0]))
+    )
+    kept = data.draw(st.lists(st.booleans(), min_size=len(samples), max_size=len(samples)))
+    said = fed(make(), disturbed(samples, errors, seed=1).take(np.asarray(kept, bool)))
+    assert all(0.0 <= value < math.inf for pair in said for value in pair)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_says_zero_of_an_idle_queue_in_the_end(made: str) -> None:
+    counters, make = MADE[made]
+    samples = queue_feed([1000, 500, 200, *[0] * 80], counters)
+    now, following = fed(make(), samples)[-1]
+    assert now == pytest.approx(0.0, abs=1e-9)
+    assert following == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("made", FORGETTING)
+def test_says_zero_of_an_idle_queue_in_the_end_after_losses_too(made: str) -> None:
+    counters, make = MADE[made]
+    samples = queue_feed([1000, 500, 200, *[0] * 20], counters, buffer_packets=50)
+    assert samples.drops[-1] > 1000
+    assert fed(make(), samples)[-1] == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("made", MADE)
+@pytest.mark.parametrize("packets", [100, 2000])
+def test_is_right_of_a_queue_with_constant_backlog(made: str, packets: int) -> None:
+    counters, make = MADE[made]
+    truth = packets / SENT_PER_WINDOW * 0.2
+    said = fed(make(), queue_feed(constant_backlog(packets, 51), counters))
+    assert said[-1] == pytest.approx((truth, truth), rel=CONSTANT_ERROR)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_switch_that_counts_from_zero_again_does_no_harm(made: str) -> None:
+    counters, make = MADE[made]
+    before = queue_feed([300] * 20, counters)
+    idle = restarted(before, queue_feed([0] * 80, counters))
+    assert fed(make(), idle)[-1] == pytest.approx((0.0, 0.0), abs=1e-9)
+    busy = restarted(before, queue_feed(constant_backlog(1000, 51), counters))
+    assert fed(make(), busy)[-1] == pytest.approx((1.0, 1.0), rel=CONSTANT_ERROR)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_works_with_samples_missing(made: str) -> None:
+    counters, make = MADE[made]
+    samples = queue_feed(constant_backlog(1000, 100), counters)
+    kept = np.random.default_rng(5).random(len(samples)) < 0.5
+    kept[0] = True
+    said = fed(make(), samples.take(kept))
+    assert said[-1] == pytest.approx((1.0, 1.0), rel=CONSTANT_ERROR)
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_depends_on_nothing_but_its_feed(made: str) -> None:
+    counters, make = MADE[made]
+    random = np.random.default_rng(3)
+    one, other = (queue_feed(random.poisson(rate, 60), counters, buffer_packets=300) for rate in (180, 230))
+    alone = fed(make(), one)
+    first, second = make(), make()
+    beside = []
+    for sample, another in zip(one, other, strict=True):
+        first.feed(sample)
+        second.feed(another)
+        beside.append((first.now_seconds, first.next_seconds))
+    assert beside == alone
+
+
+def test_backlog_refuses_a_switch_that_does_not_show_it() -> None:
+    with pytest.raises(ParameterError, match="openflow does not show"):
+        make_estimator("backlog", "openflow")
+    with pytest.raises(ParameterError, match="does not show what its queues hold"):
+        fed(ESTIMATORS["backlog"](), queue_feed([1], "openflow"))
+
+
+def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:
+    with pytest.raises(ParameterError, match="'arima' is none; there are red, idm-paper, idm"):
+        make_estimator("arima", "linux")
+
+
+@pytest.mark.parametrize("name", sorted(KEEP_LOSSES))
+def test_the_printed_forms_take_losses_for_a_queue(name: str) -> None:
+    samples = queue_feed([1000, *[0] * 20], buffer_packets=50)
+    assert samples.drops[-1] == 750
+    assert fed(make_estimator(name, "linux"), samples)[-1][0] == pytest.approx(0.75, rel=0.01)
+
+
+def test_idm_forgets_losses_nobody_counted_once_the_queue_sends_less_than_its_width() -> None:
+    overload, calm = [300] * 10, [150] * 20
+    samples = queue_feed([*overload, *calm], "openflow", buffer_packets=400)
+    hidden = disturbed(samples, ReadErrors(skew_seconds=0.0, hidden_drops=1.0), seed=1)
+    said = [now for now, _ in fed(make_estimator("idm", "openflow"), hidden)]
+    assert said[10] > 0.8  # what was lost seems to wait
+    assert said[-1] < 0.001
+    printed = [now for now, _ in fed(make_estimator("idm-paper", "openflow"), hidden)]
+    assert printed[-1] > 0.5
+
+
+def test_idm_does_not_forget_what_came_after_the_queue_was_idle() -> None:
+    samples = queue_feed([20, 20, 20, 20, 20, 20, 500, 200, 200])
+    said = [now for now, _ in fed(make_estimator("idm", "openflow"), samples)]
+    assert said[-1] == pytest.approx(0.3, rel=0.15)
+
+
+@pytest.mark.parametrize(("load", "burst"), [(0.5, 1), (0.8, 1), (0.8, 4)])
+def test_model_is_near_a_simulated_queue_that_has_no_overload(load: float, burst: int) -> None:
+    random = np.random.default_rng(8)
+    rate, service = load * 1000.0, 0.001
+    times = np.repeat(np.cumsum(random.exponential(burst / rate, 60_000 // burst)), burst)
+    # Lindley: each waits for what of its predecessor is left.
+    waits, wait = np.zeros(len(times)), 0.0
+    for packet, gap in enumerate(np.diff(times), 1):
+        wait = max(0.0, wait + service - gap)
+        waits[packet] = wait
+    counts = np.bincount((times / 0.2).astype(int))[:-1]
+    said = [now for now, _ in fed(make_estimator("model", "openflow"), queue_feed(counts, "openflow"))]
+    assert np.mean(said[50:]) == pytest.approx(waits.mean(), rel=0.35)
