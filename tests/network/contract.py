@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -111,6 +112,12 @@ class DataPlaneContract:
 
     limits_by_windows = True
     """False where limiters are token buckets."""
+
+    has_widths = True
+    """False where queues are served by priority only."""
+
+    width_tolerance = 0.03
+    """By what part of its width a queue that always has packets may miss it."""
 
     former_plan_seconds = 0.0
     """For so long after `apply` packets may still be treated as before."""
@@ -386,6 +393,74 @@ class DataPlaneContract:
                 return
         pytest.fail(f"the median packet of a class is off by {worst} of the class's mean latency")
 
+    def test_every_queue_sends_at_its_width_and_follows_when_widths_change(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        """Three queues with more than they can send; the second has little, and leaves its width unused."""
+        bench = open_bench(3)
+        before, after = (0.6, 0.3, 0.1), (0.1, 0.3, 0.6)
+        port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, tuple(part * BANDWIDTH_BPS for part in before))
+        flows = [SetFlow(bench.keys[flow], "radio", flow, flow, 0.0) for flow in range(3)]
+        if not self.has_widths:
+            with pytest.raises(PlanError, match="'radio' has queues with widths") as caught:
+                bench.plane.apply([port, *flows])
+            assert "\n" not in str(caught.value)
+            return
+        bench.plane.apply([port, *flows])
+        assert [queue.width_bps for queue in bench.plane.counters().ports["radio"].queues] == [
+            round(part * BANDWIDTH_BPS) for part in before
+        ]
+        change = replace(port, widths_bps=tuple(part * BANDWIDTH_BPS for part in after))
+        offers, full = self._crowded_but_for_one(), packets_per_second(BANDWIDTH_BPS)
+        # At last the port is made fast, and sends what waits.
+        changes = [(1.5, change), (3.0, change.with_bandwidth(50 * BANDWIDTH_BPS))]
+        arrivals = bench.play(offers, [PlanChange(int(at * SECOND), [each]) for at, each in changes])
+        for flow in (0, 2):
+            for begin, end, parts in ((0.2, 1.4, before), (1.7, 2.9, after)):
+                rate = self._arrived(arrivals, flow, begin, end) / (end - begin)
+                assert rate == pytest.approx(parts[flow] * full, rel=self.width_tolerance), (flow, begin)
+        counters = bench.plane.counters()
+        check_counters_add_up(counters)
+        assert len(arrivals) == len(offers), "packets that waited are lost"
+        assert counters.ports["radio"].queues[2].width_bps == round(0.6 * 50 * BANDWIDTH_BPS)
+
+    def test_queues_that_borrow_share_what_others_leave_by_their_widths(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        if not self.has_widths:
+            pytest.skip("queues are served by priority only")
+        bench = open_bench(3)
+        widths = tuple(part * BANDWIDTH_BPS for part in (0.6, 0.3, 0.1))
+        port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, widths, borrowing=True)
+        bench.plane.apply([port, *(SetFlow(bench.keys[flow], "radio", flow, flow, 0.0) for flow in range(3))])
+        full, faster = packets_per_second(BANDWIDTH_BPS), port.with_bandwidth(50 * BANDWIDTH_BPS)
+        arrivals = bench.play(self._crowded_but_for_one(), [PlanChange(3 * SECOND, [faster])])
+        first, second, third = (self._arrived(arrivals, flow, 0.3, 2.8) / 2.5 for flow in range(3))
+        assert first + second + third == pytest.approx(full, rel=self.width_tolerance)
+        assert second == pytest.approx(0.02 * full, rel=0.1)
+        # What is left is divided packet by packet or in larger turns: about six to one, and none has less than it owns.
+        assert first >= 0.6 * full * (1 - self.width_tolerance)
+        assert third >= 0.1 * full * (1 - self.width_tolerance)
+        assert first / third == pytest.approx(6, rel=0.15)
+
+    @staticmethod
+    def _crowded_but_for_one() -> list[Offer]:
+        full = packets_per_second(BANDWIDTH_BPS)
+        offers = [
+            offer
+            for flow, part in ((0, 1.2), (1, 0.02), (2, 0.8))
+            for offer in regular([flow], part * full, 3.0)
+        ]
+        return sorted(offers)
+
+    @staticmethod
+    def _arrived(arrivals: Sequence[Arrival], flow: int, begin: float, end: float) -> int:
+        """How many of a flow's packets came in a time, in seconds from the first packet on."""
+        first_ns = min(each.offered_ns for each in arrivals)
+        return sum(
+            each.flow == flow and begin <= (each.arrived_ns - first_ns) / SECOND < end for each in arrivals
+        )
+
     def test_impossible_instructions_change_nothing(self, open_bench: Callable[[int], Bench]) -> None:
         bench = open_bench(1)
         key, port = bench.keys[0], SetPort("radio", BANDWIDTH_BPS, 10, 2)
@@ -404,6 +479,10 @@ class DataPlaneContract:
             [other, SetPort("radio", 0.0, 10, 2)],
             [other, SetPort("radio", BANDWIDTH_BPS, 0, 2)],
             [other, SetPort("radio", BANDWIDTH_BPS, 10, bench.priority_classes + 1)],
+            [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (0.5 * BANDWIDTH_BPS, 0.4 * BANDWIDTH_BPS))],
+            [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (BANDWIDTH_BPS,))],
+            [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, (2 * BANDWIDTH_BPS, -BANDWIDTH_BPS))],
+            [other, SetPort("radio", BANDWIDTH_BPS, 10, 2, borrowing=True)],
             [other, SetLimiter(key, 0.0, 1000.0)],
             [other, SetLimiter(key, float("inf"), 1000.0)],
             [other, SetLimiter(key, 1000.0, float("nan"))],

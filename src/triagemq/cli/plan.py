@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from triagemq.plan import FlowKey, SetFlow, SetLimiter
     from triagemq.scenario import Scenario
 
+WIDTHS_TITLE = "widths of queues 0, 1, ... in bit/s"
 SHOWN_PORTS = 20
 SHOWN_FLOWS = 40
 SHOWN_TOPICS = 3
@@ -110,11 +111,25 @@ def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> N
         _show_instructions(found)
 
 
-def _port_table(ports: list[dict[str, float]]) -> Table:
+def _port_table(ports: list[dict[str, Any]]) -> Table:
     table = figure_table("ports", "port", "offered load", "planned load")
-    for row in ports[:SHOWN_PORTS]:
-        table.add_row(str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"]))
+    shown = ports[:SHOWN_PORTS]
+    with_widths = any("widths_bps" in row for row in shown)
+    if with_widths:
+        table.add_column(WIDTHS_TITLE, overflow="fold")
+    for row in shown:
+        cells = [str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"])]
+        table.add_row(*cells, *([_widths(row)] if with_widths else []))
     return table
+
+
+def _widths(row: dict[str, Any]) -> str:
+    """
+    >>> _widths({"widths_bps": [2e6, 1e6], "borrowing": True}), _widths({})
+    ('2,000,000; 1,000,000; borrowing', '-')
+    """
+    widths = [_number(each) for each in row.get("widths_bps", [])]
+    return "; ".join([*widths, *(["borrowing"] if row.get("borrowing") else [])]) or "-"
 
 
 def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
@@ -147,7 +162,11 @@ def instructions(orders: Orders) -> dict[str, Any]:
         for topic, slot in slots.items():
             topics.setdefault(client_id_of(subscriber, slot), []).append(topic)
     ports = [
-        {name: None if value == math.inf else value for name, value in dataclasses.asdict(port).items()}
+        {
+            name: None if value == math.inf else value
+            for name, value in dataclasses.asdict(port).items()
+            if port.widths_bps or name not in ("widths_bps", "borrowing")
+        }
         for port in orders.ports.values()
     ]
     flows = []
@@ -224,10 +243,17 @@ def _promised_table(name: str, columns: Mapping[str, str], rows: list[dict[str, 
 
 def _port_order_table(ports: list[dict[str, Any]]) -> Table:
     table = figure_table("ports", "port", "bandwidth bit/s", "buffer packets", "classes")
+    with_widths = any("widths_bps" in row for row in ports)
+    if with_widths:
+        table.add_column(WIDTHS_TITLE, overflow="fold")
     for row in ports:
-        table.add_row(
-            row["port"], _number(row["bandwidth_bps"]), _number(row["buffer_packets"]), str(row["classes"])
-        )
+        cells = [
+            row["port"],
+            _number(row["bandwidth_bps"]),
+            _number(row["buffer_packets"]),
+            str(row["classes"]),
+        ]
+        table.add_row(*cells, *([_widths(row)] if with_widths else []))
     return table
 
 

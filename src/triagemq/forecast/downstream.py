@@ -16,6 +16,7 @@ from triagemq.forecast.promised import PromisedAbove
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import TopicArrivals
+from triagemq.forecast.widths import by_queues
 from triagemq.plan import Demand, Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
 from triagemq.theory import Cumulants, FirstPackets, Times
@@ -23,6 +24,9 @@ from triagemq.theory.cumulants import ByRow
 
 MOST_TOGETHER = 1 << 14
 """Ports are crossed by about so many copies at a time: what these need stays in the processor's cache."""
+
+BORROWING_DOUBT = 0.5
+"""The part of the time at a port whose queues borrow that may be wrong."""
 
 Rows = NDArray[np.int64]
 
@@ -169,6 +173,8 @@ class _Path:
             at = np.append(rows, np.full(len(promised.port), doubts.nobody))
             nothing = np.zeros(len(promised.port))
             spread = Spread(*(np.append(each, nothing) for each in spread.columns))
+        crossing = by_queues(crossing, ports, int(port.min()))
+        copies = by_queues(copies, ports, int(port.min()))
         crossed = cross_ports(
             crossing,
             at,
@@ -202,6 +208,15 @@ class _Path:
         doubts.add(Reason.BROKERS, rows, seconds=doubtful)
         waited = np.maximum(crossed.wait - together - passed, 0.0) + met
         taken = waited + copies.last_packet_seconds
+        borrowing = ports.borrowing[port] > 0
+        if borrowing.any():
+            success = 1 - crossed.carried
+            doubts.add(
+                Reason.BORROWING,
+                rows[borrowing],
+                seconds=BORROWING_DOUBT * taken[borrowing],
+                success=BORROWING_DOUBT * success[borrowing],
+            )
         times = crossed.law.with_mean(taken).after(behind.elapsed + Cumulants.exponential(found.seconds))
         self.survival[rows] *= crossed.carried
         self.seconds[rows] += found.seconds + taken

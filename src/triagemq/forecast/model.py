@@ -30,6 +30,7 @@ class Reason(IntEnum):
     TANDEM = 4
     BROKERS = 5
     PROMISED = 6
+    BORROWING = 7
 
 
 REASONS: tuple[str, ...] = (
@@ -40,6 +41,7 @@ REASONS: tuple[str, ...] = (
     "queues in a row",
     "copies through several brokers",
     "the bound of a promise, not a mean",
+    "queues that borrow bandwidth",
 )
 """In words, by code."""
 

@@ -33,11 +33,18 @@ _LOOKED_AT = 100
 
 
 def port_loads(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
-    """What every port is offered, and what it has to carry by the plan."""
+    """What every port is offered, what it has to carry by the plan, and the widths of its queues if they have some."""
+    ports = scenario.ports
     return [
         {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
-        for name, offered, planned in zip(
-            scenario.ports.name, plan.ports.rho_offered, plan.ports.rho_planned, strict=True
+        | ({"widths_bps": widths.tolist(), "borrowing": bool(borrowing)} if len(widths) else {})
+        for name, offered, planned, widths, borrowing in zip(
+            ports.name,
+            plan.ports.rho_offered,
+            plan.ports.rho_planned,
+            ports.widths_bps,
+            ports.borrowing,
+            strict=True,
         )
     ]
 

@@ -105,7 +105,7 @@ class ReportedDataPlane:
         self._sender, self._on_fate, self._clock, self._closing = sender, on_fate, clock, closing
         self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
-        self._state = PlanState(self.priority_classes, replicated=True)
+        self._state = PlanState(self.priority_classes, replicated=True, with_widths=True)
         self._lines: dict[FlowKey, _Line] = {}
         self._ports: Mapping[str, PortCounters] = {}
         self._flows: dict[FlowKey, FlowCounters] = {}

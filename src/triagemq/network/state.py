@@ -21,6 +21,7 @@ from triagemq.plan import (
     SetLimiter,
     SetPort,
 )
+from triagemq.scenario.model import WIDTH_ROUNDING
 
 CopyKey = tuple[FlowKey, str]
 """A multicast key, and a port by which copies leave."""
@@ -47,16 +48,17 @@ class StateChange:
 class PlanState:
     """Ports and flows by name and key, with at most `priority_classes` classes at a port.
 
-    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies.
+    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies. So are
+    ports with widths, unless the queues of this data plane can have some.
     """
 
-    def __init__(self, priority_classes: int, *, replicated: bool = False) -> None:
+    def __init__(self, priority_classes: int, *, replicated: bool = False, with_widths: bool = False) -> None:
         self.priority_classes = priority_classes
         self.ports: dict[str, SetPort] = {}
         self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
         self.copies: dict[CopyKey, SetFlow[FlowKey]] = {}
         self.limiters: dict[FlowKey, Limiters] = {}
-        self._replicated = replicated
+        self._replicated, self._with_widths = replicated, with_widths
         self._ports_of: dict[FlowKey, set[str]] = {}
         self._flows_at: dict[str, int] = {}
 
@@ -229,6 +231,26 @@ class PlanState:
             raise PlanError(
                 f"port {port.port!r} is to have {port.classes} priority classes, and this data plane has "
                 f"{self.priority_classes}; write planning: {{priority_classes: {self.priority_classes}}}"
+            )
+        if port.widths_bps or port.borrowing:
+            self._check_widths(port)
+
+    def _check_widths(self, port: SetPort) -> None:
+        widths, total = port.widths_bps, math.fsum(port.widths_bps)
+        if not self._with_widths:
+            raise PlanError(
+                f"port {port.port!r} has queues with widths, and those of this data plane have none; "
+                "use --dataplane linux, or write discipline: priority"
+            )
+        if len(widths) != port.classes:
+            raise PlanError(
+                f"port {port.port!r} has {len(widths)} widths for {port.classes} priority classes"
+            )
+        if not all(0 < width < math.inf for width in widths):
+            raise PlanError(f"port {port.port!r} has a width that is not positive and finite")
+        if not abs(total - port.bandwidth_bps) <= WIDTH_ROUNDING * port.bandwidth_bps:
+            raise PlanError(
+                f"port {port.port!r} has widths that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
             )
 
     def _check_classes(self, change: StateChange) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.admission import explain_promises
-from triagemq.plan.demands import demand
+from triagemq.plan.demands import demand, survival_to_port
 from triagemq.plan.margin import step_targets
 from triagemq.plan.model import Plan
+from triagemq.plan.places import places
 from triagemq.plan.planner import RANKINGS
-from triagemq.scenario import Scenario, UtilityShape, maximum_utility, port_paths
+from triagemq.scenario import Scenario, UtilityShape, maximum_utility
 
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
@@ -58,9 +59,7 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
         turn = "before all others" if level == 0 else "after all others"
     else:
         turn = f"after {level} of {last + 1} classes"
-    path = [int(port) for port in port_paths(scenario)[flows.port[flow]] if port >= 0]
-    full = max(path, key=lambda port: float(plan.ports.rho_offered[port]))
-    offered, name = float(plan.ports.rho_offered[full]), scenario.ports.name[full]
+    name, offered, _ = max(_on_the_way(scenario, plan, flow), key=lambda place: place[1])
     if offered <= 1 - plan.made_by.rho_tolerance:
         why = f"port {name} has room for all that is wanted"
     else:
@@ -169,20 +168,35 @@ def _class(scenario: Scenario, plan: Plan, row: int) -> str:
 
 def _drop(scenario: Scenario, plan: Plan, row: int) -> str:
     flow = int(plan.flow[row])
-    path = [int(port) for port in port_paths(scenario)[plan.flows.port[flow]] if port >= 0]
+    way = _on_the_way(scenario, plan, flow)
     allowed = 1 - plan.made_by.rho_tolerance
     loads = "; ".join(
-        f"port {scenario.ports.name[port]} is offered {plan.ports.rho_offered[port]:.4g} of its bandwidth, "
-        f"may carry {allowed:.4g} and carries {plan.ports.rho_planned[port]:.4g}"
-        for port in path
+        f"port {name} is offered {offered:.4g} of its bandwidth, may carry {allowed:.4g} and carries {planned:.4g}"
+        for name, offered, planned in way
     )
     if plan.flows.load_bytes_per_second[flow] <= 0:
         why = "no events reach this flow"
-    elif all(plan.ports.rho_offered[port] <= allowed * (1 + 1e-12) for port in path):
+    elif all(offered <= allowed * (1 + 1e-12) for _, offered, _ in way):
         why = "everything fits, nothing is dropped"
     else:
         why = f"policy {plan.made_by.drops}"
     return f"{plan.flows.drop_rate[flow]:.6g}; {why}. On the way, {loads}."
+
+
+def _on_the_way(scenario: Scenario, plan: Plan, flow: int) -> list[tuple[str, float, float]]:
+    """Where a flow competes for bandwidth: the name, and what is offered there and planned, in parts of it."""
+    where = places(scenario, plan.flows)
+    found = []
+    for place in where.flow_places[flow][where.flow_places[flow] >= 0].tolist():
+        port = int(where.port[place])
+        offered, planned = float(plan.ports.rho_offered[port]), float(plan.ports.rho_planned[port])
+        if place != port:
+            here = (where.flow_places == place).any(axis=1)
+            loads = plan.flows.load_bytes_per_second[here] * survival_to_port(scenario)[port]
+            width = float(where.bandwidth_bps[place]) / 8
+            offered, planned = loads.sum() / width, loads @ (1 - plan.flows.drop_rate[here]) / width
+        found.append((where.names[place], float(offered), float(planned)))
+    return found
 
 
 def _decisions(scenario: Scenario, plan: Plan, row: int) -> list[str]:
@@ -191,8 +205,7 @@ def _decisions(scenario: Scenario, plan: Plan, row: int) -> list[str]:
     who, topic = scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]
     subjects = {who, f"{who} {topic}", scenario.name, "all ports"}
     if plan.flow[row] >= 0:
-        path = port_paths(scenario)[plan.flows.port[plan.flow[row]]]
-        subjects |= {scenario.ports.name[port] for port in path if port >= 0}
+        subjects |= {name for name, _, _ in _on_the_way(scenario, plan, int(plan.flow[row]))}
     return [
         f"{each.subject} ({each.kind}): {each.before} -> {each.after}; {each.reason}."
         for each in plan.decisions

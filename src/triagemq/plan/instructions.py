@@ -8,7 +8,7 @@ stays the same on its way from the plan to the data plane. A state is a mapping,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
@@ -47,12 +47,28 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True)
 class SetPort:
-    """Make an output port, or change it. The buffer counts packets, the one in transmission included."""
+    """Make an output port, or change it. The buffer counts packets, the one in transmission included.
+
+    With `widths_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together they are
+    the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when any of it
+    changes.
+    """
 
     port: str
     bandwidth_bps: float
     buffer_packets: float
     classes: int
+    widths_bps: tuple[float, ...] = ()
+    borrowing: bool = False
+
+    def with_bandwidth(self, bandwidth_bps: float) -> SetPort:
+        """The same with another bandwidth, of which each queue has the same share as before.
+
+        >>> SetPort("radio", 10.0, 100, 2, (6.0, 4.0)).with_bandwidth(5.0).widths_bps
+        (3.0, 2.0)
+        """
+        widths = tuple(width * (bandwidth_bps / self.bandwidth_bps) for width in self.widths_bps)
+        return replace(self, bandwidth_bps=bandwidth_bps, widths_bps=widths)
 
 
 @dataclass(frozen=True, slots=True)

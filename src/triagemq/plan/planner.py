@@ -21,8 +21,9 @@ from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResu
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
+from triagemq.plan.places import Places, check_widths, places
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
-from triagemq.scenario import Floats, Integers, Scenario, port_paths
+from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.model import take
 
 Setting = TypeVar("Setting")
@@ -181,7 +182,9 @@ def make_plan(
         choice.priority_classes,
     )
     made = replace(made, priority_class=classes + np.int32(secured.levels))
-    problem = _drop_problem(scenario, made, flow, rows, asked, choice, factors, secured)
+    check_widths(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
+    where = places(scenario, made)
+    problem = _drop_problem(scenario, where, made, flow, rows, asked, choice, factors, secured)
     if carried is not None and carried.made_by == choice:
         problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count, rows))
     result = _drops(drops, set_drops, problem)
@@ -194,8 +197,8 @@ def make_plan(
         rank=rank,
         flows=replace(made, drop_rate=result.drop_rate),
         ports=PortLoads(
-            rho_offered=_rho(scenario, problem, secured),
-            rho_planned=_rho(scenario, problem, secured, 1.0 - result.drop_rate),
+            rho_offered=_rho(scenario, where, problem, secured),
+            rho_planned=_rho(scenario, where, problem, secured, 1.0 - result.drop_rate),
         ),
         decisions=(*secured.decisions, *result.decisions),
         latency=latency,
@@ -227,9 +230,11 @@ def _classes_left(scenario: Scenario, choice: PlannerChoice, levels: int) -> Pla
     return replace(choice, priority_classes=min(choice.priority_classes, left))
 
 
-def _rho(scenario: Scenario, problem: DropProblem, secured: Secured, keep: Floats | None = None) -> Floats:
+def _rho(
+    scenario: Scenario, where: Places, problem: DropProblem, secured: Secured, keep: Floats | None = None
+) -> Floats:
     """The load of every port by utility flows, of which so much is kept, and by promises."""
-    utility = problem.arriving(problem.port_loads(keep))
+    utility = where.by_port(problem.arriving(problem.port_loads(keep)))
     return np.asarray((utility + secured.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
 
 
@@ -325,6 +330,7 @@ def _sums(flow: Integers, values: Floats, count: int) -> Floats:
 
 def _drop_problem(
     scenario: Scenario,
+    where: Places,
     flows: Flows,
     flow: Integers,
     rows: ranking.Rows | slice,
@@ -333,15 +339,16 @@ def _drop_problem(
     freshness: Floats,
     secured: Secured,
 ) -> DropProblem:
-    survival = survival_to_port(scenario)
-    capacity = scenario.ports.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
-    capacity = np.maximum(capacity - secured.port_bytes_per_second, 0.0)
+    survival = survival_to_port(scenario)[where.port]
+    capacity = where.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
+    # No promise leads over a port with widths.
+    capacity = np.maximum(capacity - secured.port_bytes_per_second[where.port], 0.0)
     wanted = with_margin(scenario, asked)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,
         flow_class=flows.priority_class,
-        flow_ports=port_paths(scenario)[flows.port],
-        port_names=scenario.ports.name,
+        flow_ports=where.flow_places,
+        port_names=where.names,
         # What a link before it has lost takes no room at a port, so more may be sent towards it.
         port_capacity_bytes_per_second=capacity / np.maximum(survival, TINY),
         subscription_flow=flow,

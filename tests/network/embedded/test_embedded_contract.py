@@ -22,12 +22,16 @@ def opened(make: Callable[[int], Bench]) -> Iterator[Callable[[int], Bench]]:
 
 
 class TestInVirtualTime(DataPlaneContract):
+    has_widths = False
+
     @pytest.fixture
     def open_bench(self) -> Iterator[Callable[[int], Bench]]:
         yield from opened(VirtualBench)
 
 
 class TestOnLoopback(DataPlaneContract):
+    has_widths = False
+
     @pytest.fixture
     def open_bench(self) -> Iterator[Callable[[int], Bench]]:
         yield from opened(LoopbackBench)

@@ -234,9 +234,16 @@ def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, Se
     Ports that are planned with another bandwidth, which was measured, send as fast as is stated (`paced_bps`).
     """
     ports = scenario.ports
-    return {
-        name: SetPort(name, question.paced_bps.get(name, bandwidth_bps), buffer_packets, classes)
-        for name, bandwidth_bps, buffer_packets in zip(
-            ports.name, ports.bandwidth_bps.tolist(), ports.buffer_packets.tolist(), strict=True
+    found = {}
+    for row, name in enumerate(ports.name):
+        widths = tuple(ports.widths_bps[row].tolist())
+        stated = SetPort(
+            name,
+            float(ports.bandwidth_bps[row]),
+            float(ports.buffer_packets[row]),
+            len(widths) or classes,
+            widths,
+            bool(ports.borrowing[row]),
         )
-    }
+        found[name] = stated.with_bandwidth(question.paced_bps.get(name, stated.bandwidth_bps))
+    return found

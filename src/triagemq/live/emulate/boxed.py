@@ -50,7 +50,7 @@ from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
 from triagemq.network.processes import Running
-from triagemq.plan import Counters, SetPort
+from triagemq.plan import Counters
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
@@ -537,7 +537,7 @@ class BoxedExchange(Rig):
             return
         before = self.follower.binder.orders.ports.get(port)
         if before is not None:
-            self.plane.apply([SetPort(port, bandwidth_bps, before.buffer_packets, before.classes)])
+            self.plane.apply([before.with_bandwidth(bandwidth_bps)])
 
     async def is_draining(self) -> bool:
         """Do packets wait in the kernel's queues?"""

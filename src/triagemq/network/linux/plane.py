@@ -98,7 +98,7 @@ class LinuxDataPlane:
         self._journal = Journal(
             default_journal_directory() if journal_directory is None else journal_directory
         )
-        self._state = PlanState(self.priority_classes, replicated=True)
+        self._state = PlanState(self.priority_classes, replicated=True, with_widths=True)
         self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
         self._windows = LimiterWindows(self._table, most_limiters)
         self._limits = limits

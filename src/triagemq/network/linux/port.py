@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
 from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
-from triagemq.network.linux.flow_table import PortClassifier
+from triagemq.network.linux.flow_table import PortClassifier, control_bounds
 from triagemq.network.linux.netlink import KernelLink, Netlink, find_link
 from triagemq.network.linux.queues import (
     QueueStatistics,
@@ -25,6 +25,8 @@ from triagemq.network.linux.queues import (
     remove_queues,
     restore_root,
     root_queue,
+    serve_by_priority,
+    serve_by_widths,
     set_bandwidth,
     set_limits,
     waiting_room,
@@ -86,6 +88,8 @@ class LinuxPort:
         if settings.bandwidth_bps != before.bandwidth_bps:
             set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
             self._classifier.set_bandwidth(settings.bandwidth_bps)
+        if (settings.widths_bps, settings.borrowing) != (before.widths_bps, before.borrowing):
+            self._serve(settings)
         if settings.buffer_packets != before.buffer_packets:
             set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
         self.settings = settings
@@ -126,11 +130,12 @@ class LinuxPort:
     def counters(self, statistics: Sequence[QueueStatistics], put_in: NDArray[np.uint64]) -> PortCounters:
         """The contract's counters, from what the queues and the classifier have counted."""
         bandwidth_bps = self.settings.bandwidth_bps
-        width_bps = None if bandwidth_bps == float("inf") else round(bandwidth_bps)
-        queues = [
-            _queue_counters(counted, put_in[queue] if queue != CONTROL else None, width_bps)
-            for queue, counted in enumerate(statistics[: self.reported_classes + 1])
-        ]
+        widths_bps = dict(enumerate(self.settings.widths_bps, start=1))
+        queues = []
+        for queue, counted in enumerate(statistics[: self.reported_classes + 1]):
+            width_bps = widths_bps.get(queue, bandwidth_bps)
+            known = None if width_bps == float("inf") else round(width_bps)
+            queues.append(_queue_counters(counted, put_in[queue] if queue != CONTROL else None, known))
         return PortCounters(
             tuple(queues[1:]),
             queues[CONTROL],
@@ -173,6 +178,7 @@ class LinuxPort:
                 # What a killed run left goes on until the new classifier takes over: no packet is lost.
                 set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
                 set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
+                self._serve(settings)
                 self._before = queue_statistics(self._netlink, self._link.index)
             else:
                 build_queues(
@@ -181,6 +187,8 @@ class LinuxPort:
                     settings.bandwidth_bps,
                     waiting_room(settings.buffer_packets),
                 )
+                if settings.widths_bps:
+                    self._serve(settings)
         except OSError as error:
             put_back(self._netlink, self._link, self._former)
             self._journal.done(self._entry)
@@ -191,8 +199,24 @@ class LinuxPort:
         if left is not None:
             self._journal.done(left)
 
+    def _serve(self, settings: SetPort) -> None:
+        """Let queues be served as the settings say; what is queued stays queued."""
+        if settings.widths_bps:
+            serve_by_widths(
+                self._netlink,
+                self._link.index,
+                settings.bandwidth_bps,
+                settings.widths_bps,
+                borrowing=settings.borrowing,
+                control_bps=8 * sum(each.bytes_per_second for each in control_bounds(settings.bandwidth_bps)),
+            )
+        else:
+            serve_by_priority(self._netlink, self._link.index)
+
     def _flush(self) -> None:
         set_bandwidth(self._netlink, self._link.index, float("inf"))
+        if self.settings.widths_bps:
+            serve_by_priority(self._netlink, self._link.index)
         deadline = time.monotonic() + _FLUSH_SECONDS
         while time.monotonic() < deadline:
             if self.is_empty():

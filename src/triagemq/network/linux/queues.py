@@ -7,6 +7,9 @@ the last priority with class 6 and gets little of it while that class has packet
 * A leaf owns one byte per second, the least that HTB allows, and borrows the rest: only what is borrowed goes by
   priority.
 * The bandwidth is that of the one class above, so that it changes in one step, with every packet in its place.
+* Where classes have widths, their leaves own them, so that none waits for another; with borrowing they share what is
+  left by their widths (quanta), without it their ceiling is the width. Control packets own what they are bounded to
+  anyway (flow_table.py), and come on top of the widths.
 * HTB lets a packet go when its budget is not negative, and charges it afterwards: a burst is needed only to make up for
   timers that ring late. A large one would let several small packets go at once after each idle moment.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 import errno
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from triagemq.network.linux.netlink import (
@@ -27,7 +31,7 @@ from triagemq.network.linux.netlink import (
     attributes,
     text_attribute,
 )
-from triagemq.network.linux.records import QUEUE_MINOR, QUEUES, UNMANAGED
+from triagemq.network.linux.records import CONTROL, QUEUE_MINOR, QUEUES, UNMANAGED
 
 OUR_HANDLE = 0x74710000
 """The handle of a port's root queueing discipline: a number by which leftovers are known as ours."""
@@ -61,6 +65,8 @@ _MOST_BYTES_PER_SECOND = 100_000_000_000 // 8
 _LATENESS_NS, _LATENESS_WHEN_FAST_NS = 50_000, 500_000
 _FAST_BYTES_PER_SECOND = 50_000_000 // 8
 _LARGEST_PACKET_BYTES = 1514
+_MOST_IN_TURN = 100.0
+"""The kernel warns of larger quanta than 200,000 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,14 +120,13 @@ def build_queues(netlink: Netlink, interface: int, bandwidth_bps: float, limit_p
     glob = attribute(_HTB_INIT, _HTB_GLOBAL.pack(3, 10, QUEUE_MINOR + UNMANAGED, 0, 0))
     _request(netlink, _NEW_QDISC, CREATE | REPLACE, interface, OUR_HANDLE, _ROOT, "htb", glob)
     set_bandwidth(netlink, interface, bandwidth_bps)
-    for queue in range(QUEUES):
-        _set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
+    serve_by_priority(netlink, interface)
     set_limits(netlink, interface, limit_packets)
 
 
 def set_bandwidth(netlink: Netlink, interface: int, bandwidth_bps: float) -> None:
     """Give the port a bandwidth, at once and with every packet in its place."""
-    rate = max(1, round(min(bandwidth_bps / 8, _MOST_BYTES_PER_SECOND)))
+    rate = _bytes_per_second(bandwidth_bps)
     _set_class(
         netlink,
         interface,
@@ -129,10 +134,47 @@ def set_bandwidth(netlink: Netlink, interface: int, bandwidth_bps: float) -> Non
         OUR_HANDLE,
         rate=rate,
         ceil=rate,
-        burst_ns=_LATENESS_NS if rate < _FAST_BYTES_PER_SECOND else _LATENESS_WHEN_FAST_NS,
+        burst_ns=_made_up_for_ns(rate),
         priority=0,
         quantum=_LARGEST_PACKET_BYTES,
     )
+
+
+def serve_by_priority(netlink: Netlink, interface: int) -> None:
+    """Let the highest class that has packets go first; every packet stays in its place."""
+    for queue in range(QUEUES):
+        _set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
+
+
+def serve_by_widths(
+    netlink: Netlink,
+    interface: int,
+    bandwidth_bps: float,
+    widths_bps: Sequence[float],
+    *,
+    borrowing: bool,
+    control_bps: float,
+) -> None:
+    """Give every class a width of the port's bandwidth, and control its own; every packet stays in its place."""
+    port, control = _bytes_per_second(bandwidth_bps), _bytes_per_second(control_bps)
+    narrowest = min(widths_bps)
+    for queue in range(QUEUES):
+        if not 0 <= queue - 1 < len(widths_bps) and queue != CONTROL:
+            _set_queue(netlink, interface, queue, 7, packets_in_turn=1)
+            continue
+        rate = control if queue == CONTROL else _bytes_per_second(widths_bps[queue - 1])
+        turns = 1.0 if queue == CONTROL else min(widths_bps[queue - 1] / narrowest, _MOST_IN_TURN)
+        _set_class(
+            netlink,
+            interface,
+            OUR_HANDLE | QUEUE_MINOR + queue,
+            _PORT_CLASS,
+            rate=rate,
+            ceil=port if borrowing or queue == CONTROL else rate,
+            burst_ns=_made_up_for_ns(rate),
+            priority=0 if queue == CONTROL else 1,
+            quantum=round(_LARGEST_PACKET_BYTES * turns),
+        )
 
 
 def serve_in_turn(netlink: Netlink, interface: int) -> None:
@@ -230,6 +272,14 @@ def queue_statistics(netlink: Netlink, interface: int) -> list[QueueStatistics]:
                         (packets,) = struct.unpack_from("=Q", message, place)
         found[queue] = QueueStatistics(bytes_out, packets, drops, backlog, waiting)
     return found
+
+
+def _bytes_per_second(bits_per_second: float) -> int:
+    return max(1, round(min(bits_per_second / 8, _MOST_BYTES_PER_SECOND)))
+
+
+def _made_up_for_ns(bytes_per_second: int) -> int:
+    return _LATENESS_NS if bytes_per_second < _FAST_BYTES_PER_SECOND else _LATENESS_WHEN_FAST_NS
 
 
 def _set_queue(netlink: Netlink, interface: int, queue: int, priority: int, packets_in_turn: int) -> None:

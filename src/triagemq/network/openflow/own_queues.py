@@ -59,6 +59,11 @@ class OwnQueues:
         before = self._there.get(port.port)
         if before == port:
             return
+        if port.widths_bps:
+            raise PlanError(
+                f"port {port.port!r} has queues with widths, and is at a switch with queues of its own, which serve by "
+                "priority; write discipline: priority there"
+            )
         undo.append(partial(self.remove, port.port) if before is None else partial(self.set, before, []))
         self._write(port)
         self._there[port.port] = port

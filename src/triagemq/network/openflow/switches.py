@@ -90,7 +90,7 @@ class OpenFlowSwitches:
         self._keep_rules = keep_rules
         self._ports = {} if ports is None else dict(ports)
         self._queues = OwnQueues({} if databases is None else databases, self._ports)
-        self._state = PlanState(self.priority_classes, replicated=True)
+        self._state = PlanState(self.priority_classes, replicated=True, with_widths=True)
         self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="openflow", daemon=True)
