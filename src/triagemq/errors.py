@@ -7,6 +7,7 @@ TriageError                        base; `exit_code` is what the command line re
 ├── TraceError                     a trace cannot be recorded or read: interrupted, damaged, or not a trace
 ├── PipelineError                  tables cannot be made or read
 │   └── MappingError               the mapping file of a log is wrong
+├── ModelError                     a learned model cannot be read, or is not for what it is used with
 ├── DecodeError                    a datagram is not MQTT-SN 1.2; carries reason, message type, offset
 ├── BrokerError                    a broker cannot be reached, started, or refuses the gateway
 ├── MqttError                      a broker sends what is not MQTT
@@ -48,6 +49,7 @@ __all__ = [
     "GatewayUnreachableError",
     "MappingError",
     "MissingDependencyError",
+    "ModelError",
     "MqttError",
     "NetworkError",
     "OutputError",
@@ -124,6 +126,10 @@ class MappingError(PipelineError):
     """The mapping file of a log is wrong. Its text is one line per problem."""
 
     exit_code = 2
+
+
+class ModelError(TriageError):
+    """A learned model is damaged, of another version, or of other features or counters than it is used with."""
 
 
 class DecodeError(TriageError):
@@ -261,6 +267,7 @@ class MissingDependencyError(TriageError):
         "plotly": "pipeline",
         "pandas": "pipeline",
         "pyspark": "pipeline",
+        "xgboost": "pipeline",
     }
     """The install group of each package that the base install does not have."""
 

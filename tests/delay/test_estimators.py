@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
+from tests.delay.trained import small_model
 
 from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
 from triagemq.delay.read_errors import ReadErrors, disturbed
@@ -23,16 +24,25 @@ KEEP_LOSSES = {"red", "idm-paper"}
 """Those that take losses for queues: that they do is why they are compared."""
 
 CONSTANT_ERROR = 0.02
-"""Of a queue whose backlog is constant for ten seconds, every estimator is right by this share."""
+LEARNED_ERROR = 0.1
+"""Of a queue whose backlog is constant for ten seconds, every estimator is right by this share; one that has learned by
+as much as its training gives."""
 
 
 def _made(name: str, counters: str) -> Made:
+    if name == "learned":
+        return counters, lambda: make_estimator(name, counters, model=small_model(counters))
     return counters, lambda: make_estimator(name, counters)
+
+
+def _right(seconds: float, made: str) -> Any:
+    error = LEARNED_ERROR if made.startswith("learned") else CONSTANT_ERROR
+    return pytest.approx((seconds, seconds), rel=error)
 
 
 MADE = {
     f"{name}-{counters}": _made(name, counters)
-    for name in ESTIMATORS
+    for name in (*ESTIMATORS, "learned")
     for counters in COUNTER_SETS
     if (name, counters) != ("backlog", "openflow")
 }
@@ -48,6 +58,7 @@ def test_says_zero_before_it_is_fed_and_after_one_sample_of_a_new_switch(made: s
 
 
 @pytest.mark.parametrize("made", MADE)
+@settings(max_examples=40)  # Each of many estimators has its own.
 @given(data=st.data())
 def test_says_a_finite_number_that_is_not_negative_whatever_it_is_fed(made: str, data: st.DataObject) -> None:
     counters, make = MADE[made]
@@ -87,7 +98,7 @@ def test_is_right_of_a_queue_with_constant_backlog(made: str, packets: int) -> N
     counters, make = MADE[made]
     truth = packets / SENT_PER_WINDOW * 0.2
     said = fed(make(), queue_feed(constant_backlog(packets, 51), counters))
-    assert said[-1] == pytest.approx((truth, truth), rel=CONSTANT_ERROR)
+    assert said[-1] == _right(truth, made)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -97,7 +108,7 @@ def test_a_switch_that_counts_from_zero_again_does_no_harm(made: str) -> None:
     idle = restarted(before, queue_feed([0] * 80, counters))
     assert fed(make(), idle)[-1] == pytest.approx((0.0, 0.0), abs=1e-9)
     busy = restarted(before, queue_feed(constant_backlog(1000, 51), counters))
-    assert fed(make(), busy)[-1] == pytest.approx((1.0, 1.0), rel=CONSTANT_ERROR)
+    assert fed(make(), busy)[-1] == _right(1.0, made)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -107,7 +118,7 @@ def test_works_with_samples_missing(made: str) -> None:
     kept = np.random.default_rng(5).random(len(samples)) < 0.5
     kept[0] = True
     said = fed(make(), samples.take(kept))
-    assert said[-1] == pytest.approx((1.0, 1.0), rel=CONSTANT_ERROR)
+    assert said[-1] == _right(1.0, made)
 
 
 @pytest.mark.parametrize("made", MADE)
@@ -130,6 +141,15 @@ def test_backlog_refuses_a_switch_that_does_not_show_it() -> None:
         make_estimator("backlog", "openflow")
     with pytest.raises(ParameterError, match="does not show what its queues hold"):
         fed(ESTIMATORS["backlog"](), queue_feed([1], "openflow"))
+
+
+def test_learned_wants_a_model_for_the_counters_it_is_fed() -> None:
+    with pytest.raises(ParameterError, match="needs a model for the counters of linux; there is none"):
+        make_estimator("learned", "linux")
+    with pytest.raises(ParameterError, match="linux; this one is for openflow"):
+        make_estimator("learned", "linux", model=small_model("openflow"))
+    with pytest.raises(ParameterError, match="for switches that show the backlog"):
+        fed(make_estimator("learned", "linux", model=small_model("linux")), queue_feed([1], "openflow"))
 
 
 def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:

@@ -1,53 +1,15 @@
 """How long packets wait in the queues of switches that do not tell, and what is done about it (Shi et al., 2019).
 
-    queue_samples ─► samples ─► estimators ─► delays of queues ─► widths        of the queues of a port
-                     increments  learning           │             ▲
-                                                    └─► constraints   of switches, from requirements along paths
+    queue_samples ─► samples ─► estimators ─► delays of queues ─► widths         of the queues of a port
+                     increments  learning            │              ▲
+                                                     └─► constraints of switches, from requirements along paths
 
 - In: `samples` are the counters of a queue every 200 ms, `read_errors` what real switches get wrong about them,
-  `increments` what was gained between two.
+  `increments` what was gained between two, `queue_length` what that leaves in the queue.
 - `estimators` say the mean delay in a queue, now and in the next window, one a file; `learning` is what the learned one
-  stands on.
+  stands on: features of samples, trees, and the folder that a model is kept in.
 - Out: `widths` divides a port among its queues (local bandwidth adjustment), `constraints` a delay requirement among
   the switches of its path (global control). Both are pure; who reads counters and sets widths is elsewhere.
 
 Widths are what a queue can count on (ports of the discipline `widths`). Formulas: docs/background/queue-delay.md.
 """
-
-from __future__ import annotations
-
-from triagemq.delay.constraints import (
-    Constraints,
-    Refusal,
-    Requirement,
-    SlowDown,
-    adjusted_constraints,
-    first_constraints,
-)
-from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
-from triagemq.delay.read_errors import ReadErrors, disturbed
-from triagemq.delay.samples import COUNTER_SETS, Sample, Samples, by_queue, of_trace
-from triagemq.delay.widths import PortDivision, PortQueues, WidthControl, divide_port
-
-__all__ = [
-    "COUNTER_SETS",
-    "ESTIMATORS",
-    "Constraints",
-    "Estimator",
-    "PortDivision",
-    "PortQueues",
-    "ReadErrors",
-    "Refusal",
-    "Requirement",
-    "Sample",
-    "Samples",
-    "SlowDown",
-    "WidthControl",
-    "adjusted_constraints",
-    "by_queue",
-    "disturbed",
-    "divide_port",
-    "first_constraints",
-    "make_estimator",
-    "of_trace",
-]

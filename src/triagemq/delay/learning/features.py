@@ -1,0 +1,267 @@
+"""What a model may know of a queue: numbers from a sample and those before, by the same code in training and in use.
+
+Shares of the width and seconds are preferred to bytes and rates: what was learned at one width holds at others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from triagemq.compiled import kernel
+from triagemq.delay.increments import Increment, Increments
+from triagemq.delay.learning.periods import STEP, WINDOW, period_and_phase
+from triagemq.delay.queue_length import QueueLength
+from triagemq.delay.samples import INTERVAL_SECONDS, Sample, Samples, check_counters
+
+VERSION = 1
+"""Raised whenever a feature changes its meaning, so that no model is used with other features than it learned from."""
+
+LAGS = 5
+SHORT, LONG = 5, 25
+"""Windows of rolling figures: 1 s and 5 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchConstants:
+    """What is known of a switch and does not change (Shi et al., Table 1); NaN where it is not known."""
+
+    buffer_bytes: float = math.nan
+    largest_packet_bytes: float = math.nan
+    smallest_delay_seconds: float = math.nan
+    largest_routing_table: float = math.nan
+    largest_mac_table: float = math.nan
+
+
+# The columns of the history: what each window is remembered by.
+_LOAD, _SENT, _DROPPED, _PACKETS, _SECONDS, _BYTES, _BACKLOG = range(7)
+
+_FOLLOWED = ("load", "sent", "dropped")
+_BASE = (
+    "width_bps",
+    "window_seconds",
+    "packet_bytes",
+    "service_seconds",
+    "packets_per_second",
+    "packets_change",
+    "dispersion",
+    "chance_seconds",
+    *_FOLLOWED,
+    *(f"{name}_lag_{lag}" for name in _FOLLOWED for lag in range(1, LAGS + 1)),
+    *(f"{name}_mean_{span}" for name in _FOLLOWED for span in (SHORT, LONG)),
+    f"load_deviation_{SHORT}",
+    f"load_deviation_{LONG}",
+    "queued_seconds",
+    "buffer_seconds",
+    "period_seconds",
+    "phase",
+    "period_strength",
+    *(field.name for field in fields(SwitchConstants)),
+)
+_BACKLOG_ONLY = (
+    "backlog_seconds",
+    "backlog_packets",
+    *(f"backlog_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
+    f"backlog_seconds_mean_{SHORT}",
+)
+
+
+def feature_names(counters: str) -> tuple[str, ...]:
+    """The features of a set of counters, in the order of a row.
+
+    >>> len(feature_names("openflow")), [name for name in feature_names("linux") if "backlog" in name][:2]
+    (44, ['backlog_seconds', 'backlog_packets'])
+    """
+    return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
+
+
+def feature_rows(samples: Samples, switch: SwitchConstants | None = None) -> NDArray[np.float32]:
+    """A row of features for each sample of a queue: what `FeatureHistory` says as it is fed them."""
+    history = FeatureHistory(samples.counters, switch)
+    rows = np.empty((len(samples), len(feature_names(samples.counters))), np.float32)
+    for number, sample in enumerate(samples):
+        rows[number] = history.add(sample)
+    return rows
+
+
+class FeatureHistory:
+    """The features of one queue, sample by sample.
+
+    `add` gives the same array every time, filled anew. Unknown is NaN: all but the width with the first sample, lags
+    before there are as many, periods before there is one. `gained` is what the last sample added, None if nothing.
+
+    >>> history = FeatureHistory("openflow", SwitchConstants(buffer_bytes=100_000))
+    >>> for window in range(3):
+    ...     row = history.add(Sample(200_000_000 * window, 300_000 * window, 300 * window,
+    ...                              200_000 * window, 200 * window, 0, width_bps=8e6))
+    >>> known = dict(zip(feature_names("openflow"), row.tolist()))
+    >>> [round(known[name], 3) for name in ("load", "sent", "load_lag_1", "load_lag_2", "queued_seconds")]
+    [1.5, 1.0, 1.5, nan, 0.2]
+    """
+
+    def __init__(self, counters: str, switch: SwitchConstants | None = None) -> None:
+        self._with_backlog = "backlog_bytes" in check_counters(counters)
+        names = feature_names(counters)
+        self._row = np.full(len(names), np.nan, np.float32)
+        self._constants = switch or SwitchConstants()
+        for field in fields(SwitchConstants):
+            self._row[names.index(field.name)] = getattr(self._constants, field.name)
+        self.gained: Increment | None = None
+        self._increments = Increments()
+        self._queue = QueueLength()
+        # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
+        self._history = np.full((2 * WINDOW, 7), np.nan)
+        self._end = 0
+        self._seen = 0
+        self._period: tuple[float, float, float] | None = None
+        self._period_begin = 0
+
+    def add(self, sample: Sample) -> NDArray[np.float32]:
+        """The features with this sample; a sample that is not later than the one before changes nothing."""
+        gained = self.gained = self._increments.after(sample)
+        limited = math.isfinite(sample.width_bps)
+        if gained is None:
+            if not self._seen:
+                self._row[0] = sample.width_bps if limited else np.nan
+            return self._row
+        self._queue.add(gained, sample.width_bps)
+        can_send = sample.width_bps * gained.seconds / 8.0 if limited else math.nan
+        backlog = math.nan
+        if self._with_backlog and sample.backlog_bytes is not None and limited:
+            backlog = 8.0 * sample.backlog_bytes / sample.width_bps
+        self._append(
+            gained.bytes_in / can_send,
+            gained.bytes_out / can_send,
+            gained.drops / gained.packets_in if gained.packets_in else math.nan,
+            gained.packets_in,
+            gained.seconds,
+            gained.bytes_in,
+            backlog,
+        )
+        period, phase, strength = self._place_in_period()
+        _fill(
+            self._row,
+            self._history,
+            self._end,
+            min(self._seen, WINDOW),
+            sample.width_bps if limited else math.nan,
+            8.0 * self._queue.bytes / sample.width_bps if limited else math.nan,
+            8.0 * self._constants.buffer_bytes / sample.width_bps if limited else math.nan,
+            period,
+            phase,
+            strength,
+            math.nan if sample.backlog_packets is None else float(sample.backlog_packets),
+            self._with_backlog,
+        )
+        return self._row
+
+    def _append(self, *window: float) -> None:
+        if self._end == len(self._history):
+            self._history[:WINDOW] = self._history[WINDOW:]
+            self._end = WINDOW
+        self._history[self._end] = window
+        self._end += 1
+        self._seen += 1
+
+    def _place_in_period(self) -> tuple[float, float, float]:
+        if self._seen % STEP == 0:
+            length = min(self._seen, WINDOW)
+            self._period_begin = self._seen - length
+            self._period = period_and_phase(self._history[self._end - length : self._end, _PACKETS])
+        if self._period is None:
+            return math.nan, math.nan, math.nan
+        period, peak, strength = self._period
+        phase = ((self._seen - 1 - self._period_begin) / period - peak) % 1.0
+        return period * INTERVAL_SECONDS, phase, strength
+
+
+@kernel
+def _mean(history: NDArray[np.float64], end: int, count: int, column: int, span: int) -> float:
+    total, known = 0.0, 0
+    for index in range(end - min(span, count), end):
+        if not math.isnan(history[index, column]):
+            total += history[index, column]
+            known += 1
+    return total / known if known else math.nan
+
+
+@kernel
+def _deviation(history: NDArray[np.float64], end: int, count: int, column: int, span: int) -> float:
+    mean = _mean(history, end, count, column, span)
+    total, known = 0.0, 0
+    for index in range(end - min(span, count), end):
+        if not math.isnan(history[index, column]):
+            total += (history[index, column] - mean) ** 2
+            known += 1
+    return math.sqrt(total / known) if known else math.nan
+
+
+@kernel
+def _fill(
+    row: NDArray[np.float32],
+    history: NDArray[np.float64],
+    end: int,
+    count: int,
+    width_bps: float,
+    queued_seconds: float,
+    buffer_seconds: float,
+    period_seconds: float,
+    phase: float,
+    strength: float,
+    backlog_packets: float,
+    with_backlog: bool,
+) -> None:
+    """Write a row in the order of the names; the constants of the switch are there already."""
+    last = end - 1
+    seconds, packets, size_bytes = 0.0, 0.0, 0.0
+    windows = min(count, LONG)
+    for index in range(end - windows, end):
+        seconds += history[index, _SECONDS]
+        packets += history[index, _PACKETS]
+        size_bytes += history[index, _BYTES]
+    rate = packets / seconds
+    packet_bytes = size_bytes / packets if packets > 0.0 else math.nan
+    service = 8.0 * packet_bytes / width_bps
+    dispersion = math.nan
+    if packets > 0.0 and windows > 1:
+        dispersion = 0.0
+        for index in range(end - windows, end):
+            expected = rate * history[index, _SECONDS]
+            dispersion += (history[index, _PACKETS] - expected) ** 2 / expected
+        dispersion /= windows - 1
+    # The wait of a G/D/1 queue, and no more than chance builds up in the span: as in estimators/model.py.
+    load = rate * service
+    chance = math.sqrt(2.0 * load * service * dispersion * seconds / math.pi)
+    if load < 1.0:
+        chance = min(chance, 0.5 * load * service * dispersion / (1.0 - load))
+    now_rate = history[last, _PACKETS] / history[last, _SECONDS]
+    row[0], row[1], row[2], row[3] = width_bps, history[last, _SECONDS], packet_bytes, service
+    row[4] = now_rate
+    row[5] = now_rate - history[last - 1, _PACKETS] / history[last - 1, _SECONDS] if count > 1 else math.nan
+    row[6], row[7] = dispersion, chance
+    place = 8
+    for column in range(3):
+        row[place] = history[last, column]
+        place += 1
+    for column in range(3):
+        for lag in range(1, LAGS + 1):
+            row[place] = history[last - lag, column] if count > lag else math.nan
+            place += 1
+    for column in range(3):
+        row[place] = _mean(history, end, count, column, SHORT)
+        row[place + 1] = _mean(history, end, count, column, LONG)
+        place += 2
+    row[place] = _deviation(history, end, count, _LOAD, SHORT)
+    row[place + 1] = _deviation(history, end, count, _LOAD, LONG)
+    row[place + 2], row[place + 3] = queued_seconds, buffer_seconds
+    row[place + 4], row[place + 5], row[place + 6] = period_seconds, phase, strength
+    place += 7 + 5
+    if with_backlog:
+        row[place] = history[last, _BACKLOG]
+        row[place + 1] = backlog_packets
+        for lag in range(1, LAGS + 1):
+            row[place + 1 + lag] = history[last - lag, _BACKLOG] if count > lag else math.nan
+        row[place + 2 + LAGS] = _mean(history, end, count, _BACKLOG, SHORT)

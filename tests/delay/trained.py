@@ -1,0 +1,46 @@
+"""A small model, trained here and now on queues of which everything is known."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import xgboost
+from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, queue_feed
+
+from triagemq.delay.learning.features import feature_names, feature_rows
+from triagemq.delay.learning.model_files import DelayModel, load_model, save_model
+
+
+@cache
+def small_model(counters: str) -> DelayModel:
+    """Trees for a set of counters, saved and loaded as a user's would be."""
+    with TemporaryDirectory() as folder:
+        save_small_model(Path(folder), counters)
+        return load_model(folder)
+
+
+def save_small_model(folder: Path, counters: str) -> None:
+    booster = train(counters)
+    save_model(folder, booster.save_raw("json"), counters=counters, about={"rows": 1})
+
+
+def train(counters: str) -> xgboost.Booster:
+    """Trees that have seen queues of constant backlog, and busy ones with random input."""
+    random = np.random.default_rng(1)
+    loads = [constant_backlog(packets, 60) for packets in range(0, 3000, 50)]
+    loads += [random.poisson(rate, 60) for rate in (50, 150, 190, 210, 250) for _ in range(5)]
+    rows, delays = [], []
+    for packets in loads:
+        known = queue_feed(packets, "linux", buffer_packets=4000)
+        assert known.backlog_packets is not None
+        seen = feature_rows(queue_feed(packets, counters, buffer_packets=4000))
+        rows.append(seen[1:])
+        delays.append(known.backlog_packets[1:] / SENT_PER_WINDOW * 0.2)
+    matrix = xgboost.DMatrix(
+        np.concatenate(rows), label=np.concatenate(delays), feature_names=list(feature_names(counters))
+    )
+    options = {"max_depth": 6, "eta": 0.3, "nthread": 1, "seed": 1}
+    return xgboost.train(options, matrix, num_boost_round=60)
