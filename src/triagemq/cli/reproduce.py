@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="priodex, firedex or midas.")],
+    paper: Annotated[str, typer.Argument(help="priodex, firedex, midas or shi.")],
     figure: Annotated[
         str | None, typer.Argument(help="A figure of the paper (default: list what there is).")
     ] = None,

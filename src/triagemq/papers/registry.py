@@ -18,6 +18,7 @@ from triagemq.papers.midas_packets import PACKETS_BABBLING, PACKETS_BEST_EFFORT,
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
+from triagemq.papers.shi import SHI_ESTIMATORS
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
 # PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.
@@ -43,11 +44,15 @@ _FIREDEX: dict[str, Experiment] = {
 # MIDAS (King et al., ISORC 2014), section VI.
 _MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING}
 
+# Shi et al. (Sensors 2019), section 7.
+_SHI: dict[str, Experiment] = {"5": SHI_ESTIMATORS}
+
 PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
     {
         "priodex": MappingProxyType(_PRIODEX),
         "firedex": MappingProxyType(_FIREDEX),
         "midas": MappingProxyType(_MIDAS),
+        "shi": MappingProxyType(_SHI),
     }
 )
 """Paper to figure to experiment; two figures that show one experiment share it."""
