@@ -184,7 +184,12 @@ def test_a_directory_with_something_else_in_it_is_refused(tmp_path: Path) -> Non
     with pytest.raises(OutputError, match="pipeline run"):
         stream_pipeline(tmp_path / "source", tmp_path / "tables")
     with TableStore.open(tmp_path / "other", kind="stream") as store:
-        store.publish({}, extra={"settings": asdict(StreamSettings("elsewhere")), "runs": {}})
+        begun = {"settings": asdict(StreamSettings("elsewhere")), "runs": {}}
+        store.publish({}, extra=begun)
+    with pytest.raises(PipelineError, match="another version of triage has begun it"):
+        stream_pipeline(tmp_path / "source", tmp_path / "other")
+    with TableStore.open(tmp_path / "other", kind="stream") as store:
+        store.publish({}, extra=begun | {"cells": CELLS})
     with pytest.raises(PipelineError, match="with source elsewhere; go on with that"):
         stream_pipeline(tmp_path / "source", tmp_path / "other")
     with pytest.raises(ParameterError, match="no such"):

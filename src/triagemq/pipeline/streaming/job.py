@@ -18,6 +18,7 @@ from triagemq.pipeline.store import Location, TableStore
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
+from triagemq.pipeline.streaming.windows import CELLS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -200,6 +201,10 @@ def _refuse_other(store: TableStore, settings: StreamSettings) -> None:
     wanted, stated = asdict(settings), store.manifest.extra.get("settings")
     if stated is None:
         return
+    if store.manifest.extra.get("cells") != CELLS:
+        raise PipelineError(
+            f"{store.place.given}: another version of triage has begun it; choose another directory"
+        )
     different = [f"{name} {stated.get(name)}" for name, value in wanted.items() if stated.get(name) != value]
     if different:
         raise PipelineError(

@@ -125,7 +125,11 @@ class Queries:
             if run.run_id in states:
                 return bool(states[run.run_id]["closed_ns"] == FOREVER_NS)
             new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
-            extra = {"settings": asdict(self.settings), "runs": {**states, run.run_id: new}}
+            extra = {
+                "settings": asdict(self.settings),
+                "cells": windows.CELLS,
+                "runs": {**states, run.run_id: new},
+            }
             self.store.publish({}, kept=manifest.kept, extra=extra)
         return False
 
