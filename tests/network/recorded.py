@@ -15,7 +15,7 @@ class RecordedDataPlane:
     >>> plane = RecordedDataPlane()
     >>> plane.apply([SetPort("radio", 2e6, 100, 8)])
     >>> plane.applied
-    [(SetPort(port='radio', bandwidth_bps=2000000.0, buffer_packets=100, classes=8),)]
+    [(SetPort(port='radio', bandwidth_bps=2000000.0, buffer_packets=100, classes=8, ...),)]
     """
 
     def __init__(self, priority_classes: int = 8) -> None:

@@ -11,15 +11,6 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import print_json, screen
 from triagemq.errors import CodeError
-from triagemq.topic_codes import (
-    EventAddress,
-    event_address,
-    load_book,
-    read_address,
-    read_tree,
-    save_book,
-    subtree_prefix,
-)
 
 app = typer.Typer(help="Topics as addresses that switches match by prefix.", no_args_is_help=True)
 
@@ -49,6 +40,8 @@ def encode(
     json: options.Json = False,
 ) -> None:
     """Print the addresses of topics, and the prefixes of subtrees; with a tree, give codes to its topics first."""
+    from triagemq.topic_codes import EventAddress, event_address, load_book, read_tree, save_book, subtree_prefix
+
     book = load_book(codes)
     types = len(book.types)
     added = book.add(read_tree(tree, root)) if tree is not None else 0
@@ -85,6 +78,8 @@ def decode(
     json: options.Json = False,
 ) -> None:
     """Print topic, queue and event type of addresses."""
+    from triagemq.topic_codes import load_book, read_address
+
     book = load_book(codes)
     rows: list[dict[str, Any]] = []
     for address in addresses:

@@ -122,7 +122,7 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
         ports = ports.with_bandwidths(_bandwidths(scenario, float(settings["rho"])))
     if "buffer_packets" in settings:
         ports = replace(ports, buffer_packets=np.full(len(ports), float(settings["buffer_packets"])))
-    return replace(scenario, ports=ports)
+    return scenario if ports is scenario.ports else replace(scenario, ports=ports)
 
 
 def planner_settings(settings: Mapping[str, Value]) -> dict[str, Any]:
