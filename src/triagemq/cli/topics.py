@@ -40,7 +40,14 @@ def encode(
     json: options.Json = False,
 ) -> None:
     """Print the addresses of topics, and the prefixes of subtrees; with a tree, give codes to its topics first."""
-    from triagemq.topic_codes import EventAddress, event_address, load_book, read_tree, save_book, subtree_prefix
+    from triagemq.topic_codes import (
+        EventAddress,
+        event_address,
+        load_book,
+        read_tree,
+        save_book,
+        subtree_prefix,
+    )
 
     book = load_book(codes)
     types = len(book.types)
