@@ -111,7 +111,8 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 f"{percent(float(t2.min()))} to {percent(float(t2.max()))}",
                 "Whether a message is lost depends on how far it overlaps one of T1, which comes as often, and on the "
                 "frames that a port may hold; the paper prints neither. Assumed is an equal share of 4 MB for 52 "
-                f"ports; with all of it for this port {percent(float(everywhere[1]))} are lost. Nothing was tuned.",
+                f"ports; with all of it for this port {percent(float(everywhere[1]))} are lost. "
+                "Which packet a full buffer loses was chosen after seeing what T3 loses otherwise; the buffer was not.",
             ),
             Difference(
                 "messages of T3 that never arrive",
