@@ -10,41 +10,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from triagemq.delay.widths import PortDivision, PortQueues, WidthControl, divide_port
+from triagemq.delay.widths import DividedPort, PortDivision, WidthControl, divide_port
 from triagemq.errors import ParameterError
 
-PAPER = PortQueues(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
+PAPER = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
 
 
 @st.composite
-def ports(draw: st.DrawFn) -> PortQueues:
+def ports(draw: st.DrawFn) -> DividedPort:
     count = draw(st.integers(1, 8))
     floors = draw(st.lists(st.integers(1, 10**7), min_size=count, max_size=count))
     bandwidth = sum(floors) + draw(st.integers(0, 10**9))
     weights = draw(st.lists(st.floats(0.01, 100), min_size=count, max_size=count))
-    return PortQueues(bandwidth, tuple(floors), tuple(weights))
+    return DividedPort(bandwidth, tuple(floors), tuple(weights))
 
 
-def _held(draw: st.DrawFn, port: PortQueues) -> list[float]:
+def _held(draw: st.DrawFn, port: DividedPort) -> list[float]:
     count = len(port.weights)
     return draw(st.lists(st.sampled_from([0.0, 1.0]) | st.floats(0, 1e8), min_size=count, max_size=count))
 
 
 @st.composite
-def loads(draw: st.DrawFn) -> tuple[PortQueues, list[float], list[float]]:
+def loads(draw: st.DrawFn) -> tuple[DividedPort, list[float], list[float]]:
     port = draw(ports())
     count = len(port.weights)
     constraints = st.just(math.inf) | st.floats(1e-4, 10)
     return port, _held(draw, port), draw(st.lists(constraints, min_size=count, max_size=count))
 
 
-def _cost(port: PortQueues, division: PortDivision) -> float:
+def _cost(port: DividedPort, division: PortDivision) -> float:
     return float(np.dot(port.weights, division.delay_seconds))
 
 
 @given(loads())
 def test_widths_add_up_and_are_never_below_their_floors(
-    load: tuple[PortQueues, list[float], list[float]],
+    load: tuple[DividedPort, list[float], list[float]],
 ) -> None:
     port, held, constraint = load
     division = divide_port(port, held, constraint)
@@ -55,7 +55,7 @@ def test_widths_add_up_and_are_never_below_their_floors(
 
 @given(loads())
 def test_a_constraint_holds_unless_it_is_said_that_it_cannot(
-    load: tuple[PortQueues, list[float], list[float]],
+    load: tuple[DividedPort, list[float], list[float]],
 ) -> None:
     port, held, constraint = load
     division = divide_port(port, held, constraint)
@@ -67,7 +67,7 @@ def test_a_constraint_holds_unless_it_is_said_that_it_cannot(
 
 @given(loads())
 def test_a_constraint_is_given_up_only_where_those_of_more_weight_leave_too_little(
-    load: tuple[PortQueues, list[float], list[float]],
+    load: tuple[DividedPort, list[float], list[float]],
 ) -> None:
     port, held, constraint = load
     division = divide_port(port, held, constraint)
@@ -87,7 +87,7 @@ def test_no_numerical_solver_finds_better_widths(data: st.DataObject) -> None:
     held = np.array(data.draw(st.lists(numbers, min_size=count, max_size=count)))
     starvation = np.array(data.draw(st.lists(st.floats(0.001, 0.9 / count), min_size=count, max_size=count)))
     bandwidth = 1e9
-    port = PortQueues(int(bandwidth), tuple((starvation * bandwidth).astype(int).tolist()), tuple(weights))
+    port = DividedPort(int(bandwidth), tuple((starvation * bandwidth).astype(int).tolist()), tuple(weights))
     ours = divide_port(port, held * bandwidth / 8).width_bps / bandwidth
     cost = lambda widths: float(np.sum(np.array(weights) * held / widths))  # noqa: E731
     found = minimize(
@@ -109,12 +109,12 @@ def test_the_papers_congested_queue_7_gets_88_of_100() -> None:
 
 
 def test_empty_queues_divide_the_port_by_weight() -> None:
-    assert divide_port(PortQueues(100, (1, 1), (1.0, 3.0)), [0, 0]).width_bps.tolist() == [25, 75]
+    assert divide_port(DividedPort(100, (1, 1), (1.0, 3.0)), [0, 0]).width_bps.tolist() == [25, 75]
 
 
 @given(load=loads(), hysteresis=st.sampled_from([0.0, 0.05, 0.5]))
 def test_what_does_not_change_changes_no_widths(
-    load: tuple[PortQueues, list[float], list[float]], hysteresis: float
+    load: tuple[DividedPort, list[float], list[float]], hysteresis: float
 ) -> None:
     port, held, constraint = load
     control = WidthControl(port, hysteresis=hysteresis)
@@ -156,4 +156,4 @@ def test_impossible_ports_are_refused(
     bandwidth: int, floors: tuple[int, ...], weights: tuple[float, ...], said: str
 ) -> None:
     with pytest.raises(ParameterError, match=said):
-        PortQueues(bandwidth, floors, weights)
+        DividedPort(bandwidth, floors, weights)

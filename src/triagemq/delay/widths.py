@@ -36,7 +36,7 @@ class PortDivision:
 
 
 @dataclass(frozen=True, slots=True)
-class PortQueues:
+class DividedPort:
     """What does not change between periods: bandwidth, least widths against starving, and what queues matter.
 
     The papers' weights are q + 1 for queue q, of which 7 is the highest.
@@ -62,14 +62,14 @@ class PortQueues:
 
 
 def divide_port(
-    port: PortQueues, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf
+    port: DividedPort, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf
 ) -> PortDivision:
     """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
 
     Where constraints do not fit, those of the queues with the largest weights are kept first. Where no queue without
     a floor to keep holds anything, what is left is divided by weight.
 
-    >>> port = PortQueues(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
+    >>> port = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
     >>> divide_port(port, [0, 0, 920_000]).width_bps
     array([ 2000000, 10000000, 88000000])
     >>> divide_port(port, [115_000, 345_000, 920_000]).width_bps
@@ -96,14 +96,14 @@ class WidthControl:
     They do when the new ones take more than a share (`hysteresis`) off the weighted delay, or when one in force is
     below a floor: constraints change, and so do the queues they are to hold for.
 
-    >>> control = WidthControl(PortQueues(100, (10, 10), (1.0, 1.0)))
+    >>> control = WidthControl(DividedPort(100, (10, 10), (1.0, 1.0)))
     >>> control.decide([400, 100]).width_bps, control.decide([410, 100]).width_bps
     (array([67, 33]), array([67, 33]))
     >>> control.decide([0, 0]).width_bps, control.decide([100, 400]).width_bps
     (array([67, 33]), array([33, 67]))
     """
 
-    def __init__(self, port: PortQueues, *, hysteresis: float = HYSTERESIS) -> None:
+    def __init__(self, port: DividedPort, *, hysteresis: float = HYSTERESIS) -> None:
         if not 0 <= hysteresis < 1:
             raise ParameterError("hysteresis", f"is {hysteresis:g}; must be 0 or more and below 1")
         self._port = port
@@ -127,7 +127,7 @@ class WidthControl:
 
 
 def _floors(
-    port: PortQueues, held: NDArray[np.float64], constraint: NDArray[np.float64]
+    port: DividedPort, held: NDArray[np.float64], constraint: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], tuple[int, ...]]:
     floors = np.asarray(port.starvation_bps, np.int64)
     # Far above any port and below what an integer holds: more than that fits nowhere either.

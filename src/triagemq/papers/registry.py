@@ -13,12 +13,12 @@ from triagemq.papers.buffer_configurations import BUFFER_CONFIGURATIONS
 from triagemq.papers.class_variance import CLASS_VARIANCE
 from triagemq.papers.drop_policies import DROP_POLICY_UTILITY
 from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
-from triagemq.papers.midas import MIDAS_BABBLING, MIDAS_BEST_EFFORT, MIDAS_MANAGED
-from triagemq.papers.midas_packets import PACKETS_BABBLING, PACKETS_BEST_EFFORT, PACKETS_MANAGED
+from triagemq.papers.midas.packets import PACKETS_BABBLING, PACKETS_BEST_EFFORT, PACKETS_MANAGED
+from triagemq.papers.midas.simulated import MIDAS_BABBLING, MIDAS_BEST_EFFORT, MIDAS_MANAGED
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
-from triagemq.papers.shi import SHI_ESTIMATORS
+from triagemq.papers.shi.estimators import SHI_ESTIMATORS
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
 # PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.

@@ -12,7 +12,7 @@ from triagemq.scenario import Discipline, Floats, Integers, Scenario, port_paths
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Places:
+class ContendedPlaces:
     """`flow_places` has a row per flow, as `port_paths` has ports. The others are columns over places: first the ports,
     then the queues of partitioned ones, each with the name, the number of its `port`, and its bandwidth."""
 
@@ -26,7 +26,7 @@ class Places:
         return np.bincount(self.port, values).astype(np.float64)
 
 
-def places(scenario: Scenario, flows: Flows) -> Places:
+def places(scenario: Scenario, flows: Flows) -> ContendedPlaces:
     """The places that flows cross. Queues that borrow compete for the whole port, and are none."""
     ports = scenario.ports
     crossed = port_paths(scenario)[flows.port]
@@ -38,7 +38,7 @@ def places(scenario: Scenario, flows: Flows) -> Places:
     first[rows] = len(ports) + np.cumsum(counts) - counts
     in_queue = (crossed >= 0) & partitioned[crossed]
     queue = (first[crossed] + flows.priority_class[:, None]).astype(crossed.dtype)
-    return Places(
+    return ContendedPlaces(
         flow_places=np.where(in_queue, queue, crossed),
         names=(
             *ports.name,

@@ -21,7 +21,7 @@ from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResu
 from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
 from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
-from triagemq.plan.places import Places, check_widths, places
+from triagemq.plan.places import ContendedPlaces, check_widths, places
 from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.model import take
@@ -231,7 +231,11 @@ def _classes_left(scenario: Scenario, choice: PlannerChoice, levels: int) -> Pla
 
 
 def _rho(
-    scenario: Scenario, where: Places, problem: DropProblem, secured: Secured, keep: Floats | None = None
+    scenario: Scenario,
+    where: ContendedPlaces,
+    problem: DropProblem,
+    secured: Secured,
+    keep: Floats | None = None,
 ) -> Floats:
     """The load of every port by utility flows, of which so much is kept, and by promises."""
     utility = where.by_port(problem.arriving(problem.port_loads(keep)))
@@ -330,7 +334,7 @@ def _sums(flow: Integers, values: Floats, count: int) -> Floats:
 
 def _drop_problem(
     scenario: Scenario,
-    where: Places,
+    where: ContendedPlaces,
     flows: Flows,
     flow: Integers,
     rows: ranking.Rows | slice,

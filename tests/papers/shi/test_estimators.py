@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from triagemq.papers import reproduce, write_files
-from triagemq.papers.shi_network import BUFFER_PACKETS, PACKET_BYTES, WIDTHS_BPS, observe, shi_scenario
+from triagemq.papers.shi.network import BUFFER_PACKETS, PACKET_BYTES, WIDTHS_BPS, observe, shi_scenario
 from triagemq.scenario import ArrivalProcess
 
 

@@ -19,7 +19,7 @@ from triagemq.papers.experiment import (
     duration,
     percent,
 )
-from triagemq.papers.shi_network import QUEUES, WIDTHS_BPS, QueueRun, observe, shi_scenario
+from triagemq.papers.shi.network import QUEUES, WIDTHS_BPS, QueueRun, observe, shi_scenario
 from triagemq.scenario import ArrivalProcess
 
 LOADS = (0.5, 0.8, 0.95, 1.5)

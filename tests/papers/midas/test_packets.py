@@ -7,8 +7,8 @@ import json
 import pytest
 
 from triagemq.papers import reproduce
-from triagemq.papers.midas_network import midas_scenario
-from triagemq.papers.midas_packets import SLOWER, slower_scenario
+from triagemq.papers.midas.network import midas_scenario
+from triagemq.papers.midas.packets import SLOWER, slower_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Discipline
 

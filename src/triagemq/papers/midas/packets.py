@@ -30,13 +30,20 @@ from triagemq.papers.experiment import (
     percent,
 )
 from triagemq.papers.folders import run_folder
-from triagemq.papers.midas import by_topic, kept_claims, latency_panel, shown, topics_table, within_claim
-from triagemq.papers.midas_network import (
+from triagemq.papers.midas.network import (
     BUFFER_FRAMES,
     PUBLISHERS,
     TOPICS,
     Observed,
     midas_scenario,
+)
+from triagemq.papers.midas.simulated import (
+    by_topic,
+    kept_claims,
+    latency_panel,
+    shown,
+    topics_table,
+    within_claim,
 )
 from triagemq.scenario import Discipline, Floats, Scenario, save
 from triagemq.scenario.files.models import figures, known_models

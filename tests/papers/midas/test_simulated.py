@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from triagemq.papers import Effort, reproduce, write_files
-from triagemq.papers.midas_network import BUFFER_FRAMES, MAX_LATENCY_SECONDS, managed
+from triagemq.papers.midas.network import BUFFER_FRAMES, MAX_LATENCY_SECONDS, managed
 
 SHORT = {"seeds": 2, "seconds": 1.0}
 

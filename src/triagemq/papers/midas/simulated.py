@@ -26,7 +26,7 @@ from triagemq.papers.experiment import (
     part_of,
     percent,
 )
-from triagemq.papers.midas_network import (
+from triagemq.papers.midas.network import (
     BUFFER_BYTES,
     BUFFER_FRAMES,
     MAX_LATENCY_SECONDS,
