@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
@@ -16,9 +18,10 @@ from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
+from triagemq.pipeline.streaming.reading import _variability
 from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, load_with_conditions, loads
 from triagemq.scenario.conditions import PublicationRate, PublisherState
-from triagemq.theory import on_off_ca2, pareto_ca2
+from triagemq.theory import chance_of_variability, on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 
 DATA = Path(__file__).parent / "data"
@@ -119,7 +122,7 @@ def measured(**values: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("ca2", [0.2, 0.6, 1.3, 4.0, 30.0])
 def test_an_arrival_process_has_the_measured_variability(ca2: float) -> None:
-    process, shape, seconds = _arrivals(measured(ca2=ca2))
+    process, shape, seconds = _arrivals(measured(ca2=ca2), 5)
     if process == ArrivalProcess.PARETO:
         assert float(pareto_ca2(shape)) == pytest.approx(ca2)
     else:
@@ -128,11 +131,83 @@ def test_an_arrival_process_has_the_measured_variability(ca2: float) -> None:
 
 
 def test_regular_and_random_arrivals_are_called_by_their_names() -> None:
-    assert _arrivals(measured(ca2=0.001))[0] == ArrivalProcess.PERIODIC
-    assert _arrivals(measured(ca2=0.4, regular_share=0.97))[0] == ArrivalProcess.PERIODIC
-    assert _arrivals(measured(ca2=1.08))[0] == ArrivalProcess.POISSON
-    assert _arrivals(measured(ca2=1.25, publications=100))[0] == ArrivalProcess.POISSON
-    assert _arrivals(measured(ca2=None, publications=2))[0] == ArrivalProcess.POISSON
+    def process(**values: Any) -> ArrivalProcess:
+        return _arrivals(measured(**values), 5)[0]
+
+    assert process(ca2=0.001) == ArrivalProcess.PERIODIC
+    assert process(ca2=0.4, regular_share=0.97) == ArrivalProcess.PERIODIC
+    assert process(ca2=1.08) == ArrivalProcess.POISSON
+    assert process(ca2=1.25, publications=100) == ArrivalProcess.POISSON
+    assert process(ca2=None, publications=2) == ArrivalProcess.POISSON
+    # Eight readings of a clock are enough, three say nothing.
+    assert process(ca2=0.0001, regular_share=1.0, publications=8) == ArrivalProcess.PERIODIC
+    assert process(ca2=0.0001, regular_share=1.0, publications=3) == ArrivalProcess.POISSON
+
+
+def gap_variability(gaps: Any) -> Any:
+    """Squared coefficients of variation of rows of gaps."""
+    return np.mean(gaps**2, axis=1) / np.mean(gaps, axis=1) ** 2 - 1
+
+
+@pytest.mark.parametrize("count", [5, 8, 20, 60, 150, 600])
+def test_poisson_sources_are_hardly_ever_taken_for_others_however_few_their_events_are(count: int) -> None:
+    random = np.random.default_rng(count)
+    # In pieces, as a large array would be slow.
+    found = np.concatenate(
+        [gap_variability(random.standard_exponential((2_000, count))) for _ in range(1_000 // count + 20)]
+    )
+    low, high = np.quantile(found, [0.01, 0.99])
+    some = np.concatenate([found[(found <= low) | (found >= high)], [found.min(), found.max()]])
+    chances = np.array([chance_of_variability(float(each), count) for each in some])
+    # Not more than is said, but for what chance may do in so many trials (four deviations).
+    for level in (0.01, 0.001, 0.0001):
+        alarms, expected = np.sum(chances[:-2] <= level), level * len(found)
+        assert alarms <= 1.5 * expected + 4 * np.sqrt(1.5 * expected), level
+    # And not much less, or nothing would ever be found.
+    assert np.sum(chances[:-2] <= 0.01) >= 0.3 * 0.01 * len(found)
+
+
+def told_by_a_stream(topics: Sequence[Sequence[Any]]) -> list[ArrivalProcess]:
+    """What each topic is taken for, by the times of its events in windows of 10 s."""
+    rows = [
+        (topic, f"topic-{topic}", len(times), float(gap_variability(np.diff(np.sort(times))[None])[0]))
+        for topic, windows in enumerate(topics)
+        for times in windows
+        if len(times) >= 3
+    ]
+    columns = zip(*rows, strict=True)
+    table = pa.table(dict(zip(("topic_id", "topic", "publications", "ca2"), columns, strict=True)))
+    found = _variability(table)
+    return [_arrivals(measured(**found[key], regular_share=None), 5)[0] for key in sorted(found)]
+
+
+@pytest.mark.parametrize("rate", [0.4, 4.0, 30.0])
+def test_a_stream_of_poisson_topics_is_hardly_ever_taken_for_another(rate: float) -> None:
+    """30 s of a thousand topics. One in 5,000 is allowed, and four deviations; it was a tenth and more."""
+    random = np.random.default_rng(6)
+    topics = [[random.uniform(0, 10, count) for count in random.poisson(rate * 10, 3)] for _ in range(1_000)]
+    others = [each for each in told_by_a_stream(topics) if each != ArrivalProcess.POISSON]
+    assert len(others) <= 0.2 + 4 * np.sqrt(0.2)
+
+
+def test_a_stream_tells_bursts_from_a_machine_that_stood_still_once() -> None:
+    random = np.random.default_rng(7)
+    # In one of four windows everything of 1.5 s comes at its end.
+    steady = [random.uniform(0, 10, 300) for _ in range(4)]
+    stood_still = [*steady[:3], np.where((steady[3] > 4) & (steady[3] < 5.5), 5.5, steady[3])]
+    bursts = [each[each % 2 < 0.5] for each in steady]
+    found = told_by_a_stream([steady, stood_still, bursts])
+    assert found == [ArrivalProcess.POISSON, ArrivalProcess.POISSON, ArrivalProcess.ON_OFF]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bursty_source_is_found_among_others_in_half_a_minute(seed: int) -> None:
+    """One second on, four off, at 50 a second while on: 300 events."""
+    random = np.random.default_rng(seed)
+    bursts = [start + random.uniform(0, 1, random.poisson(50)) for start in range(0, 30, 5)]
+    gaps = np.diff(np.sort(np.concatenate(bursts)))
+    row = measured(ca2=float(gap_variability(gaps[None])[0]), publications=len(gaps) + 1)
+    assert _arrivals(row, 250)[0] == ArrivalProcess.ON_OFF
 
 
 def test_sizes_are_constant_exponential_or_those_seen() -> None:

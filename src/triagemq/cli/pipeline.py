@@ -171,8 +171,9 @@ def scenario(
         "subscriptions": len(estimated.subscriptions),
     }
     if json:
-        guessed = [{"publisher": publisher, "topic": topic} for publisher, topic in found.guessed]
-        told = {"outages": found.outages, "conditions": len(found.conditions.timeline), "guessed": guessed}
+        told: dict[str, object] = {"outages": found.outages, "conditions": len(found.conditions.timeline)}
+        for name, pairs in (("guessed", found.guessed), ("assumed_poisson", found.assumed)):
+            told[name] = [{"publisher": publisher, "topic": topic} for publisher, topic in pairs]
         print_json({"scenario": estimated.name, "out": str(out), **counts, **told})
         return
     text = f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
@@ -181,6 +182,10 @@ def scenario(
     if found.guessed:
         text += "\nguessed, because the trace does not say who published: " + ", ".join(
             f"{publisher} ({topic})" for publisher, topic in found.guessed
+        )
+    if found.assumed:
+        text += (
+            f"\nassumed to be Poisson, because so few events do not tell: {len(found.assumed):,} publications"
         )
     screen().print(text, markup=False, soft_wrap=True)
 

@@ -1,10 +1,12 @@
 """A Scenario estimated from what was measured: so that a building's real log can be planned, forecast and simulated.
 
 Rates and mean sizes are those measured while a source was there; when it was not is told as conditions. An arrival
-process is periodic, Poisson, Pareto or on-off, whichever has the measured variability of gaps; a size distribution is
-constant, exponential, or the sizes that were seen. Network and subscriptions are those of the run's own scenario, or
-one port with one subscriber who wants everything. Publishers are those of the trace; where it does not say who
-published on a topic, the only one that the scenario has for it is a guess, and called one.
+process is periodic, Poisson, Pareto or on-off, whichever has the measured variability of gaps, but Poisson as long as
+chance may have made that of Poisson's: of a thousand scenarios of Poisson sources about one is to have a source that is
+taken for anything else, however many sources it has and however few their events. A size distribution is constant,
+exponential, or the sizes that were seen. Network and subscriptions are those of the run's own scenario, or one port
+with one subscriber who wants everything. Publishers are those of the trace; where it does not say who published on a
+topic, the only one that the scenario has for it is a guess, and called one.
 """
 
 from __future__ import annotations
@@ -36,13 +38,17 @@ from triagemq.scenario import (
 )
 from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
 from triagemq.scenario.model import filled, joined, take
+from triagemq.theory.variability import chance_of_variability
 
 _CLOCKWORK_SHARE = 0.95
 _PERIODIC_BELOW = 0.05
 _CONSTANT_BELOW = 1e-6
 _POISSON_BAND = 0.1
-_WIDEST_BAND = 0.3
-_DEVIATIONS = 4.0
+_EXPONENTIAL_BAND = 0.3
+_FALSE_ALARMS = 0.001
+"""Of so many scenarios with nothing but Poisson sources one has a source that is taken for something else."""
+_REGULAR_BY_CHANCE = 0.2
+"""More than the share of a Poisson source's gaps that lie within a quarter of their median (0.174)."""
 _MOST_SIZES = 32
 _UNKNOWN = "unknown"
 
@@ -61,6 +67,8 @@ class Estimate:
     """Of all publications together; the conditions hold the longest of each."""
     guessed: tuple[tuple[str, str], ...]
     """Publisher and topic where the trace does not say who published, and the scenario has only one who might have."""
+    assumed: tuple[tuple[str, str], ...]
+    """Publisher and topic of what is taken for Poisson only because so few events cannot tell it from anything else."""
 
 
 def estimate_scenario(
@@ -101,6 +109,7 @@ def estimate_scenario(
         conditions=Conditions(tuple(timeline)),
         outages=sum(row["outages"] for row in profile),
         guessed=tuple((publisher, topic) for topic, publisher in guessed.items()),
+        assumed=tuple((row["publisher"], row["topic"]) for row in named if _is_assumed(row, len(named))),
     )
 
 
@@ -253,7 +262,7 @@ def _common(some: list[Span], others: list[Span]) -> list[Span]:
 def _publications(
     profile: list[Row], topics: dict[str, int], publishers: dict[str, int]
 ) -> tuple[Publications, SizeSamples]:
-    arrivals = [_arrivals(row) for row in profile]
+    arrivals = [_arrivals(row, len(profile)) for row in profile]
     kinds = [_size_distribution(row) for row in profile]
     means = [max(row["mean_size_bytes"], 1.0) for row in profile]
     sample = [-1] * len(profile)
@@ -287,22 +296,35 @@ def _rate(row: Row) -> float:
     return float(row["rate_per_second"] or row["publications"])
 
 
-def _band(count: int) -> float:
-    """How far a squared coefficient of variation may be from 1: 10 %, or what chance does to so few values."""
-    return min(_WIDEST_BAND, max(_POISSON_BAND, _DEVIATIONS * math.sqrt(8.0 / max(count, 1))))
+def _is_near(scv: float | None) -> bool:
+    return scv is not None and abs(scv - 1) <= _POISSON_BAND
 
 
-def _arrivals(row: Row) -> tuple[ArrivalProcess, float, float]:
+def _gaps(row: Row) -> int:
+    """Between how many events the variability was measured."""
+    return int(row["gaps"] if "gaps" in row else row["publications"] - 1 - row["outages"])
+
+
+def _is_assumed(row: Row, sources: int) -> bool:
+    return _arrivals(row, sources)[0] == ArrivalProcess.POISSON and not _is_near(row["ca2"])
+
+
+def _arrivals(row: Row, sources: int) -> tuple[ArrivalProcess, float, float]:
     """Process, Pareto shape, and mean seconds on and off, so that the variability of gaps is the measured one."""
-    ca2 = row["ca2"]
+    ca2, gaps, level = row["ca2"], _gaps(row), _FALSE_ALARMS / sources
     # A few late or missed readings do not make clockwork anything else.
-    if ca2 is not None and (ca2 < _PERIODIC_BELOW or (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE):
+    is_regular = (row["regular_share"] or 0.0) >= _CLOCKWORK_SHARE
+    if ca2 is not None and is_regular and _REGULAR_BY_CHANCE ** (gaps - 1) < level:
         return ArrivalProcess.PERIODIC, 0.0, 0.0
-    if ca2 is None or abs(ca2 - 1) <= _band(row["publications"]):
+    if ca2 is None or _is_near(ca2) or chance_of_variability(ca2, gaps) > level:
         return ArrivalProcess.POISSON, 0.0, 0.0
+    if ca2 < _PERIODIC_BELOW:
+        return ArrivalProcess.PERIODIC, 0.0, 0.0
     if ca2 < 1:
         # 1/(a (a - 2)) = ca2, THEORY.md section 2.
         return ArrivalProcess.PARETO, 1 + math.sqrt(1 + 1 / ca2), 0.0
+    if "others" in row and chance_of_variability(*row["others"]) > level:
+        return ArrivalProcess.POISSON, 0.0, 0.0
     # 1 + 2 rate off^2/(on + off) = ca2 with equal on and off times (Kuczura 1973).
     return ArrivalProcess.ON_OFF, 0.0, (ca2 - 1) / _rate(row)
 
@@ -311,9 +333,11 @@ def _size_distribution(row: Row) -> SizeDistribution:
     scv = row["size_scv"]
     if scv is None or scv < _CONSTANT_BELOW:
         return SizeDistribution.CONSTANT
-    if abs(scv - 1) <= _band(row["publications"]):
-        return SizeDistribution.EXPONENTIAL
-    return SizeDistribution.EMPIRICAL
+    # Of few sizes those that were seen say more than any distribution.
+    is_like = (
+        abs(scv - 1) <= _EXPONENTIAL_BAND and chance_of_variability(scv, row["publications"]) > _FALSE_ALARMS
+    )
+    return SizeDistribution.EXPONENTIAL if _is_near(scv) or is_like else SizeDistribution.EMPIRICAL
 
 
 def _size_sample(bins: list[Row]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

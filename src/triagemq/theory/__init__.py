@@ -28,6 +28,7 @@ from triagemq.theory.percentiles import Times, mixture_percentile, percentile, s
 from triagemq.theory.priority_assignment import ClassAssignment, assign_classes
 from triagemq.theory.spread import queue_times, sojourn_times
 from triagemq.theory.variability import (
+    chance_of_variability,
     departure_ca2,
     gg1_factor,
     merged_ca2,
@@ -47,6 +48,7 @@ __all__ = [
     "PathArrivals",
     "Times",
     "assign_classes",
+    "chance_of_variability",
     "delay_bounds",
     "departure_ca2",
     "fifo_waits",
