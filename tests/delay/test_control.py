@@ -20,9 +20,9 @@ from triagemq.delay.clusters import (
 from triagemq.delay.constraints import Requirement
 from triagemq.delay.control import ControlledPort, PortController
 from triagemq.delay.estimators import Estimator, make_estimator
+from triagemq.delay.pace import LEAST, LEAST_STEP, Pace
 from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError
-from triagemq.pace import LEAST, LEAST_STEP, Pace
 
 PAPER = ControlledPort("sw1", (60_000_000, 30_000_000, 10_000_000), (30_000_000, 10_000_000, 2_000_000))
 BUFFER_BYTES = 920_000

@@ -11,7 +11,8 @@
 - Out: `widths` divides a port among its queues (local bandwidth adjustment), `constraints` a delay requirement among
   the switches of its path (global control).
 - In operation: `control` decides the widths of one port, `clusters` has a controller for the switches of each cluster,
-  `administrator` the one above them. All are pure; who reads counters and sets widths is elsewhere.
+  `administrator` the one above them; `pace` is how publishers slow down when they are asked to. All are pure; who reads
+  counters and sets widths is elsewhere.
 
 Widths are what a queue can count on (ports of the discipline `widths`). Formulas: docs/background/queue-delay.md.
 """

@@ -84,14 +84,21 @@ class PortController:
     """
 
     def __init__(
-        self, port: ControlledPort, estimator: Callable[[], Estimator], *, hysteresis: float = HYSTERESIS
+        self,
+        port: ControlledPort,
+        estimator: Callable[[], Estimator],
+        *,
+        hysteresis: float = HYSTERESIS,
+        width_bps: tuple[int, ...] | None = None,
     ) -> None:
+        """`width_bps` are the widths in force to begin with, if they are others than those configured."""
+        in_force = port.width_bps if width_bps is None else width_bps
         self.port = port
-        self._control = WidthControl(port.divided, hysteresis=hysteresis, width_bps=port.width_bps)
+        self._control = WidthControl(port.divided, hysteresis=hysteresis, width_bps=in_force)
         self._queues = [_Queue(estimator()) for _ in port.width_bps]
         self._constraints: dict[int, float] = {}
         self._kept_bps = np.array([*port.width_bps[:-1], port.floor_bps[-1]])
-        self.width_bps = port.width_bps
+        self.width_bps = in_force
 
     def constrain(self, constraint_seconds: Mapping[int, float]) -> None:
         """How long classes may wait here from now on; classes that are not named as long as may be."""
