@@ -90,8 +90,9 @@ class Administrator:
 
     def _adjust(self) -> Administered:
         self._heard.clear()
+        refused = {refusal.requirement for refusal in self._constraints.refused}
         self._constraints = adjusted_constraints(
-            self._requirements,
+            [each for each in self._requirements if each not in refused],
             self._constraints,
             self._measured,
             self._known_seconds(),

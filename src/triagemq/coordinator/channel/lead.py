@@ -62,10 +62,12 @@ class GatewayLead:
         if orders is not self._wanted.orders:
             self._want(replace(self._wanted, orders=orders))
 
-    def want_constraints(self, constraints: PortConstraints) -> None:
-        """How long packets may wait at ports whose widths are controlled."""
-        if constraints != self._wanted.constraints:
-            self._want(replace(self._wanted, constraints=constraints))
+    def want_constraints(self, constraints: PortConstraints) -> bool:
+        """How long packets may wait at ports whose widths are controlled; whether that is news."""
+        if constraints == (self._wanted.constraints or {}):
+            return False
+        self._want(replace(self._wanted, constraints=constraints))
+        return True
 
     def want_grants(self) -> None:
         """Somebody has got or lost a right; who has which is looked up when the gateway is told."""

@@ -48,16 +48,16 @@ PortConstraints = Mapping[str, Mapping[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """`version` grows with every change; orders of None are those that the gateway has.
+    """`version` grows with every change; orders and constraints of None are those that the gateway has.
 
-    `constraints` are for whoever controls the widths of queues.
+    Constraints are for whoever controls the widths of queues.
     """
 
     author: str = ""
     version: int = 0
     orders: Orders | None = None
     grants: Grants = field(default_factory=Grants)
-    constraints: PortConstraints = field(default_factory=dict)
+    constraints: PortConstraints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class StateMessage:
 
     def after(self, before: DesiredState) -> DesiredState:
         """The state that it leads to; ControlError if it changes another than `before`."""
-        orders, grants, constraints = before.orders or Orders(), before.grants, before.constraints
+        orders, grants = before.orders or Orders(), before.grants
         if self.base is None:
-            orders, grants, constraints = Orders(), Grants(), {}
+            orders, grants = Orders(), Grants()
         elif (self.author, self.base) != (before.author, before.version):
             raise ControlError("this gateway follows another state than the one that is to be changed")
         return DesiredState(
@@ -93,7 +93,7 @@ class StateMessage:
             self.version,
             before.orders if self.orders is None else self.orders.after(orders),
             before.grants if self.grants is None else self.grants.after(grants),
-            constraints if self.constraints is None else self.constraints,
+            before.constraints if self.constraints is None else self.constraints,
         )
 
 
@@ -118,7 +118,7 @@ def state_message(before: DesiredState | None, after: DesiredState) -> StateMess
         after.version,
         orders=None if after.orders is None else after.orders.since(Orders()),
         grants=after.grants.since(Grants()),
-        constraints=after.constraints or None,
+        constraints=after.constraints,
     )
 
 

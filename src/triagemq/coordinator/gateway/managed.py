@@ -114,7 +114,7 @@ class ManagedGateway:
             closed=self._kept.damaged or (self._access_required and not before.grants.required),
         )
         self._orders_before = before.orders or Orders()
-        self._constraints = before.constraints
+        self._constraints = before.constraints or {}
         # Whose state it follows and which; no author: one that has no number.
         self._author, self._version = before.author, before.version
         self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
@@ -431,7 +431,7 @@ class ManagedGateway:
                     self.gateway.change(lambda core: self._follow(before.orders or Orders()))
                 raise
             self._author, self._version = after.author, after.version
-            self._constraints = after.constraints
+            self._constraints = after.constraints or {}
             if self._queue_control is not None:
                 self._queue_control.constrain(self._constraints)
             if reordered:
