@@ -29,6 +29,7 @@ class FakeCoordinator:
         self.refuses: set[float] = set()
         self.reports: list[dict[str, Any]] = []
         self.loses_answers = False
+        self.slow_down: dict[str, float] = {}
         self.port = 0
         self._token = token
         self._context = context
@@ -145,6 +146,7 @@ class FakeCoordinator:
                 "lease_seconds": self.lease_seconds,
                 "generation": self.generation,
                 "flows": self.flows,
+                "slow_down": self.slow_down,
             }
         query = parse_qs(parts.query)
         if self.generation <= int(query["after"][0]):

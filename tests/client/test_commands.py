@@ -72,6 +72,7 @@ def test_lines_from_standard_input_arrive_one_a_line(gateway: str, tmp_path: Pat
         "refused": 0,
         "not_sent": 0,
         "sent_directly": 0,
+        "skipped": 0,
         "retransmissions": json.loads(done.stdout)["retransmissions"],
     }
     lines = [line(child) for _ in range(3)]

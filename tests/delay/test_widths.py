@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from triagemq.delay.widths import DividedPort, PortDivision, WidthControl, divide_port
+from triagemq.delay.widths import DividedPort, PortDivision, WidthControl, divide_port, weights_by_width
 from triagemq.errors import ParameterError
 
 PAPER = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
@@ -108,8 +108,34 @@ def test_the_papers_congested_queue_7_gets_88_of_100() -> None:
     assert divide_port(PAPER, [0, 0, 920_000]).width_bps.tolist() == [2_000_000, 10_000_000, 88_000_000]
 
 
-def test_empty_queues_divide_the_port_by_weight() -> None:
-    assert divide_port(DividedPort(100, (1, 1), (1.0, 3.0)), [0, 0]).width_bps.tolist() == [25, 75]
+def test_empty_queues_divide_the_port_as_if_they_held_the_same() -> None:
+    port = DividedPort(100, (1, 1), (1.0, 9.0))
+    assert (
+        divide_port(port, [0, 0]).width_bps.tolist()
+        == divide_port(port, [5, 5]).width_bps.tolist()
+        == [25, 75]
+    )
+
+
+def test_needs_are_kept_as_far_as_they_fit_the_first_row_before_the_second() -> None:
+    weights = weights_by_width([60, 30, 10], [30, 10, 2])
+    port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights)
+    configured, wanted = [60, 30, 2], [80, 40, 40]
+    needs = [np.minimum(wanted, configured), wanted]
+    assert divide_port(port, [0, 0, 10**6]).floor_bps.tolist() == [30, 10, 2]
+    assert divide_port(port, [0, 0, 10**6], needs_bps=needs).floor_bps.tolist() == [60, 30, 2]
+    assert divide_port(port, [0, 0, 10**6], needs_bps=[[20, 30, 2], [20, 40, 20]]).width_bps.tolist() == [
+        30,
+        40,
+        30,
+    ]
+
+
+def test_with_weights_by_width_only_the_last_class_gives_when_all_are_full() -> None:
+    configured, floors = [60_000, 30_000, 10_000], [30_000, 10_000, 2_000]
+    port = DividedPort(100_000, tuple(floors), weights_by_width(configured, floors))
+    widths = divide_port(port, [10**6] * 3).width_bps
+    assert (widths >= [60_001, 30_001, 2_000]).all()
 
 
 @given(load=loads(), hysteresis=st.sampled_from([0.0, 0.05, 0.5]))

@@ -49,6 +49,8 @@ def emulate(
     priorities: options.Priorities = None,
     drops: options.Drops = None,
     flows: options.Flows = "greedy",
+    control: options.Control = "off",
+    delay_model: options.DelayModelFolder = None,
     replay: Annotated[
         Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
     ] = None,
@@ -65,6 +67,7 @@ def emulate(
     json: options.Json = False,
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
+    from triagemq.coordinator.gateway.config import check_control
     from triagemq.live.emulate.boxed import BoxedOptions, check_data_plane, require_machine
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
@@ -72,6 +75,7 @@ def emulate(
 
     scenario = load(file)
     check_data_plane(dataplane)
+    check_control(control, delay_model)
     require_machine(dataplane)
     if seconds is None:
         seconds = DEFAULT_SECONDS if replay is None else recorded_seconds(replay, scenario)
@@ -82,6 +86,8 @@ def emulate(
         no_triage=no_triage,
         seed=seed,
         planner=options.algorithms(flows, priorities, drops),
+        control=control,
+        delay_model=delay_model,
         replay=replay,
         babbling=tuple(babbling or ()),
         synchronised=synchronised,
@@ -122,7 +128,14 @@ async def _run(
                 show(elapsed, f"{elapsed:.0f} of {seconds:.0f} s")
 
         return await run_emulation(
-            rig_options, seconds=seconds, ended=ending.ended, trace=trace, on_ready=ready, on_tick=tick
+            rig_options,
+            seconds=seconds,
+            ended=ending.ended,
+            trace=trace,
+            on_ready=ready,
+            on_tick=tick,
+            # A simulation of the same packets has the widths of the scenario for the whole run.
+            compared=rig_options.control == "off",
         )
 
 

@@ -48,6 +48,15 @@ Synchronised = Annotated[
     bool,
     typer.Option("--synchronised", help="All promised messages begin together, not in random phases."),
 ]
+Control = Annotated[
+    str,
+    typer.Option(
+        help="Divide ports with widths anew every 200 ms by delays from: idm, backlog, learned (default: off)."
+    ),
+]
+DelayModelFolder = Annotated[
+    Path | None, typer.Option("--delay-model", help="With --control learned: the directory of its model.")
+]
 Formulas = Annotated[
     bool,
     typer.Option("--formulas", help="Formulas alone: follow no sample of events where they are approximate."),

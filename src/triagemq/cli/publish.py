@@ -8,7 +8,7 @@ import json as json_format
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -112,7 +112,14 @@ def pub(
     payloads = _payloads(message, rate, max(0, size - PREFIX_BYTES) if stamp else size, count)
     result = asyncio.run(
         _publish(
-            Publisher(**whom.arguments(), stamp=stamp, network=direct.network()),
+            Publisher(
+                **whom.arguments(),
+                stamp=stamp,
+                network=direct.network(),
+                on_slow_down=_say_slower,
+                # What is generated is not worth waiting for: it would all come at once later.
+                slow_down="wait" if rate is None else "skip",
+            ),
             topic,
             payloads if max_size is None else _bounded(payloads, max_size - (PREFIX_BYTES if stamp else 0)),
             None if (rate, *terms) == (None,) * 4 else Declared(topic, rate, stated, *terms),
@@ -121,6 +128,10 @@ def pub(
         )
     )
     interrupted = result.pop("interrupted")
+    if result["skipped"]:
+        typer.echo(
+            f"triage: {result['skipped']} events were left out, as the coordinator asked for fewer", err=True
+        )
     if json:
         typer.echo(json_format.dumps(result))
     if result["not_acknowledged"] or result["refused"] or result["not_sent"]:
@@ -131,6 +142,13 @@ def pub(
         raise typer.Exit(INTERRUPTED if interrupted else 1)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _say_slower(rates: Mapping[str, float]) -> None:
+    asked = ", ".join(f"{topic} at most {rate:.3g} times a second" for topic, rate in rates.items())
+    typer.echo(
+        f"triage: asked to slow down: {asked}" if asked else "triage: as fast as before again", err=True
+    )
 
 
 def _payloads(message: str | None, rate: float | None, size: int, count: int | None) -> AsyncIterator[bytes]:
@@ -181,6 +199,7 @@ async def _publish(
         "not_sent": counters.not_sent,
         "retransmissions": counters.retransmissions,
         "sent_directly": publisher.sent_directly,
+        "skipped": publisher.skipped,
         "interrupted": stop.is_set(),
     }
 

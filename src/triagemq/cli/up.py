@@ -52,6 +52,8 @@ def up(
     priorities: options.Priorities = None,
     drops: options.Drops = None,
     flows: options.Flows = "greedy",
+    control: options.Control = "off",
+    delay_model: options.DelayModelFolder = None,
     state: Annotated[
         Path | None,
         typer.Option(help="Directory of everything it remembers (default: a new one under out/up)."),
@@ -131,12 +133,14 @@ def up(
     if backup is not None:
         _back_up(state, backup, json)
         return
+    from triagemq.coordinator.gateway.config import check_control
     from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
 
+    check_control(control, delay_model)
     ports = (PLAIN_PORT,) if file is None else load(file).ports.name
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
@@ -169,6 +173,8 @@ def up(
         no_triage=no_triage,
         seed=seed,
         planner=options.algorithms(flows, priorities, drops),
+        control=control,
+        delay_model=delay_model,
         coordinator={
             "access": access,
             "insecure": insecure,

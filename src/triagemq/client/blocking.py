@@ -115,9 +115,9 @@ class BlockingPublisher(_Blocking[Publisher]):
         qos: int = 0,
         retain: bool = False,
         wait: bool = True,
-    ) -> None:
+    ) -> bool:
         """See Publisher."""
-        self._loop.call(self._inner.publish(topic, payload, qos=qos, retain=retain, wait=wait))
+        return self._loop.call(self._inner.publish(topic, payload, qos=qos, retain=retain, wait=wait))
 
     def flush(self) -> None:
         """See Publisher."""

@@ -43,6 +43,15 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
+class Heard:
+    """The answer to a sign of life: how many connections a subscriber should have, and for a publisher the events per
+    second of those topics that it is asked to publish less often."""
+
+    flows: int = 1
+    slow_down: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """What the plan in force means for one subscriber. `flows` is how many connections it should have open."""
 
@@ -327,9 +336,14 @@ class Coordinator(HttpClient):
             int(self._number(answer, "generation")),
         )
 
-    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> int:
-        """Keep the lease, and report; how many flows a subscriber should have."""
-        return _flows((await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)).get("flows"))
+    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> Heard:
+        """Keep the lease, and report."""
+        answer = await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)
+        asked = _object(answer.get("slow_down"))
+        return Heard(
+            _flows(answer.get("flows")),
+            {topic: rate for topic in asked if (rate := self._number(asked, topic)) > 0},
+        )
 
     async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
         """The assignment in force, as soon as it is newer than `after`, or when that time is over."""

@@ -18,7 +18,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
-from triagemq.client.coordinator import Announced, Coordinator
+from triagemq.client.coordinator import Announced, Coordinator, Heard
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import (
@@ -55,7 +55,7 @@ class Lease:
         intent: Callable[[], Mapping[str, Any]],
         on_announced: Callable[[Announced], Awaitable[None]],
         report: Callable[[], Mapping[str, Any]] = dict,
-        on_flows: Callable[[int], None] = lambda flows: None,
+        on_heard: Callable[[Heard], None] = lambda heard: None,
     ) -> None:
         self._coordinator = coordinator
         self._kind = kind
@@ -63,7 +63,7 @@ class Lease:
         self._intent = intent
         self._report = report
         self._on_announced = on_announced
-        self._on_flows = on_flows
+        self._on_heard = on_heard
         self._lease_seconds = 10.0
         # Whether the coordinator knows the present intent, as far as we know.
         self._is_announced = False
@@ -151,8 +151,8 @@ class Lease:
 
     async def _heartbeat(self) -> None:
         async with self._turn:
-            flows = await self._tell(self._next_report())
-        self._on_flows(flows)
+            heard = await self._tell(self._next_report())
+        self._on_heard(heard)
 
     def _next_report(self) -> Mapping[str, Any]:
         if not self._unanswered and (report := self._report()):
@@ -160,15 +160,15 @@ class Lease:
             self._unanswered = {**report, "number": self._number}
         return self._unanswered
 
-    async def _tell(self, report: Mapping[str, Any]) -> int:
+    async def _tell(self, report: Mapping[str, Any]) -> Heard:
         try:
-            flows = await self._coordinator.heartbeat(self._kind, self._name, report)
+            heard = await self._coordinator.heartbeat(self._kind, self._name, report)
         except CoordinatorError as error:
             if error.status in _NEVER:
                 self._unanswered = {}
             raise
         self._unanswered = {}
-        return flows
+        return heard
 
 
 def _is_away(error: CoordinatorError) -> bool:

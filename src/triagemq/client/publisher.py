@@ -13,7 +13,7 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from triagemq.addresses import GatewayAddress
@@ -23,6 +23,7 @@ from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import Directing, joining
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.slowing import SlowDownMode, TopicRates
 from triagemq.client.topics import without_registration
 from triagemq.client.types import TypedTopic
 from triagemq.client.wire import unreachable
@@ -37,6 +38,11 @@ class Publisher(Participant[Declared]):
 
     What is promised to somebody is sent without a broker as well, as `network` says, unless `direct` is off. Such an
     event waits until the declared `min_separation_seconds` are over, and one that is larger than declared is an error.
+
+    Where a subscriber's events would come too late the coordinator may ask for some topics less often. `on_slow_down`
+    hears each time for which, with their events per second: none are left when it is over. By default (`slow_down`)
+    `publish` waits until it is time, one event after the other; with "skip" it leaves out what comes too early, and
+    with "ignore" it does nothing about it.
     """
 
     def __init__(
@@ -51,6 +57,8 @@ class Publisher(Participant[Declared]):
         keep_session: bool = False,
         direct: bool = True,
         network: NetworkSettings | None = None,
+        on_slow_down: Callable[[Mapping[str, float]], None] | None = None,
+        slow_down: SlowDownMode = "wait",
         will: Will | None = None,
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -69,6 +77,7 @@ class Publisher(Participant[Declared]):
         self._stamp = stamp
         self._lease_seconds = lease_seconds
         self._failure: ClientError | None = None
+        self._rates = TopicRates(slow_down, on_slow_down)
         self._directing = (
             None
             if self._coordinator is None or not direct
@@ -79,13 +88,19 @@ class Publisher(Participant[Declared]):
 
     async def _open(self, coordinator: Coordinator) -> None:
         self._lease = Lease(
-            coordinator, "publishers", self.name, intent=self._intent, on_announced=self._announced
+            coordinator,
+            "publishers",
+            self.name,
+            intent=self._intent,
+            on_announced=self._announced,
+            on_heard=lambda heard: self._rates.ask(heard.slow_down),
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
+        self._rates.close()
         try:
             if self._directing is not None:
                 await self._directing.close()
@@ -153,8 +168,10 @@ class Publisher(Participant[Declared]):
         qos: int = 0,
         retain: bool = False,
         wait: bool = True,
-    ) -> None:
+    ) -> bool:
         """Publish an event, octets or a value of a TypedTopic; QoS 1 and 2 return when it is acknowledged.
+
+        False is for what was left out, since the topic is to be published less often (`slow_down="skip"`).
 
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
@@ -162,6 +179,8 @@ class Publisher(Participant[Declared]):
         connection = self._require_connection()
         if isinstance(topic, TypedTopic):
             topic, payload = topic.topic, topic.encode(payload)
+        if not await self._rates.turn(topic):
+            return False
         generation = None if self._directing is None else await self._directing.publish(topic, payload)
         if self._stamp:
             payload = stamp_payload(payload, time.time_ns())
@@ -170,6 +189,7 @@ class Publisher(Participant[Declared]):
         done = await connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
         if done is not None:
             done.add_done_callback(self._done)
+        return True
 
     async def flush(self) -> None:
         """Wait until everything is acknowledged; raises the first refusal since the last flush."""
@@ -195,6 +215,16 @@ class Publisher(Participant[Declared]):
     def sent_directly(self) -> int:
         """Events that went to some subscribers without a broker."""
         return 0 if self._directing is None else self._directing.published
+
+    @property
+    def asked_rates(self) -> Mapping[str, float]:
+        """The topics that are to be published less often, and their events per second."""
+        return self._rates.asked
+
+    @property
+    def skipped(self) -> int:
+        """Events that were left out because their topic is to be published less often."""
+        return self._rates.skipped
 
     @property
     def _connections(self) -> list[Connection]:

@@ -108,7 +108,7 @@ class Subscriber(Participant[Wanted]):
             intent=self._intent,
             on_announced=self._announced,
             report=self._received.report,
-            on_flows=self._fit,
+            on_heard=lambda heard: self._fit(heard.flows),
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, flow_client_id(announced.client_id, 0))

@@ -22,6 +22,7 @@ from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.babbling import Babbling
+from triagemq.coordinator.loop.delay_requirements import DelayRequirements
 from triagemq.coordinator.loop.figures import (
     Live,
     Report,
@@ -67,6 +68,7 @@ class Coordinator:
         broker_address: str | None = None,
         access: bool = False,
         multicast: MulticastRange = DEFAULT_RANGE,
+        queue_control: bool = False,
     ) -> None:
         self.gateway_address = gateway_address
         self.broker_address = broker_address
@@ -75,6 +77,8 @@ class Coordinator:
         self.forecasts = Forecasts(planner)
         self._access = access
         self._babbling = Babbling()
+        self.delays = DelayRequirements() if queue_control else None
+        """What is required of ports whose widths are controlled, if they are."""
         self._started = time.monotonic()
         self._forecasting: asyncio.Task[Any] | None = None
         self._leases: asyncio.Task[None] | None = None
@@ -226,6 +230,7 @@ class Coordinator:
         orders = self.runtime.assignments.orders
         if cut := self._babbling.news(before, now, orders.promised):
             self.runtime.note(cut)
+        self._control_delays(now)
         seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
         traffic = class_traffic(before, now, orders)
         self.live.count(traffic)
@@ -246,6 +251,15 @@ class Coordinator:
                 "topics": topics,
             }
         )
+
+    def _control_delays(self, now: Measured) -> None:
+        if self.delays is None or self.runtime.decided is None:
+            return
+        news = self.delays.planned(self.runtime.decided)
+        news += self.delays.measured(now.managed, time.monotonic())
+        if news:
+            self.runtime.note(news)
+        self.runtime.constrain(self.delays.constraints)
 
     async def _forecast(self) -> None:
         """For those who look on; whoever needs it gets its errors with an answer."""

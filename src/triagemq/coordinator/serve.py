@@ -57,6 +57,7 @@ async def serve(settings: Settings) -> None:
             gateway_address=settings.gateway_address,
             broker_address=settings.broker,
             access=settings.access,
+            queue_control=settings.queue_control,
             multicast=MulticastRange(
                 settings.multicast_first, settings.multicast_addresses, settings.multicast_port
             ),

@@ -32,6 +32,7 @@ class Settings:
     class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
     it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
     the gateway speaks DTLS.
+    `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled.
     `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
     UDP ports from `multicast_port` on.
     """
@@ -51,6 +52,7 @@ class Settings:
     no_triage: bool = False
     priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
     promises: bool = True
+    queue_control: bool = False
     access: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None

@@ -9,7 +9,10 @@
 - `estimators` say the mean delay in a queue, now and in the next window, one a file; `learning` is what the learned one
   stands on: features of samples, trees, and the folder that a model is kept in.
 - Out: `widths` divides a port among its queues (local bandwidth adjustment), `constraints` a delay requirement among
-  the switches of its path (global control). Both are pure; who reads counters and sets widths is elsewhere.
+  the switches of its path (global control).
+- In operation: `control` decides the widths of one port, `clusters` has a controller for the switches of each cluster,
+  `administrator` the one above them; `pace` is how publishers slow down when they are asked to. All are pure; who reads
+  counters and sets widths is elsewhere.
 
 Widths are what a queue can count on (ports of the discipline `widths`). Formulas: docs/background/queue-delay.md.
 """

@@ -22,12 +22,16 @@ Place: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """How late a subscriber's events may be, and the switches they pass with their priority."""
+    """How late a subscriber's events may be, and the switches they pass with their priority.
+
+    A switch is named by the output port that events leave it by: that is where they wait.
+    """
 
     subscriber: str
     path: tuple[str, ...]
     priority: int
     delay_seconds: float
+    topic: str = ""
 
     def __post_init__(self) -> None:
         if not self.path or len(set(self.path)) != len(self.path):

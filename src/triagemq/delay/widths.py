@@ -3,12 +3,14 @@
 Minimise sum c_q t_q with w_q t_q = avgQ_q, sum w_q = port, w_q >= floor_q: (8) to (12). Without floors w_q is
 proportional to sqrt(c_q avgQ_q), as printed. Where that is below a floor, the queue gets its floor and the others
 divide what is left; the multiplier of the sum only grows by that, so that a queue once at its floor stays there, and
-what is found is the optimum. The floor is the larger of what keeps a queue from starving and avgQ_q / T_q (t_q <= T_q).
+what is found is the optimum. The floor is the largest of what keeps a queue from starving, avgQ_q / T_q (t_q <= T_q),
+and what the queue needs: the paper takes avgQ as given, but a queue that gets less than what comes grows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +41,7 @@ class PortDivision:
 class DividedPort:
     """What does not change between periods: bandwidth, least widths against starving, and what queues matter.
 
-    The papers' weights are q + 1 for queue q, of which 7 is the highest.
+    The papers' weights are q + 1 for queue q, of which 7 is the highest; ours are those of `weights_by_width`.
     """
 
     bandwidth_bps: int
@@ -61,13 +63,30 @@ class DividedPort:
             )
 
 
+def weights_by_width(width_bps: Sequence[int], starvation_bps: Sequence[int]) -> tuple[float, ...]:
+    """Weights for queues with these configured widths, class 0 first: where all hold the same, they get these back.
+
+    Shares go by the root of a weight, so weights are squares. The last class is best effort and counts with the least
+    it is to have: it is the first to give when all are in need.
+
+    >>> weights_by_width([60, 30, 10], [30, 10, 2])
+    (3600.0, 900.0, 4.0)
+    """
+    counted = [*width_bps[:-1], starvation_bps[-1] if len(width_bps) > 1 else width_bps[-1]]
+    return tuple(float(width) ** 2 for width in counted)
+
+
 def divide_port(
-    port: DividedPort, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf
+    port: DividedPort,
+    queue_bytes: ArrayLike,
+    constraint_seconds: ArrayLike = math.inf,
+    needs_bps: Sequence[ArrayLike] = (),
 ) -> PortDivision:
     """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
 
-    Where constraints do not fit, those of the queues with the largest weights are kept first. Where no queue without
-    a floor to keep holds anything, what is left is divided by weight.
+    Where constraints do not fit, those of the queues with the largest weights are kept first. `needs_bps` are widths
+    that queues are to have besides, as far as they fit: the first all before the second, and in each the largest weight
+    first. Where no queue without a floor to keep holds anything, what is left is divided as if all held the same.
 
     >>> port = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
     >>> divide_port(port, [0, 0, 920_000]).width_bps
@@ -82,7 +101,10 @@ def divide_port(
     held = per_row("queue_bytes", queue_bytes, count)
     constraint = per_row("constraint_seconds", constraint_seconds, count, positive=True, infinite=True)
     weights = np.asarray(port.weights, np.float64)
-    floors, cannot_hold = _floors(port, held, constraint)
+    # Far above any port and below what an integer holds: more than that fits nowhere either.
+    wanted = [np.minimum(8.0 * held / constraint, 1e18)]
+    wanted += [per_row("needs_bps", needs, count) for needs in needs_bps]
+    floors, cannot_hold = _floors(port, np.ceil(wanted).astype(np.int64))
     widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
     whole = np.maximum(np.floor(widths).astype(np.int64), floors)
     # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
@@ -103,16 +125,24 @@ class WidthControl:
     (array([67, 33]), array([33, 67]))
     """
 
-    def __init__(self, port: DividedPort, *, hysteresis: float = HYSTERESIS) -> None:
+    def __init__(
+        self, port: DividedPort, *, hysteresis: float = HYSTERESIS, width_bps: Sequence[int] | None = None
+    ) -> None:
+        """`width_bps` are those in force to begin with; without them, the first decision is."""
         if not 0 <= hysteresis < 1:
             raise ParameterError("hysteresis", f"is {hysteresis:g}; must be 0 or more and below 1")
         self._port = port
         self._hysteresis = hysteresis
-        self._width_bps: NDArray[np.int64] | None = None
+        self._width_bps = None if width_bps is None else np.asarray(width_bps, np.int64)
 
-    def decide(self, queue_bytes: ArrayLike, constraint_seconds: ArrayLike = math.inf) -> PortDivision:
+    def decide(
+        self,
+        queue_bytes: ArrayLike,
+        constraint_seconds: ArrayLike = math.inf,
+        needs_bps: Sequence[ArrayLike] = (),
+    ) -> PortDivision:
         """The division to be in force from now on."""
-        best = divide_port(self._port, queue_bytes, constraint_seconds)
+        best = divide_port(self._port, queue_bytes, constraint_seconds, needs_bps)
         old = self._width_bps
         if old is not None and (old >= best.floor_bps).all():
             held = per_row("queue_bytes", queue_bytes, len(old))
@@ -126,22 +156,21 @@ class WidthControl:
         return float(np.dot(self._port.weights, division.delay_seconds))
 
 
-def _floors(
-    port: DividedPort, held: NDArray[np.float64], constraint: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+def _floors(port: DividedPort, wanted_bps: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[int, ...]]:
+    """The floors, and the queues for which the first row of what is wanted did not fit."""
     floors = np.asarray(port.starvation_bps, np.int64)
-    # Far above any port and below what an integer holds: more than that fits nowhere either.
-    wanted = np.ceil(np.minimum(8.0 * held / constraint, 1e18)).astype(np.int64)
+    by_weight = sorted(range(len(floors)), key=lambda queue: -port.weights[queue])
     spare = port.bandwidth_bps - int(floors.sum())
-    cannot_hold = []
-    for queue in sorted(range(len(floors)), key=lambda queue: -port.weights[queue]):
-        more = int(wanted[queue] - floors[queue])
-        if more > spare:
-            cannot_hold.append(queue)
-        elif more > 0:
-            floors[queue] += more
-            spare -= more
-    return floors, tuple(sorted(cannot_hold))
+    missing = []
+    for row, wanted in enumerate(wanted_bps):
+        for queue in by_weight:
+            more = int(wanted[queue] - floors[queue])
+            if more > spare:
+                missing.append((row, queue))
+            elif more > 0:
+                floors[queue] += more
+                spare -= more
+    return floors, tuple(sorted(queue for row, queue in missing if row == 0))
 
 
 def _optimum(
@@ -151,7 +180,7 @@ def _optimum(
     free = np.ones(len(floors), bool)
     while free.any():
         left = bandwidth - float(widths[~free].sum())
-        shares = roots[free] if roots[free].any() else weights[free]
+        shares = roots[free] if roots[free].any() else np.sqrt(weights[free])
         wanted = left * shares / shares.sum()
         below = wanted < floors[free]
         if not below.any():

@@ -14,13 +14,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from triagemq.addresses import host_and_port
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.exchange.private_files import write_private
 from triagemq.live.processes import HURRY_SECONDS, Child
 from triagemq.waiting import end
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.gateway.delay_models import Estimators
 
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 """Priority classes of the two data planes."""
@@ -41,6 +44,9 @@ class RigOptions:
     no_triage: bool = False
     seed: int = 0
     planner: Mapping[str, Any] = field(default_factory=dict)
+    control: str = "off"
+    """By what the widths of queues are controlled (see coordinator/gateway/delay_models.py)."""
+    delay_model: Path | None = None
 
     @property
     def classes(self) -> int:
@@ -137,6 +143,15 @@ class Rig(ABC):
 
     # What all rigs have.
 
+    def _estimators(self, say: Callable[[str], None]) -> Estimators | None:
+        """By what queues that are not the gateway's are controlled, if they are."""
+        if self.options.control == "off":
+            return None
+        # Late: compiled trees take a moment to load.
+        from triagemq.coordinator.gateway.delay_models import Estimators
+
+        return Estimators(self.options.control, self.options.delay_model, say)
+
     def _gateway_config(self, **own: Any) -> dict[str, Any]:
         return {
             "state": str(self.state / "gateway"),
@@ -144,6 +159,10 @@ class Rig(ABC):
             "scenario": self.options.scenario_path,
             "seed": self.options.seed,
             "timestamps": True,
+            "queue_control": self.options.control,
+            "delay_model": None
+            if self.options.delay_model is None
+            else str(self.options.delay_model.absolute()),
         } | own
 
     async def _start_coordinator(self, **own: Any) -> None:
@@ -155,6 +174,7 @@ class Rig(ABC):
             "no_triage": self.options.no_triage,
             "priority_classes": self.options.classes,
             "promises": self.options.promises,
+            "queue_control": self.options.control != "off",
         } | own
 
         def ready(said: dict[str, Any]) -> None:

@@ -51,7 +51,8 @@ class SetPort:
 
     With `widths_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together they are
     the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when widths
-    change; a port that serves otherwise is another port, and made when this one has been removed.
+    change; a port that serves otherwise is another port, and made when this one has been removed. Whoever divides the
+    port anew while it runs leaves each queue at least its floor, `floors_bps`.
     """
 
     port: str
@@ -60,6 +61,7 @@ class SetPort:
     classes: int
     widths_bps: tuple[float, ...] = ()
     borrowing: bool = False
+    floors_bps: tuple[float, ...] = ()
 
     def with_bandwidth(self, bandwidth_bps: float) -> SetPort:
         """The same with another bandwidth, of which each queue has the same share as before.
@@ -67,8 +69,13 @@ class SetPort:
         >>> SetPort("radio", 10.0, 100, 2, (6.0, 4.0)).with_bandwidth(5.0).widths_bps
         (3.0, 2.0)
         """
-        widths = tuple(width * (bandwidth_bps / self.bandwidth_bps) for width in self.widths_bps)
-        return replace(self, bandwidth_bps=bandwidth_bps, widths_bps=widths)
+        factor = bandwidth_bps / self.bandwidth_bps
+        return replace(
+            self,
+            bandwidth_bps=bandwidth_bps,
+            widths_bps=tuple(width * factor for width in self.widths_bps),
+            floors_bps=tuple(floor * factor for floor in self.floors_bps),
+        )
 
 
 @dataclass(frozen=True, slots=True)

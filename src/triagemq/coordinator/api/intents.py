@@ -54,6 +54,7 @@ def _subscriber(
         connection=Connection(**_whereto(here, caller, record), flows=flows),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
+        delays=here.delays.of(record.intent.name) if whole and here.delays is not None else None,
     )
 
 
@@ -217,9 +218,13 @@ async def withdraw_publisher(name: NamePath, caller: Asker, here: Here) -> Respo
 
 @router.post("/publishers/{name}/heartbeat")
 async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> HeartbeatAnswer:
-    """A sign of life: the lease begins anew."""
+    """A sign of life: the lease begins anew. The answer may ask for fewer events of some topics."""
     record = here.service.heartbeat(caller, (PUBLISHER, name))
-    return HeartbeatAnswer(lease_seconds=record.intent.lease_seconds, generation=here.runtime.generation)
+    return HeartbeatAnswer(
+        lease_seconds=record.intent.lease_seconds,
+        generation=here.runtime.generation,
+        slow_down={} if here.delays is None else here.delays.slow_down(name, time.monotonic()),
+    )
 
 
 @router.get("/publishers/{name}/direct")

@@ -17,6 +17,7 @@ from triagemq.client.coordinator import Promise
 from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
+from triagemq.coordinator.loop.delay_requirements import RequiredDelay
 from triagemq.coordinator.ports.estimates import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
@@ -152,12 +153,16 @@ class AnnouncedAnswer(BaseModel):
 
 
 class SubscriberAnswer(AnnouncedAnswer):
-    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open."""
+    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open.
+
+    `delays`: what became of delays that are asked for at ports whose widths are controlled.
+    """
 
     subscriptions: list[dict[str, Any]] | None = None
     port: str | None = None
     flows: int | None = None
     promises: list[Promise] | None = None
+    delays: list[RequiredDelay] | None = None
 
 
 class PublisherAnswer(AnnouncedAnswer):
@@ -178,9 +183,12 @@ class PromisesAnswer(BaseModel):
 
 
 class HeartbeatAnswer(BaseModel):
+    """`slow_down`: the topics that a publisher is asked to publish no more often than so many times a second."""
+
     lease_seconds: float
     generation: int
     flows: int | None = None
+    slow_down: dict[str, float] = {}
 
 
 class AssignmentAnswer(BaseModel):
@@ -293,7 +301,11 @@ class EstimateAnswer(BaseModel):
 
 
 class PortAnswer(BaseModel):
-    """A port as it is stated, planned with, and measured; None where nothing is planned or measured."""
+    """A port as it is stated, planned with, and measured; None where nothing is planned or measured.
+
+    Where the widths of its queues are controlled, those in force, the mean delays in the queues, and how long packets
+    may wait there, class 0 first.
+    """
 
     name: str
     bandwidth_bps: float
@@ -302,10 +314,16 @@ class PortAnswer(BaseModel):
     measured_bandwidth_bps: EstimateAnswer | None
     measured_error_rate: EstimateAnswer | None
     generation: int
+    widths_bps: list[int] | None
+    delay_seconds: list[float] | None
+    constraint_seconds: list[float | None] | None
 
 
 def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
     """All ports by name."""
+    latest = here.runtime.measuring.latest
+    managed = {} if latest is None else latest.managed
+    constraints = {} if here.delays is None else here.delays.constraints
     return {
         name: PortAnswer(
             name=name,
@@ -315,6 +333,13 @@ def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
             measured_bandwidth_bps=_estimate(facts.bandwidth_bps),
             measured_error_rate=_estimate(facts.error_rate),
             generation=here.runtime.generation,
+            widths_bps=list(managed[name].widths_bps) if name in managed else None,
+            delay_seconds=list(managed[name].delay_seconds) if name in managed else None,
+            constraint_seconds=[
+                constraints.get(name, {}).get(priority) for priority in range(len(managed[name].widths_bps))
+            ]
+            if name in managed
+            else None,
         )
         for name, facts in here.runtime.port_watch.facts().items()
     }

@@ -130,6 +130,9 @@ async def explanation(
     except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error
+    for required in () if here.delays is None else here.delays.of(subscriber):
+        if required.topic == topic:
+            found["explanation"] += f"\n{required}"
     return ExplanationAnswer(**found)
 
 

@@ -17,7 +17,13 @@ from typing import Any
 
 from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    DesiredState,
+    GatewayRefusalError,
+    Measured,
+    PortConstraints,
+)
 from triagemq.coordinator.decide.orders import Orders
 
 _LOG = logging.getLogger("triagemq.coordinator")
@@ -55,6 +61,13 @@ class GatewayLead:
     def want_orders(self, orders: Orders) -> None:
         if orders is not self._wanted.orders:
             self._want(replace(self._wanted, orders=orders))
+
+    def want_constraints(self, constraints: PortConstraints) -> bool:
+        """How long packets may wait at ports whose widths are controlled; whether that is news."""
+        if constraints == (self._wanted.constraints or {}):
+            return False
+        self._want(replace(self._wanted, constraints=constraints))
+        return True
 
     def want_grants(self) -> None:
         """Somebody has got or lost a right; who has which is looked up when the gateway is told."""

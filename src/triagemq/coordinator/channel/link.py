@@ -27,10 +27,13 @@ from triagemq.coordinator.channel.messages import (
     Counted,
     DesiredState,
     GatewayRefusalError,
+    ManagedPort,
     Measured,
+    PortConstraints,
     SessionEvent,
     decode_line,
     encode_line,
+    parse_constraints,
     reachable,
     shallow,
     state_message,
@@ -123,6 +126,10 @@ class GatewayLink:
     async def carried(self, by: str, generation: int) -> None:
         """Queues or switches behind the gateway have carried these orders out."""
         await self._ask("carried", by=by, generation=generation)
+
+    async def managed(self, ports: Mapping[str, ManagedPort]) -> PortConstraints:
+        """What control of queues behind the gateway has found and decided; how long packets may wait there."""
+        return parse_constraints((await self._ask("managed", ports=dict(ports)))["constraints"])
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""

@@ -42,15 +42,22 @@ class GatewayRefusalError(ControlError):
 
 # What a gateway should do.
 
+PortConstraints = Mapping[str, Mapping[int, float]]
+"""By port and class, how many seconds packets may wait there; what is not named may wait as long as it has to."""
+
 
 @dataclass(frozen=True, slots=True)
 class DesiredState:
-    """`version` grows with every change of orders or grants; orders of None are those that the gateway has."""
+    """`version` grows with every change; orders and constraints of None are those that the gateway has.
+
+    Constraints are for whoever controls the widths of queues.
+    """
 
     author: str = ""
     version: int = 0
     orders: Orders | None = None
     grants: Grants = field(default_factory=Grants)
+    constraints: PortConstraints | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class StateMessage:
     base: Annotated[int, Strict()] | None = None
     orders: OrdersChange | None = None
     grants: GrantsChange | None = None
+    constraints: PortConstraints | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -85,6 +93,7 @@ class StateMessage:
             self.version,
             before.orders if self.orders is None else self.orders.after(orders),
             before.grants if self.grants is None else self.grants.after(grants),
+            before.constraints if self.constraints is None else self.constraints,
         )
 
 
@@ -93,7 +102,7 @@ def state_message(before: DesiredState | None, after: DesiredState) -> StateMess
 
     >>> before = DesiredState("a1", 4, Orders(1), Grants(True))
     >>> state_message(before, DesiredState("a1", 5, before.orders, Grants(False)))
-    StateMessage(author='a1', version=5, base=4, orders=None, grants=GrantsChange(required=False, by_base={}))
+    StateMessage(author='a1', version=5, base=4, orders=None, grants=GrantsChange(required=False, by_base={}), ...)
     """
     if before is not None and before.author == after.author:
         orders = grants = None
@@ -102,12 +111,14 @@ def state_message(before: DesiredState | None, after: DesiredState) -> StateMess
         if after.orders is not None and after.orders is not before.orders:
             orders = after.orders.since(before.orders or Orders())
         if orders is None or (before.orders is not None and _is_short(orders, after.orders)):
-            return StateMessage(after.author, after.version, before.version, orders, grants)
+            constraints = None if after.constraints == before.constraints else after.constraints
+            return StateMessage(after.author, after.version, before.version, orders, grants, constraints)
     return StateMessage(
         after.author,
         after.version,
         orders=None if after.orders is None else after.orders.since(Orders()),
         grants=after.grants.since(Grants()),
+        constraints=after.constraints,
     )
 
 
@@ -140,6 +151,18 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class ManagedPort:
+    """A port whose widths are controlled: those in force, and the mean delays of its queues, class 0 first.
+
+    `cannot_hold` are the classes whose constraint does not fit beside those of others.
+    """
+
+    widths_bps: tuple[int, ...]
+    delay_seconds: tuple[float, ...]
+    cannot_hold: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
 
@@ -147,7 +170,7 @@ class Measured:
     given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
-    follow it: None if nobody does.
+    follow it: None if nobody does. `managed` are ports whose widths are controlled.
     """
 
     epoch: str
@@ -167,6 +190,7 @@ class Measured:
     begun: Sequence[str] = ()
     mark: str = ""
     carried: int | None = None
+    managed: Mapping[str, ManagedPort] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +236,31 @@ def parse_counted(message: Mapping[str, Any]) -> Counted:
         return _COUNTED.validate_python(message)
     except ValidationError as error:
         raise ControlError(f"queues: {what_is_wrong(error, depth=1)}") from None
+
+
+_MANAGED = TypeAdapter(dict[str, ManagedPort])
+_CONSTRAINTS = TypeAdapter(dict[str, dict[int, float]])
+
+
+def parse_managed(ports: object) -> dict[str, ManagedPort]:
+    """The controlled ports of a message as it came; ControlError says what is wrong with it.
+
+    >>> said = {"radio": ManagedPort((6, 4), (0.1, 0.0))}
+    >>> parse_managed(decode_line(encode_line({"ports": said}))["ports"]) == said
+    True
+    """
+    try:
+        return _MANAGED.validate_python(ports)
+    except ValidationError as error:
+        raise ControlError(f"managed: {what_is_wrong(error, depth=1)}") from None
+
+
+def parse_constraints(constraints: object) -> PortConstraints:
+    """Constraints as they came; ControlError says what is wrong with them."""
+    try:
+        return _CONSTRAINTS.validate_python(constraints)
+    except ValidationError as error:
+        raise ControlError(f"constraints: {what_is_wrong(error, depth=1)}") from None
 
 
 # How it is said.

@@ -244,6 +244,7 @@ def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, Se
             len(widths) or classes,
             widths,
             bool(ports.borrowing[row]),
+            tuple(ports.floors_bps[row].tolist()),
         )
         found[name] = stated.with_bandwidth(question.paced_bps.get(name, stated.bandwidth_bps))
     return found

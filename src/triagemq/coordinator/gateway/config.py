@@ -12,6 +12,24 @@ from triagemq.errors import ParameterError
 
 Positive = Annotated[float, Field(gt=0)]
 
+CONTROLS = ("off", "idm", "backlog", "learned")
+"""By what the widths of queues are controlled; off: they are not."""
+
+
+def check_control(control: str, delay_model: object = None) -> None:
+    """ParameterError if there is no such control, or its model is not named.
+
+    >>> check_control("learned")
+    Traceback (most recent call last):
+    triagemq.errors.ParameterError: control: learned needs a model; add --delay-model DIRECTORY
+    """
+    if control not in CONTROLS:
+        raise ParameterError("control", f"is {control!r}; it is one of {', '.join(CONTROLS)}")
+    if control == "learned" and delay_model is None:
+        raise ParameterError("control", "learned needs a model; add --delay-model DIRECTORY")
+    if control != "learned" and delay_model is not None:
+        raise ParameterError("delay_model", f"is for --control learned, not for {control}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayConfig:
@@ -23,6 +41,8 @@ class GatewayConfig:
     `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
     also tells what they count) or "none".
     `access` is "open", or "required": then nobody is let in before it has been told who may do what.
+    `queue_control` is what the widths of embedded queues are controlled by, with the learned `delay_model` of a
+    directory (see delay_models.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
@@ -47,6 +67,8 @@ class GatewayConfig:
     certificate: str | None = None
     private_key: str | None = None
     client_authority: str | None = None
+    queue_control: str = "off"
+    delay_model: str | None = None
 
     def __post_init__(self) -> None:
         if self.dataplane not in ("embedded", "reported", "none"):
@@ -55,6 +77,7 @@ class GatewayConfig:
             )
         if self.access not in ("open", "required"):
             raise ParameterError("access", f'must be "open" or "required", is {self.access!r}')
+        check_control(self.queue_control, self.delay_model)
         if (self.certificate is None) != (self.private_key is None):
             raise ParameterError("certificate", "and private_key belong together: give both or none")
         if self.client_authority is not None and self.certificate is None:

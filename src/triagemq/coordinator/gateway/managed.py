@@ -13,7 +13,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
 from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
+    ManagedPort,
     Measured,
     SessionEvent,
     parse_counted,
+    parse_managed,
     parse_state,
     shallow,
 )
@@ -64,9 +66,10 @@ from triagemq.plan import Counters
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
+    from triagemq.coordinator.gateway.queue_control import ControlledQueues
     from triagemq.exchange.gateway import GatewayCore
     from triagemq.exchange.gateway.model.sessions import Endpoint
-    from triagemq.plan import Instruction, OnFate
+    from triagemq.plan import Instructed, Instruction, OnFate
 
 _SAMPLE_EVERY_SECONDS = 0.2
 _BROKER_ANSWERS_NS = 150_000_000
@@ -96,6 +99,13 @@ class ManagedGateway:
         private_directory(self._state)
         self._seed = config.seed
         self._reported = config.dataplane == "reported"
+        self._control_by = (
+            config.queue_control,
+            None if config.delay_model is None else Path(config.delay_model),
+        )
+        self._queue_control: ControlledQueues | None = None
+        # What those say who control queues elsewhere.
+        self._managed: dict[str, ManagedPort] = {}
         self._kept = KeptState(self._state)
         before = self._kept.read()
         self._access_required = config.access == "required"
@@ -104,6 +114,7 @@ class ManagedGateway:
             closed=self._kept.damaged or (self._access_required and not before.grants.required),
         )
         self._orders_before = before.orders or Orders()
+        self._constraints = before.constraints or {}
         # Whose state it follows and which; no author: one that has no number.
         self._author, self._version = before.author, before.version
         self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
@@ -174,8 +185,8 @@ class ManagedGateway:
         if self.rules.closed:
             # Sessions of before may be anybody's: they wait, and come again.
             self.gateway.change(lambda core: core.policy_changed())
-        if self._trace is not None:
-            self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling(self._trace))
+        if self._trace is not None or self._queue_control is not None:
+            self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling())
         try:
             await self._control.start()
         except ControlError:
@@ -249,7 +260,7 @@ class ManagedGateway:
                 overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + sealed_bytes,
             )
         sender.on_settled = plane.settled_later
-        binder = FlowBinder(plane, self.rules.identify, replicates=self._reported)
+        binder = FlowBinder(self._controlled(plane), self.rules.identify, replicates=self._reported)
         try:
             binder.order(self.rules.orders)
         except PlanError as error:
@@ -257,6 +268,20 @@ class ManagedGateway:
             self._follow(Orders())
         self._plane, self._binder = plane, binder
         return plane
+
+    def _controlled(self, plane: EmbeddedDataPlane | ReportedDataPlane) -> Instructed:
+        """The data plane with control of its queues, if that is wanted and not somebody else's."""
+        control, delay_model = self._control_by
+        if control == "off" or self._reported:
+            return plane
+        # Late: most gateways do without, and compiled trees take a moment to load.
+        from triagemq.coordinator.gateway.delay_models import Estimators
+        from triagemq.coordinator.gateway.queue_control import ControlledQueues
+
+        estimators = Estimators(control, delay_model, lambda words: print(words, file=sys.stderr, flush=True))
+        self._queue_control = ControlledQueues(plane, estimators, self._state / "widths.json")
+        self._queue_control.constrain(self._constraints)
+        return self._queue_control
 
     def _not_followed(self, error: PlanError) -> None:
         print(f"{self._state}: kept orders are not followed: {error}", file=sys.stderr, flush=True)
@@ -360,6 +385,9 @@ class ManagedGateway:
                 counted = parse_counted(request)
                 self._plane.report(counted.ports, dict(counted.flows), counted.gone, counted.at_ns)
                 return {"epoch": self._epoch}
+            case "managed":
+                self._managed = parse_managed(request.get("ports"))
+                return {"constraints": self._constraints}
             case "carried":
                 by, generation = request.get("by"), request.get("generation")
                 if not isinstance(by, str) or not isinstance(generation, int):
@@ -377,7 +405,9 @@ class ManagedGateway:
 
     async def _take_state(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         async with self._changing:
-            before = DesiredState(self._author, self._version, self.rules.orders, self.rules.grants)
+            before = DesiredState(
+                self._author, self._version, self.rules.orders, self.rules.grants, self._constraints
+            )
             message = parse_state(request)
             after = message.after(before)
             if self._access_required and not after.grants.required:
@@ -401,6 +431,9 @@ class ManagedGateway:
                     self.gateway.change(lambda core: self._follow(before.orders or Orders()))
                 raise
             self._author, self._version = after.author, after.version
+            self._constraints = after.constraints or {}
+            if self._queue_control is not None:
+                self._queue_control.constrain(self._constraints)
             if reordered:
                 self._control.tell(SessionEvent("orders"))
             return {"version": self._version, "whole_next": self._kept.wants_whole}
@@ -478,6 +511,7 @@ class ManagedGateway:
             broker_since_ns=broker_since_ns,
             begun=begun,
             mark=mark,
+            managed=self._managed if self._queue_control is None else self._queue_control.managed,
         )
 
     # The trace.
@@ -493,7 +527,7 @@ class ManagedGateway:
             self._trace.measured(from_ns, classes)
         return {"traced": self._trace is not None}
 
-    async def _keep_sampling(self, trace: LiveTrace) -> None:
+    async def _keep_sampling(self) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
@@ -503,5 +537,10 @@ class ManagedGateway:
 
     def _sample(self) -> None:
         ports = self._plane.counters(with_flows=False).ports
+        now_ns = self.gateway.clock()
         if self._trace is not None and ports:
-            self._trace.writer.queue_samples(sample_columns(ports, self._port_numbers, self.gateway.clock()))
+            self._trace.writer.queue_samples(sample_columns(ports, self._port_numbers, now_ns))
+        decisions = [] if self._queue_control is None else self._queue_control.feed(ports, now_ns)
+        if self._trace is not None and decisions:
+            rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
+            self._trace.writer.decisions(decision_columns(rows))

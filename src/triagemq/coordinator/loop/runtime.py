@@ -16,7 +16,12 @@ from dataclasses import asdict
 from typing import Any
 
 from triagemq.coordinator.channel.lead import GatewayLead
-from triagemq.coordinator.channel.messages import ControlError, GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    GatewayRefusalError,
+    Measured,
+    PortConstraints,
+)
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
@@ -183,6 +188,11 @@ class Runtime:
     def note(self, decisions: Sequence[Decision]) -> None:
         """Decisions that are no plan's: kept and written into the trace like the others."""
         self._spawn(self._keep(decisions))
+
+    def constrain(self, constraints: PortConstraints) -> None:
+        """How long packets may wait at ports whose widths are controlled."""
+        if self.lead.want_constraints(constraints):
+            self._spawn(self._tell())
 
     def rights_changed(self) -> None:
         """Somebody may do more or less than before: the gateway is told."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 from triagemq.client.coordinator import Coordinator, Promise
@@ -50,11 +50,14 @@ from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
 from triagemq.network.processes import Running
-from triagemq.plan import Counters
+from triagemq.plan import Counters, Instructed
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.situations import situations
 from triagemq.waiting import end
+
+if TYPE_CHECKING:
+    from triagemq.coordinator.gateway.queue_control import ControlBehindGateway
 
 DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
@@ -132,6 +135,8 @@ class BoxedExchange(Rig):
         self._told = 0
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
+        self._followed: Instructed | None = None
+        self._queue_control: ControlBehindGateway | None = None
         # The embedded data plane is behind the gateway, and what is promised does not come there.
         plugged = [] if options.dataplane == "embedded" else plugged_publishers(scenario)
         require_babbling(scenario, options.babbling, plugged)
@@ -269,7 +274,15 @@ class BoxedExchange(Rig):
         copying = CopyingPlane(self.plane, self.box)
         if self.layout.plugged:
             copying.apply(idle_instructions(self._idle_bps))
-        self.follower = Follower(self.link, FlowBinder(copying))
+        self._followed = copying
+        estimators = self._estimators(lambda words: print(f"triage: {words}", file=sys.stderr, flush=True))
+        if estimators is not None:
+            # Late: compiled trees take a moment to load.
+            from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
+
+            self._followed = queues = ControlledQueues(copying, estimators)
+            self._queue_control = ControlBehindGateway(self.link, queues)
+        self.follower = Follower(self.link, FlowBinder(self._followed))
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
 
@@ -533,11 +546,11 @@ class BoxedExchange(Rig):
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""
-        if self.plane is None or self.follower is None:
+        if self._followed is None or self.follower is None:
             return
         before = self.follower.binder.orders.ports.get(port)
         if before is not None:
-            self.plane.apply([before.with_bandwidth(bandwidth_bps)])
+            self._followed.apply([before.with_bandwidth(bandwidth_bps)])
 
     async def is_draining(self) -> bool:
         """Do packets wait in the kernel's queues?"""
@@ -554,9 +567,15 @@ class BoxedExchange(Rig):
             self.lost += self.box.lost_events()
 
     async def _keep_sampling(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
         while True:
             self.sample()
-            await asyncio.sleep(_SAMPLE_SECONDS)
+            if self._queue_control is not None:
+                at_ns, counters = self.samples[-1]
+                await self._queue_control.feed(counters.ports, at_ns)
+            due = max(due + _SAMPLE_SECONDS, loop.time())
+            await asyncio.sleep(due - loop.time())
 
 
 def _losing(scenario: Scenario, conditions: Conditions) -> list[str]:

@@ -176,8 +176,16 @@ class Exchange(Rig):
             # Late: most exchanges do without.
             from triagemq.live.up.kernel_ports import KernelPorts
 
-            self.kernel_ports = KernelPorts(self.link, self.options.interfaces)
+            self.kernel_ports = KernelPorts(
+                self.link,
+                self.options.interfaces,
+                estimators=self._estimators(self._on_problem),
+                kept=self.state / "widths.json",
+            )
             self._clean.push_async_callback(self.kernel_ports.close)
+        elif (estimators := self._estimators(self._on_problem)) is not None:
+            # The gateway says in its log what becomes of the model; here somebody reads it.
+            estimators.look()
         broker_url = self.options.broker
         if broker_url is None or broker_url == EMBEDDED_BROKER:
             await self._start_broker(embedded=broker_url == EMBEDDED_BROKER)

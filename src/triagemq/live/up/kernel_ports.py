@@ -11,6 +11,7 @@ import contextlib
 import random
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from triagemq.addresses import host_and_port
@@ -18,10 +19,12 @@ from triagemq.clock import unix_clock
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.gateway.binder import FlowBinder
+from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
 from triagemq.errors import ParameterError
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
-from triagemq.plan import Counters, FlowCounters, FlowKey
+from triagemq.plan import Counters, FlowCounters, FlowKey, Instructed
 from triagemq.waiting import end
 
 _TELL_SECONDS = 0.2
@@ -36,17 +39,30 @@ _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
 class KernelPorts:
     """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not.
 
-    The gateway is told five times a second what the queues count: it alone knows whose packets those were.
+    The gateway is told five times a second what the queues count: it alone knows whose packets those were. With
+    `estimators` the widths of queues are controlled; those in force are `kept` in a file.
     """
 
-    def __init__(self, link: GatewayLink, interfaces: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        link: GatewayLink,
+        interfaces: Mapping[str, str],
+        *,
+        estimators: Estimators | None = None,
+        kept: Path | None = None,
+    ) -> None:
         self._link = link
         self._clock = unix_clock()
         # What the gateway has heard, and which one that was.
         self._told: dict[FlowKey, FlowCounters] = {}
         self._epoch = ""
         self._plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
-        self._follower = Follower(link, FlowBinder(self._plane))
+        self._control: ControlBehindGateway | None = None
+        followed: Instructed = self._plane
+        if estimators is not None:
+            followed = queues = ControlledQueues(self._plane, estimators, kept)
+            self._control = ControlBehindGateway(link, queues)
+        self._follower = Follower(link, FlowBinder(followed))
         self._tasks: list[asyncio.Task[None]] = []
         self.counters = Counters()
 
@@ -81,6 +97,8 @@ class KernelPorts:
     async def _tell(self) -> None:
         at_ns = self._clock()
         found = self._plane.counters()
+        if self._control is not None:
+            await self._control.feed(found.ports, at_ns)
         changed = [(key, flow) for key, flow in found.flows.items() if self._told.get(key) != flow]
         # What a flow has counted last before it went is told as well.
         last = {key: flow for key, flow in found.gone if key not in found.flows}

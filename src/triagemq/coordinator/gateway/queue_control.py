@@ -1,0 +1,216 @@
+"""Local control of queues: the widths of a data plane's ports, divided anew every 200 ms by what its counters say.
+
+It stands before a data plane and passes on what it is told. Ports with widths keep those that control gave them when
+orders come again, whoever was restarted meanwhile: what is in force is kept in a file. What the coordinator adds, how
+long each class may wait at each port, and what it needs to hear for that, goes over the control channel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, ManagedPort, PortConstraints
+from triagemq.coordinator.gateway.delay_models import Estimators
+from triagemq.delay.control import ControlledPort, PortController, PortDecision
+from triagemq.delay.samples import Sample
+from triagemq.plan import (
+    Decision,
+    Instructed,
+    Instruction,
+    PortCounters,
+    QueueCounters,
+    RemovePort,
+    SetPort,
+)
+from triagemq.scenario.model import FLOOR_SHARE
+
+_MOST_UNTOLD = 1_000
+"""Decisions that wait for a gateway that is away."""
+
+
+@dataclass(slots=True)
+class _Controlled:
+    stated: SetPort
+    controller: PortController
+    last: PortDecision | None = None
+
+
+class ControlledQueues:
+    """An Instructed: the data plane behind it follows what it is told, but for the widths in force.
+
+    `feed` it every reading of the counters. `kept` is the file of the widths.
+    """
+
+    def __init__(self, plane: Instructed, estimators: Estimators, kept: Path | None = None) -> None:
+        self._plane = plane
+        self._estimators = estimators
+        self._kept = kept
+        self._ports: dict[str, _Controlled] = {}
+        self._constraints: PortConstraints = {}
+        self._before = _read(kept)
+
+    @property
+    def managed(self) -> dict[str, ManagedPort]:
+        """What it has found and decided."""
+        return {
+            name: ManagedPort(each.controller.width_bps, each.last.delay_seconds, each.last.cannot_hold)
+            for name, each in self._ports.items()
+            if each.last is not None
+        }
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        ports, passed = dict(self._ports), list[Instruction]()
+        for each in instructions:
+            if isinstance(each, SetPort) and each.widths_bps:
+                ports[each.port] = there = self._controlled(each, ports.get(each.port))
+                each = _with_widths(each, there.controller.width_bps)
+            elif isinstance(each, SetPort | RemovePort):
+                ports.pop(each.port, None)
+            passed.append(each)
+        self._plane.apply(passed)
+        self._ports = ports
+
+    def constrain(self, constraints: PortConstraints) -> None:
+        """How long packets may wait from now on."""
+        self._constraints = constraints
+        for name, each in self._ports.items():
+            each.controller.constrain(constraints.get(name, {}))
+
+    def feed(self, ports: Mapping[str, PortCounters], at_ns: int) -> list[Decision]:
+        """Take what queues have counted by now, and set the widths that follow from it; what was decided."""
+        decisions = self._estimators.look()
+        if decisions:
+            self._begin_anew()
+        changed = False
+        for name, each in self._ports.items():
+            if name not in ports:
+                continue
+            before = each.controller.width_bps
+            queues = ports[name].queues[: len(before)]
+            each.last = decided = each.controller.feed(
+                [_sample(queue, at_ns, self._estimators.counters) for queue in queues]
+            )
+            if decided.width_bps is not None:
+                self._plane.apply([_with_widths(each.stated, decided.width_bps)])
+                decisions.append(
+                    Decision("widths", name, _words(before), _words(decided.width_bps), decided.reason)
+                )
+                changed = True
+        if changed:
+            self._keep()
+        return decisions
+
+    def _controlled(self, port: SetPort, before: _Controlled | None) -> _Controlled:
+        if before is not None and before.stated == port:
+            return before
+        widths = self._before.pop(port.port, None) if before is None else before.controller.width_bps
+        return self._begin(port, widths)
+
+    def _begin(self, port: SetPort, widths: Sequence[float] | None) -> _Controlled:
+        floors = port.floors_bps or tuple(FLOOR_SHARE * width for width in port.widths_bps)
+        stated = ControlledPort(
+            port.port, _whole(port.widths_bps), tuple(max(1, int(floor)) for floor in floors)
+        )
+        controller = PortController(stated, self._estimators.make, width_bps=_fitting(stated, widths))
+        controller.constrain(self._constraints.get(port.port, {}))
+        return _Controlled(port, controller)
+
+    def _begin_anew(self) -> None:
+        """With another model: what estimators remember is of no use to it."""
+        self._ports = {
+            name: self._begin(each.stated, each.controller.width_bps) for name, each in self._ports.items()
+        }
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            widths = self._before | {name: each.controller.width_bps for name, each in self._ports.items()}
+            new = self._kept.with_suffix(".new")
+            try:
+                new.write_text(json.dumps(widths), encoding="utf-8")
+                os.replace(new, self._kept)
+            except OSError:
+                # They are in force all the same; after a restart control begins with those it was told.
+                return
+
+
+class ControlBehindGateway:
+    """Control of queues that are not in the gateway: it is told what was found, and tells how long packets may wait."""
+
+    def __init__(self, link: GatewayLink, queues: ControlledQueues) -> None:
+        self._link, self._queues = link, queues
+        self._untold: deque[dict[str, Any]] = deque(maxlen=_MOST_UNTOLD)
+
+    async def feed(self, ports: Mapping[str, PortCounters], at_ns: int) -> list[Decision]:
+        """Decide, whether the gateway is there or not; then tell it."""
+        decisions = self._queues.feed(ports, at_ns)
+        self._untold.extend({"decided_ns": at_ns, **asdict(each)} for each in decisions)
+        with contextlib.suppress(ControlError):
+            if managed := self._queues.managed:
+                self._queues.constrain(await self._link.managed(managed))
+            if self._untold:
+                await self._link.decisions(list(self._untold))
+                self._untold.clear()
+        return decisions
+
+
+def _read(kept: Path | None) -> dict[str, list[float]]:
+    """The widths that were in force; none if they cannot be read: they are found again within seconds."""
+    try:
+        found = {} if kept is None else json.loads(kept.read_text(encoding="utf-8"))
+        return {str(name): [float(width) for width in widths] for name, widths in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _whole(widths_bps: Sequence[float]) -> tuple[int, ...]:
+    """In whole bits per second, of which the first takes what rounding leaves.
+
+    >>> _whole([60.4, 30.3, 9.3])
+    (61, 30, 9)
+    """
+    rest = [int(width) for width in widths_bps[1:]]
+    return (round(sum(widths_bps)) - sum(rest), *rest)
+
+
+def _fitting(port: ControlledPort, widths: Sequence[float] | None) -> tuple[int, ...]:
+    """Widths of before as shares of the port of now, if they are any for it: as many, and none below its floor."""
+    if widths is None or len(widths) != len(port.width_bps) or not sum(widths) > 0:
+        return port.width_bps
+    found = _whole([width * sum(port.width_bps) / sum(widths) for width in widths])
+    return (
+        found
+        if all(own >= floor for own, floor in zip(found, port.floor_bps, strict=True))
+        else port.width_bps
+    )
+
+
+def _with_widths(port: SetPort, widths_bps: Sequence[int]) -> SetPort:
+    factor = port.bandwidth_bps / sum(widths_bps)
+    return replace(port, widths_bps=tuple(factor * width for width in widths_bps))
+
+
+def _sample(queue: QueueCounters, at_ns: int, counters: str) -> Sample:
+    shown = counters == "linux"
+    return Sample(
+        at_ns,
+        queue.bytes_in,
+        queue.packets_in,
+        queue.bytes_out,
+        queue.packets_out,
+        queue.drops,
+        float("inf") if queue.width_bps is None else queue.width_bps,
+        queue.backlog_bytes if shown else None,
+        queue.backlog_packets if shown else None,
+    )
+
+
+def _words(widths_bps: Sequence[int]) -> str:
+    return f"{', '.join(f'{width / 1e6:.4g}' for width in widths_bps)} Mbit/s"

@@ -1,0 +1,119 @@
+"""The administrator above the clusters: requirements along paths become constraints, wherever their switches are.
+
+Clusters are joined at border switches. A path that crosses a border has switches in both clusters; their controllers
+know only their own, and the administrator holds the sum to the requirement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from triagemq.delay.clusters import ClusterConstraints, ClusterDelays, ClusterJoined, PlaceSeconds
+from triagemq.delay.constraints import (
+    RESERVE,
+    Constraints,
+    Place,
+    Refusal,
+    Requirement,
+    SlowDown,
+    adjusted_constraints,
+    first_constraints,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Administered:
+    """What is to be told: constraints to clusters, refusals to subscribers, and requests to those who publish to them.
+
+    Refusals are told once, requests to slow down as long as they hold.
+    """
+
+    constraints: tuple[ClusterConstraints, ...] = ()
+    refused: tuple[Refusal, ...] = ()
+    slow_down: tuple[SlowDown, ...] = ()
+
+
+class Administrator:
+    """Knows which switches each cluster has, and what is required along which paths.
+
+    >>> administrator = Administrator(reserve=0.0)
+    >>> for cluster, switch in (("north", "n1"), ("south", "s1")):
+    ...     told = administrator.joined(ClusterJoined(cluster, ((switch, 0.001),)))
+    >>> wish = Requirement("hut", ("n1", "s1"), 0, 0.010)
+    >>> for constraints in administrator.require([wish]).constraints:
+    ...     print(constraints.cluster, constraints.allowed[0].seconds)
+    north 0.005
+    south 0.005
+    >>> administrator.measured(ClusterDelays("north", (PlaceSeconds("n1", 0, 0.036),), ())).constraints
+    ()
+    >>> told = administrator.measured(ClusterDelays("south", (PlaceSeconds("s1", 0, 0.004),), ()))
+    >>> [(each.cluster, round(each.allowed[0].seconds, 5)) for each in told.constraints]
+    [('north', 0.00125), ('south', 0.00125)]
+    """
+
+    def __init__(self, *, reserve: float = RESERVE) -> None:
+        self._reserve = reserve
+        self._smallest: dict[str, dict[str, float]] = {}
+        self._requirements: tuple[Requirement, ...] = ()
+        self._constraints = Constraints({})
+        self._measured: dict[Place, float] = {}
+        self._heard: set[str] = set()
+        self._told: dict[str, ClusterConstraints] = {}
+
+    def joined(self, cluster: ClusterJoined) -> Administered:
+        """A cluster is there, or has other switches than before."""
+        self._smallest[cluster.cluster] = dict(cluster.smallest_seconds)
+        self._told.pop(cluster.cluster, None)
+        return self.require(self._requirements)
+
+    def require(self, requirements: Iterable[Requirement]) -> Administered:
+        """These are the requirements from now on; Algorithm 2.
+
+        Those over switches that no cluster has wait for them.
+        """
+        known, before = self._known_seconds(), {refusal.requirement for refusal in self._constraints.refused}
+        self._requirements = tuple(requirements)
+        reachable = [each for each in self._requirements if all(switch in known for switch in each.path)]
+        self._constraints = first_constraints(reachable, known, reserve=self._reserve)
+        self._heard.clear()
+        news = tuple(each for each in self._constraints.refused if each.requirement not in before)
+        return Administered(self._changed(), news)
+
+    def measured(self, delays: ClusterDelays) -> Administered:
+        """A cluster reports; once all have, or one has again before others did, Algorithm 3."""
+        overdue = delays.cluster in self._heard
+        answer = self._adjust() if overdue else Administered()
+        self._heard.add(delays.cluster)
+        self._measured.update(((place.switch, place.priority), place.seconds) for place in delays.measured)
+        return answer if overdue or self._heard < self._smallest.keys() else self._adjust()
+
+    def _adjust(self) -> Administered:
+        self._heard.clear()
+        refused = {refusal.requirement for refusal in self._constraints.refused}
+        self._constraints = adjusted_constraints(
+            [each for each in self._requirements if each not in refused],
+            self._constraints,
+            self._measured,
+            self._known_seconds(),
+            reserve=self._reserve,
+        )
+        return Administered(self._changed(), (), self._constraints.slow_down)
+
+    def _known_seconds(self) -> dict[str, float]:
+        return {switch: seconds for own in self._smallest.values() for switch, seconds in own.items()}
+
+    def _changed(self) -> tuple[ClusterConstraints, ...]:
+        """What clusters have to be told that they were not told yet."""
+        found = []
+        for cluster, own in self._smallest.items():
+            allowed = tuple(
+                PlaceSeconds(switch, priority, seconds)
+                for (switch, priority), seconds in self._constraints.seconds.items()
+                if switch in own
+            )
+            wanted = ClusterConstraints(cluster, allowed)
+            if self._told.get(cluster, ClusterConstraints(cluster, ())) != wanted:
+                self._told[cluster] = wanted
+                found.append(wanted)
+        return tuple(found)
