@@ -59,6 +59,10 @@ from triagemq.plan import LIMITER_PACKETS
 
 _UPDATE, _TIME, _RANDOM = 2, 5, 7
 _SKB_LENGTH, _SKB_CLASS = 0, 72
+SKB_PRIORITY, SKB_INDEX = 32, 44
+"""Where a packet carries when and into which queue it was put, if its port is timed (queue_times.py)."""
+STAMP_SHIFT = 6
+"""That time is in steps of 64 ns, so that its 32 bits last for 274 s."""
 _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
 _BEFORE, _AFTER = 8, 32
@@ -71,8 +75,10 @@ _AGAIN, _UP_TO = _RING, _RING + 8
 _CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
 
 
-def classifier_program(maps: ClassifierMaps) -> bytes:
+def classifier_program(maps: ClassifierMaps, *, timed: bool = False) -> bytes:
     """The program for all ports: where it is attached says which one a packet leaves by (`attach_classifier`).
+
+    Where ports are `timed`, packets carry along when they were queued.
 
     Register 6 holds the packet, 7 the place reached in it and later the policy, 8 its marks, 9 the queue.
     """
@@ -95,7 +101,7 @@ def classifier_program(maps: ClassifierMaps) -> bytes:
     _follow_first_fragment(a, maps)
     _of_no_flow(a, maps)
     _bound(a, maps)
-    _enqueue(a, maps)
+    _enqueue(a, maps, timed)
     return a.program()
 
 
@@ -371,7 +377,7 @@ def _bound(a: Assembler, maps: ClassifierMaps) -> None:
     a.set(9, BEYOND_BOUND)
 
 
-def _enqueue(a: Assembler, maps: ClassifierMaps) -> None:
+def _enqueue(a: Assembler, maps: ClassifierMaps, timed: bool) -> None:
     """Count the packet in the record of its kind, and name the class of its queue."""
     a.label("enqueue")
     a.compute(9, "&", 0x0F)
@@ -398,5 +404,10 @@ def _enqueue(a: Assembler, maps: ClassifierMaps) -> None:
     a.label("remembered")
     a.compute(9, "+", QUEUE_MINOR)
     a.store(4, 6, _SKB_CLASS, 9)
+    if timed:
+        a.store(4, 6, SKB_INDEX, 9)
+        a.call(_TIME)
+        a.compute(0, ">>", STAMP_SHIFT)
+        a.store(4, 6, SKB_PRIORITY, 0)
     a.set(0, _PASS)
     a.exit()

@@ -197,7 +197,15 @@ class FlowTable:
     """The maps of the classifier, and the program, which is loaded for the first port. `stage`, then `switch`, then
     `settle` or `take_back`."""
 
-    def __init__(self, most_flows: int, most_counters: int, most_ports: int, most_limiters: int = 1) -> None:
+    def __init__(
+        self,
+        most_flows: int,
+        most_counters: int,
+        most_ports: int,
+        most_limiters: int = 1,
+        *,
+        timed: bool = False,
+    ) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
         self._flows = HashMap(FLOW_KEY.size, FLOW_POLICY.size, most_flows)
         self._counters = ArrayMap(COUNTER.size, most_counters)
@@ -206,6 +214,7 @@ class FlowTable:
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
         self._program: int | None = None
+        self._timed = timed
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
@@ -226,7 +235,7 @@ class FlowTable:
     def open_port(self, number: int) -> PortClassifier:
         """A classifier for the port that flows know by this number; its counters are zero."""
         if self._program is None:
-            self._program = load_program(classifier_program(self.maps))
+            self._program = load_program(classifier_program(self.maps, timed=self._timed))
         self._queues.set(number, bytes(QUEUE_RECORD))
         return PortClassifier(self._program, self._queues, number)
 

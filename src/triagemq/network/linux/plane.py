@@ -51,6 +51,7 @@ from triagemq.network.linux.flow_table import (
 )
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
+from triagemq.network.linux.queue_times import QueueTimes
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.linux.windows import LimiterWindows
@@ -80,7 +81,8 @@ class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
     Needs root. `journal_directory` is where what was there before is written down (see journal.py). Where switches
-    before these ports have the limiters, it `limits` nothing.
+    before these ports have the limiters, it `limits` nothing. If it is `timed`, `queue_times` says how long packets
+    waited.
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -93,13 +95,15 @@ class LinuxDataPlane:
         most_flows: int = 65_536,
         most_limiters: int = 4096,
         limits: bool = True,
+        timed: bool = False,
     ) -> None:
         self._interfaces = interfaces
         self._journal = Journal(
             default_journal_directory() if journal_directory is None else journal_directory
         )
         self._state = PlanState(self.priority_classes, replicated=True)
-        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
+        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters, timed=timed)
+        self._times = QueueTimes() if timed else None
         self._windows = LimiterWindows(self._table, most_limiters)
         self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
@@ -177,6 +181,19 @@ class LinuxDataPlane:
         self._put_back_drained()
         return found
 
+    def queue_times(self) -> dict[str, NDArray[np.void]]:
+        """By port, the packets that have left its classes since this was asked last: rows of QUEUE_TIME.
+
+        To be asked several times a second: what the kernel has no room for in between is counted (`times_missed`).
+        """
+        self._require_open()
+        return {} if self._times is None else self._times.take()
+
+    @property
+    def times_missed(self) -> int:
+        """Packets of which nobody knows how long they waited, though they were to be timed."""
+        return 0 if self._times is None else self._times.missed
+
     def _flow_counters(self) -> dict[FlowKey, FlowCounters]:
         found: dict[FlowKey, FlowCounters] = {}
         for key, account in self._ledger.accounts.items():
@@ -201,6 +218,8 @@ class LinuxDataPlane:
                 errors.append(error)
         for netlink in self._sockets.values():
             netlink.close()
+        if self._times is not None:
+            self._times.close()
         self._table.close()
         if errors:
             raise errors[0]
@@ -240,7 +259,10 @@ class LinuxDataPlane:
             raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
         try:
             classifier = self._table.open_port(number)
-            return LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+            port = LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+            if self._times is not None:
+                self._times.watch(number, settings.port, interface.name, interface.namespace)
+            return port
         except BaseException:
             self._free_numbers.append(number)
             raise
@@ -323,5 +345,7 @@ class LinuxDataPlane:
         add_unmanaged(self._unmanaged_before, self._table.queue_counters(port.number))
         with suppress(NetworkError):
             port.put_back(at_once=at_once)
+        if self._times is not None:
+            self._times.forget(port.number)
         self._ledger.forget_port(port.number)
         self._free_numbers.append(port.number)
