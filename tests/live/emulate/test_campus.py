@@ -15,6 +15,7 @@ import pytest
 from tests.live.machine import CAMPUS, TRIAGE, machine
 
 from triagemq.pipeline.reading import Tables
+from triagemq.pipeline.tables.queue_features import INTERVAL_NS
 from triagemq.scenario import load, port_paths
 from triagemq.trace import Trace
 
@@ -161,10 +162,15 @@ def test_the_pipeline_takes_the_trace(runs: Any) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    queues = ["port_id", "queue"]
-    features = Tables(run.folder / "tables").table("queue_features").to_pandas().dropna(subset="next_packets")
+    features = Tables(run.folder / "tables").table("queue_features").to_pandas()
     hops = run.trace.table("hops").to_pandas()
-    waited = (hops["dequeued_ns"] - hops["enqueued_ns"]).groupby([hops[each] for each in queues]).sum() * 1e-9
-    features["seconds"] = features["next_packets"] * features["next_queueing_delay_seconds"]
-    # What came in windows that begin with a sample, which are all but those before the first.
-    assert features.groupby(queues)["seconds"].sum().to_dict() == pytest.approx(waited.to_dict(), rel=1e-6)
+    begun_ns = features["sampled_ns"].min()
+    hops["seconds"] = (hops["dequeued_ns"] - hops["enqueued_ns"]) * 1e-9
+    hops["window"] = (hops["enqueued_ns"] - begun_ns) // INTERVAL_NS
+    features["window"] = (features["sampled_ns"] - begun_ns + INTERVAL_NS // 2) // INTERVAL_NS
+    queue = ["port_id", "queue", "window"]
+    measured = hops.groupby(queue)["seconds"].agg(["mean", "size"])
+    rows = features.dropna(subset="next_packets").join(measured, on=queue)
+    assert (rows["next_packets"] == rows["size"]).all()
+    assert rows["next_queueing_delay_seconds"].tolist() == pytest.approx(rows["mean"].tolist(), rel=1e-6)
+    assert rows.drop_duplicates(queue)["size"].sum() > 0.95 * len(hops)

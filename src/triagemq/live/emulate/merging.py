@@ -34,6 +34,8 @@ from triagemq.trace import Outcome, Trace, TraceWriter, runs
 Present = Callable[[int], NDArray[np.bool_]]
 """Which of the scenario's subscriptions were there at a time."""
 
+_LEAST_APART_NS = 100_000_000
+
 _KEY = ["subscriber_id", "topic_id", "published_ns"]
 
 
@@ -93,10 +95,20 @@ def merge_trace(
         if promised is not None and promised.copies:
             _write_promised(writer, promised, scenario, traces, publications)
         number = PortNumbers(scenario.ports.name)
-        for sampled_ns, counters in samples:
-            if counters.ports:
-                writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
+        for sampled_ns, counters in _apart(samples):
+            writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
         writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces) | missed)
+
+
+def _apart(samples: Sequence[tuple[int, Counters]]) -> list[tuple[int, Counters]]:
+    """The samples for the Trace, which are of every 200 ms: who waits for queues to drain looks more often."""
+    found: list[tuple[int, Counters]] = []
+    for sample in samples:
+        if sample[1].ports and (
+            not found or sample is samples[-1] or sample[0] - found[-1][0] >= _LEAST_APART_NS
+        ):
+            found.append(sample)
+    return found
 
 
 def _but_promised(copies: pa.Table, promised: PromisedRun | None) -> pa.Table:

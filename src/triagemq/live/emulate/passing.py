@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from triagemq.network.emulated import carried_events
+from triagemq.scenario import Integers
 from triagemq.trace import Outcome
 
 PASSED = np.dtype(
@@ -112,7 +113,7 @@ def hops_of(
 
 
 def with_queue_times(
-    deliveries: dict[str, Any], hops: Mapping[str, Any], last_port: NDArray[np.int64]
+    deliveries: dict[str, Any], hops: Mapping[str, Any], last_port: Integers
 ) -> dict[str, Any]:
     """Deliveries with the times of the first queue they came to and the last they left, as far as that is known.
 

@@ -25,7 +25,7 @@ from triagemq.network.linux.namespaces import system_call_error
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
 _LOOK_UP_AND_DELETE, _UPDATE_BATCH = 21, 26
-_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _FIRST_IN_FIRST_OUT, _RING = 1, 2, 9, 22, 27
+_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _LONGEST_PREFIX, _FIRST_IN_FIRST_OUT, _RING = 1, 2, 9, 11, 22, 27
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 SOCKET_FILTER, CLASSIFIER = 1, 3
 """Kinds of programs: what a socket gets to see, and what becomes of a packet that leaves or arrives."""
@@ -98,8 +98,10 @@ class HashMap(_Map):
     Values are never changed in place: a program sees an old value or a new one, never half of each.
     """
 
+    kind = _HASH
+
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
-        super().__init__(_HASH, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
+        super().__init__(self.kind, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
         self._batches = True
 
     def update(self, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -142,6 +144,12 @@ class HashMap(_Map):
             self._batches = False
             return False
         return True
+
+
+class PrefixMap(HashMap):
+    """Keys that begin with how many of their bits count: a program that looks one up gets the longest that fits."""
+
+    kind = _LONGEST_PREFIX
 
 
 class RecentMap(_Map):

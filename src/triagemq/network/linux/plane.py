@@ -26,6 +26,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
+  So it is with prefixes of topics' codes, which change one by one, each in an instant.
 """
 
 from __future__ import annotations
@@ -131,6 +132,7 @@ class LinuxDataPlane:
         undo: list[Callable[[], None]] = []
         try:
             made = self._set_ports(change, undo)
+            self._set_prefixes(change, made, undo)
             moves = self._change_flows(change, made, undo)
             for port in made.values():
                 port.attach()
@@ -176,6 +178,10 @@ class LinuxDataPlane:
             flows=self._flow_counters(),
             unmanaged=UnmanagedCounters(*unmanaged),
             gone=tuple(self._ledger.gone),
+            prefixes={
+                (prefix, name): self._table.prefix_packets(self._ports[name].number, prefix)
+                for prefix, name in self._state.prefixes
+            },
         )
         self._ledger.gone.clear()
         self._put_back_drained()
@@ -266,6 +272,16 @@ class LinuxDataPlane:
         except BaseException:
             self._free_numbers.append(number)
             raise
+
+    def _set_prefixes(
+        self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
+    ) -> None:
+        for key, there in change.prefixes.items():
+            if there != (key in self._state.prefixes):
+                prefix, name = key
+                number = (made | self._ports)[name].number
+                self._table.set_prefix(number, prefix, there=there)
+                undo.append(partial(self._table.set_prefix, number, prefix, there=not there))
 
     def _change_flows(
         self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
