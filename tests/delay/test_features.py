@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.delay.feeds import PACKET_BYTES, WIDTH_BPS, queue_feed
 
+from triagemq.delay.learning.constants import switch_constants
 from triagemq.delay.learning.features import FeatureHistory, SwitchConstants, feature_names, feature_rows
 from triagemq.delay.learning.periods import WINDOW
+from triagemq.scenario import dumps, load
+from triagemq.scenario.generators import prototype
 
 SWITCH = SwitchConstants(400_000, 1500, 1e-6, 12_000, 32_000)
 
@@ -113,3 +117,14 @@ def test_a_history_starts_with_the_switch_it_is_given() -> None:
     history = FeatureHistory("openflow", SWITCH)
     row = history.add(next(iter(queue_feed([1], "openflow"))))
     assert _named("openflow", row)["buffer_bytes"] == 400_000
+
+
+def test_the_switchs_model_fills_the_constants_of_its_ports(tmp_path: Path) -> None:
+    file = tmp_path / "modelled.yaml"
+    text = dumps(prototype(subscribers=2)).replace("switch: {}", "switch: {model: pica8-p3290}")
+    file.write_text(text.replace("bandwidth_bps: 64000", "bandwidth_bps: 64000, buffer_packets: 100"))
+    found = switch_constants(load(file), 0)
+    assert (found.smallest_delay_seconds, found.largest_packet_bytes) == (5e-6, 1538.0)
+    assert (found.buffer_bytes, found.largest_routing_table) == (153_800.0, 2000.0)
+    row = FeatureHistory("linux", found).add(next(iter(queue_feed(np.ones(3, int), "linux"))))
+    assert _named("linux", row)["largest_routing_table"] == 2000.0

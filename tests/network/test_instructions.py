@@ -8,16 +8,20 @@ from hypothesis import strategies as st
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import PlanError
+from triagemq.network.state import PlanState
 from triagemq.plan import (
     FlowKey,
     RemoveFlow,
     RemoveLimiter,
     RemovePort,
+    RemovePrefix,
     SetFlow,
     SetLimiter,
     SetPort,
+    SetPrefix,
 )
 from triagemq.plan.instructions import applied, difference
+from triagemq.topic_codes import Prefix
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(5)]
 TOPIC = FlowKey("239.1.2.3", 5000)
@@ -99,3 +103,25 @@ def test_limiters_need_their_flow_and_go_with_it() -> None:
     assert plane.instructions == (*PORTS, *copies)
     with pytest.raises(PlanError, match=r"10.0.0.1:20000 is to be limited, and there is no such flow"):
         plane.apply([SetLimiter(KEYS[0], 1e3, 1e4)])
+
+
+def test_a_prefix_needs_its_port_and_somebody_who_makes_copies() -> None:
+    state, prefix = PlanState(4, replicated=True), Prefix("ff1e:a000::", 20)
+    with pytest.raises(
+        PlanError, match="events of ff1e:a000::/20 are to leave by the port 'a', which is not there"
+    ):
+        state.change([SetPrefix(prefix, "a")])
+    with pytest.raises(PlanError, match="has host bits set"):
+        state.change([PORTS[0], SetPrefix(Prefix("ff1e:a100::", 20), "a")])
+    with pytest.raises(PlanError, match="those begin with ff1e::/16"):
+        state.change([PORTS[0], SetPrefix(Prefix("ff15::", 20), "a")])
+    with pytest.raises(PlanError, match="use --dataplane linux or openflow"):
+        PlanState(4).change([PORTS[0], SetPrefix(prefix, "a")])
+    state.commit(
+        state.change([*PORTS, SetPrefix(prefix, "a"), SetPrefix(prefix, "b"), SetPrefix(prefix, "a")])
+    )
+    assert state.prefixes == {(prefix, "a"), (prefix, "b")}
+    with pytest.raises(PlanError, match="cannot be removed: 1 flows use it"):
+        state.change([RemovePort("a")])
+    state.commit(state.change([RemovePrefix(prefix, "a"), RemovePrefix(prefix, "never"), RemovePort("a")]))
+    assert (state.prefixes, set(state.ports)) == ({(prefix, "b")}, {"b"})

@@ -19,8 +19,9 @@ DIRECT_SLOT: Final = 999
 """The connection over which a publisher publishes what it has sent to some subscribers without a broker already. In
 front of the payload is then the generation of the orders that it follows, which the gateway takes away."""
 
-# 0xF7 begins no UTF-8 text and no JSON, so that a payload of a foreign client is not mistaken for a stamped one.
-_MARK: Final = 0xF754_4D51
+MARK: Final = 0xF754_4D51
+"""What stands before the time. 0xF7 begins no UTF-8 text and no JSON, so that a payload of a foreign client is not
+mistaken for a stamped one."""
 _PREFIX: Final = Struct(">IQ")
 PREFIX_BYTES: Final = _PREFIX.size
 _LATEST_NS: Final = (1 << 63) - 1
@@ -34,7 +35,7 @@ def stamp_payload(payload: bytes, published_ns: int) -> bytes:
     >>> split_payload(stamp_payload(b"42", 1_700_000_000_000_000_000))
     (1700000000000000000, b'42')
     """
-    return _PREFIX.pack(_MARK, published_ns) + payload
+    return _PREFIX.pack(MARK, published_ns) + payload
 
 
 def split_payload(payload: bytes) -> tuple[int | None, bytes]:
@@ -84,4 +85,4 @@ def published_ns_of(payload: bytes) -> int | None:
     if len(payload) < PREFIX_BYTES:
         return None
     mark, published_ns = _PREFIX.unpack_from(payload)
-    return published_ns if mark == _MARK and published_ns <= _LATEST_NS else None
+    return published_ns if mark == MARK and published_ns <= _LATEST_NS else None

@@ -34,9 +34,11 @@ from triagemq.plan.instructions import (
     RemoveFlow,
     RemoveLimiter,
     RemovePort,
+    RemovePrefix,
     SetFlow,
     SetLimiter,
     SetPort,
+    SetPrefix,
 )
 
 if TYPE_CHECKING:
@@ -112,9 +114,11 @@ __all__ = [
     "RemoveFlow",
     "RemoveLimiter",
     "RemovePort",
+    "RemovePrefix",
     "SetFlow",
     "SetLimiter",
     "SetPort",
+    "SetPrefix",
     "SubscriptionChanges",
     "UnmanagedCounters",
     "WireSizes",

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 from triagemq.plan.instructions import FlowKey, Instruction
 
 if TYPE_CHECKING:  # The names only: planning needs no Parquet.
+    from triagemq.topic_codes.address import Prefix
     from triagemq.trace.schema import Outcome
 
 
@@ -55,12 +56,14 @@ class PortCounters:
 
     Where control packets have a bound, `beyond_bound` counts those that exceeded it and went last; and `strange_marks`
     packets that bear the mark of control packets and come from nobody whose control packets are believed: last, too.
+    `discarded` are events with codes of topics that match no prefix at this port.
     """
 
     queues: tuple[QueueCounters, ...]
     control: QueueCounters
     beyond_bound: int = 0
     strange_marks: int = 0
+    discarded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class Counters:
     flows: Mapping[FlowKey, FlowCounters] = field(default_factory=dict)
     unmanaged: UnmanagedCounters = UnmanagedCounters()
     gone: Sequence[tuple[FlowKey, FlowCounters]] = ()
+    prefixes: Mapping[tuple[Prefix, str], int] = field(default_factory=dict)
+    """Events that came to a port and matched this prefix, and no longer one, since it was set."""
 
 
 class Instructed(Protocol):

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:  # The name only: who follows instructions reads no trees of topics.
+    from triagemq.topic_codes.address import Prefix
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -163,7 +166,36 @@ class RemoveLimiter:
     port: str = ""
 
 
-Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow | SetLimiter | RemoveLimiter
+@dataclass(frozen=True, slots=True)
+class SetPrefix:
+    """Let the events of topics with this prefix of their code (topic_codes) leave by a port, too, whoever sends them.
+
+    Each is queued there in the class that its address says. As soon as there is any prefix, events with codes that
+    match none at a port are discarded there, and counted.
+    """
+
+    prefix: Prefix
+    port: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemovePrefix:
+    """Let them leave by this port no longer; what is queued is still sent."""
+
+    prefix: Prefix
+    port: str
+
+
+Instruction = (
+    SetPort
+    | RemovePort
+    | SetFlow[FlowKey]
+    | RemoveFlow
+    | SetLimiter
+    | RemoveLimiter
+    | SetPrefix
+    | RemovePrefix
+)
 """One step of a change, for a data plane."""
 
 

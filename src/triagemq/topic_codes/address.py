@@ -17,7 +17,10 @@ from triagemq.mqttsn.topics import topic_filter_problem
 from triagemq.topic_codes.book import TOPIC_BITS, TYPE_BITS, CodeBook
 
 QUEUE_BITS = 3
-_HEAD = f"{0xFF1E:016b}"
+CODES = 0xFF1E
+"""What all addresses of events begin with."""
+_HEAD = f"{CODES:016b}"
+_BEST = (1 << QUEUE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +39,46 @@ class Prefix:
     address: str
     length: int
 
+    @classmethod
+    def parse(cls, text: str) -> Prefix:
+        """One of events, or ParameterError.
+
+        >>> str(Prefix.parse("ff1e:a000::/20"))
+        'ff1e:a000::/20'
+        """
+        try:
+            network = ipaddress.IPv6Network(text)
+        except ValueError as error:
+            raise ParameterError("prefix", f"{text!r} is no prefix of IPv6 addresses: {error}") from None
+        if network.prefixlen < len(_HEAD) or int(network.network_address) >> 112 != CODES:
+            raise ParameterError("prefix", f"{text!r} is no prefix of topics: those begin with ff1e::/16")
+        return cls(str(network.network_address), network.prefixlen)
+
+    @property
+    def octets(self) -> bytes:
+        """The address as packets have it."""
+        return ipaddress.IPv6Address(self.address).packed
+
+    def covers(self, other: Prefix) -> bool:
+        """Whether all that the other matches is matched by this one.
+
+        >>> Prefix("ff1e:8000::", 17).covers(Prefix("ff1e:a000::", 20))
+        True
+        """
+        apart = int.from_bytes(self.octets, "big") ^ int.from_bytes(other.octets, "big")
+        return self.length <= other.length and not apart >> 128 - self.length
+
     def __str__(self) -> str:
         return f"{self.address}/{self.length}"
+
+
+def event_class(queue: int, classes: int) -> int:
+    """The priority class of an event's queue at a port with so many classes: 7 is the first, the last has the rest.
+
+    >>> [event_class(queue, 7) for queue in (7, 1, 0)], event_class(4, classes=3)
+    ([0, 6, 6], 2)
+    """
+    return min(_BEST - queue, classes - 1)
 
 
 def event_address(book: CodeBook, event: EventAddress) -> str:
@@ -49,8 +90,8 @@ def event_address(book: CodeBook, event: EventAddress) -> str:
     >>> event_address(book, EventAddress("city/hall/smoke", queue=7))
     'ff1e:a800::7'
     """
-    if not 0 <= event.queue < 1 << QUEUE_BITS:
-        raise ParameterError("queue", f"is {event.queue}; must be from 0 to {(1 << QUEUE_BITS) - 1}")
+    if not 0 <= event.queue <= _BEST:
+        raise ParameterError("queue", f"is {event.queue}; must be from 0 to {_BEST}")
     if event.event_type not in book.types:
         known = ", ".join(book.types[1:]) or "none"
         raise CodeError(f"the event type {event.event_type!r} has no number; those that have: {known}")

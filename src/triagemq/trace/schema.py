@@ -78,7 +78,7 @@ _DELIVERIES = pa.schema(
 )
 
 # One row per delivery and managed port it came to; an option, because it multiplies the rows by the length of
-# the path.
+# the path. Of emulated runs always, with those ports only that it left.
 _HOPS = pa.schema(
     [
         _required("publication_id", pa.int64()),

@@ -14,7 +14,9 @@ import pyarrow.compute as pc
 import pytest
 from tests.live.machine import CAMPUS, TRIAGE, machine
 
-from triagemq.scenario import load
+from triagemq.pipeline.reading import Tables
+from triagemq.pipeline.tables.queue_features import INTERVAL_NS
+from triagemq.scenario import load, port_paths
 from triagemq.trace import Trace
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
@@ -127,6 +129,29 @@ def test_the_trace_has_decisions_and_samples_of_every_queue(run: Run) -> None:
     assert any(row["kind"] == "replanned" for row in decisions)
 
 
+@pytest.mark.parametrize("dataplane", ["linux", pytest.param("openflow", marks=SLOW)])
+def test_every_copy_has_the_kernels_times_at_each_port_of_its_way(runs: Any, dataplane: str) -> None:
+    run, scenario = runs(dataplane), load(CAMPUS)
+    hops, deliveries = run.trace.table("hops").to_pandas(), run.trace.table("deliveries").to_pandas()
+    arrived = deliveries[deliveries["outcome"] == "delivered"].set_index(
+        ["publication_id", "subscription_id"]
+    )
+    copies = hops.sort_values("hop").groupby(["publication_id", "subscription_id"])
+    ways = copies["port_id"].agg(tuple).loc[arrived.index]
+    paths = port_paths(scenario)[scenario.subscribers.port[arrived["subscriber_id"]]]
+    assert ways.tolist() == [tuple(path[path >= 0].tolist()) for path in paths]
+    assert (arrived["enqueued_ns"] == copies["enqueued_ns"].first().loc[arrived.index]).all()
+    assert (arrived["dequeued_ns"] == copies["dequeued_ns"].last().loc[arrived.index]).all()
+    assert (hops["dequeued_ns"] >= hops["enqueued_ns"]).all()
+    assert (arrived["enqueued_ns"] >= arrived["published_ns"]).all()
+    # One clock stamps what arrives, another what leaves; they are set side by side five times a second.
+    assert (arrived["dequeued_ns"] <= arrived["delivered_ns"] + 1_000_000).all()
+    samples = run.trace.table("queue_samples").to_pandas().sort_values("sampled_ns")
+    sent = samples.groupby(["port_id", "queue"])["packets_out"].last()
+    # Every event of this scenario fits into one packet, and not one that left a queue is missing.
+    assert hops.groupby(["port_id", "queue"]).size().to_dict() == sent[sent > 0].to_dict()
+
+
 @pytest.mark.slow
 def test_the_pipeline_takes_the_trace(runs: Any) -> None:
     run = runs("linux")
@@ -137,3 +162,15 @@ def test_the_pipeline_takes_the_trace(runs: Any) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    features = Tables(run.folder / "tables").table("queue_features").to_pandas()
+    hops = run.trace.table("hops").to_pandas()
+    begun_ns = features["sampled_ns"].min()
+    hops["seconds"] = (hops["dequeued_ns"] - hops["enqueued_ns"]) * 1e-9
+    hops["window"] = (hops["enqueued_ns"] - begun_ns) // INTERVAL_NS
+    features["window"] = (features["sampled_ns"] - begun_ns + INTERVAL_NS // 2) // INTERVAL_NS
+    queue = ["port_id", "queue", "window"]
+    measured = hops.groupby(queue)["seconds"].agg(["mean", "size"])
+    rows = features.dropna(subset="next_packets").join(measured, on=queue)
+    assert (rows["next_packets"] == rows["size"]).all()
+    assert rows["next_queueing_delay_seconds"].tolist() == pytest.approx(rows["mean"].tolist(), rel=1e-6)
+    assert rows.drop_duplicates(queue)["size"].sum() > 0.95 * len(hops)

@@ -40,11 +40,13 @@ from triagemq.network.linux.flow_table import (
 from triagemq.network.linux.records import (
     BEYOND_BOUND,
     CONTROL,
+    MISMATCHED,
     STRANGERS,
     UNMANAGED,
     UNMANAGED_CONTROL,
 )
 from triagemq.plan import LIMITER_PACKETS, FlowKey, SetLimiter
+from triagemq.topic_codes import Prefix
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -459,6 +461,64 @@ def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: 
     # Others' fragments are strangers' as their first is, and those of another datagram are nobody's.
     classifier.set(**both(0))
     assert classifier.queue_of(fragments(9_000, long_publish())[1]) == UNMANAGED
+
+
+def test_events_with_codes_go_where_a_prefix_fits_and_nowhere_else(classifier: Classifier) -> None:
+    def event(address: str, inner: bytes = bytes(30)) -> bytes:
+        return frame(ipv6(address, udp(PORT, inner, source=4000)))
+
+    def discarded() -> list[int]:
+        return classifier.table.queue_counters(THIS_PORT)[MISMATCHED].tolist()
+
+    wide, narrow = Prefix("ff1e:8000::", 18), Prefix("ff1e:a000::", 20)
+    classifier.port.set_classes(7)
+    assert classifier.queue_of(event("ff1e:a000::7")) == UNMANAGED
+    classifier.table.set_prefix(OTHER_PORT, wide, there=True)
+    # It is another port's; here nothing fits.
+    assert classifier.queue_of(event("ff1e:a000::7")) is None
+    assert discarded() == [1, len(event("ff1e:a000::7"))]
+    classifier.table.set_prefix(THIS_PORT, wide, there=True)
+    classifier.table.set_prefix(THIS_PORT, narrow, there=True)
+    assert [classifier.queue_of(event(f"ff1e:a000::{queue}")) for queue in range(8)] == [
+        7,
+        7,
+        6,
+        5,
+        4,
+        3,
+        2,
+        1,
+    ]
+    # Whatever it looks like and however it is marked: it is an event.
+    assert classifier.queue_of(event("ff1e:8000::7", b"\x02\x17")) == 1
+    assert classifier.queue_of(frame(ipv6("ff1e:8000::f", udp(PORT, publish()), dscp=CS6), tag=True)) == 1
+    classifier.port.set_classes(2)
+    assert [classifier.queue_of(event(f"ff1e:a000::{queue}")) for queue in (7, 6, 5, 0)] == [1, 2, 2, 2]
+    assert [classifier.table.prefix_packets(THIS_PORT, each) for each in (wide, narrow)] == [2, 12]
+    for other in ("ff1e:c000::7", "ff1e::7"):
+        assert classifier.queue_of(event(other)) is None
+    assert classifier.queue_of(event("ff1d:8000::7")) == UNMANAGED
+    assert discarded()[0] == 3
+    # A flow of its own comes first.
+    key = packed_key(FlowKey("ff1e:a000::7", PORT), THIS_PORT)
+    classifier.table.stage([PolicyChange(key, None, FlowPolicy(THIS_PORT, 5, 0, 3))])
+    classifier.table.switch()
+    assert classifier.queue_of(event("ff1e:a000::7")) == 5
+
+
+def test_fragments_of_an_event_go_where_the_first_goes(classifier: Classifier) -> None:
+    def fragments(address: str, number: int) -> list[bytes]:
+        parts = ((1, udp(PORT, bytes(200))), (0x41, bytes(64)), (0x80, bytes(9)))
+        return [
+            frame(ipv6_fragment(address, inner, offset_and_more=place, number=number))
+            for place, inner in parts
+        ]
+
+    classifier.port.set_classes(7)
+    classifier.table.set_prefix(THIS_PORT, Prefix("ff1e:8000::", 18), there=True)
+    assert [classifier.queue_of(each) for each in fragments("ff1e:8000::5", 1)] == [3, 3, 3]
+    assert [classifier.queue_of(each) for each in fragments("ff1e:c000::5", 2)] == [None] * 3
+    assert classifier.table.queue_counters(THIS_PORT)[MISMATCHED, 0] == 3
 
 
 def test_at_another_port_a_flow_has_its_class_and_is_not_dropped(classifier: Classifier) -> None:

@@ -26,7 +26,7 @@ RECEIVER_ON_CABLE = "10.9.0.3"
 
 _MACS = {"sender": "02:00:00:00:09:01", "radio": "02:00:00:00:09:02", "cable": "02:00:00:00:09:03"}
 
-_SO_RCVBUFFORCE = 33
+SO_RCVBUFFORCE = 33
 """More than the system's limit, so that no test loses packets at its receiver."""
 
 # An entry of the bridge's own table (NTF_MASTER) that is not learned and not the bridge itself (NUD_NOARP).
@@ -89,13 +89,13 @@ class Wires:
         made = in_namespace(self.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
         made.bind((address, 0))
         made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
+        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)
         return made
 
     def tap(self) -> socket.socket:
         """Gets a copy of each IPv4 packet at the receiver of `radio`, from its IP header on, in the order they come."""
         made = in_namespace(self.receiver, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0))
-        made.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 1 << 24)
+        made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)
         made.bind(("eth0", 0x0800))
         made.setblocking(False)
         return made

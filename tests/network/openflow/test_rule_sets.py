@@ -20,10 +20,11 @@ from tests.network.openflow.networks import (
 from tests.network.openflow.probes import all_probes
 from tests.network.openflow.table_model import TableModel
 
-from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules, topic_rules
+from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules, prefix_rules, topic_rules
 from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
 from triagemq.plan import FlowKey
+from triagemq.topic_codes import Prefix
 
 CLIENT = "10.0.0.2"
 
@@ -230,3 +231,42 @@ def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
 @pytest.mark.parametrize(("bps", "expected"), [(1, 1), (1000, 1), (1001, 2), (2e6, 2000)])
 def test_limits_are_rounded_up(bps: float, expected: int) -> None:
     assert RateLimit.of(bps, 1500).kilobits_per_second == expected
+
+
+WIDE, NARROW, OTHER = Prefix("ff1e:8000::", 18), Prefix("ff1e:a000::", 20), Prefix("ff1e:c000::", 20)
+EDGES = {name: PortId(switch, port) for name, switch, port in (("a", 1, 7), ("b", 1, 8), ("c", 2, 7))}
+
+
+def matches(rules: dict[int, dict[object, Rule]], switch: int) -> dict[int, tuple[int, ...]]:
+    return {rule.priority: rule.outputs for rule in kinds(rules, switch, Kind.PREFIX)}
+
+
+def test_a_longer_prefix_has_the_ports_of_all_that_cover_it_and_the_rest_goes_nowhere() -> None:
+    rules = prefix_rules(Routes(LINE), [(WIDE, "a"), (NARROW, "b"), (OTHER, "c"), (NARROW, "c")], EDGES)
+    assert matches(rules, 1) == {0: (), 18: (7,), 20: (7, 8)}
+    assert sorted(rule.outputs for rule in kinds(rules, 2, Kind.PREFIX)) == [(), (7,), (7,)]
+    # Also where nobody wants anything; and eight marks lead there.
+    assert matches(rules, 3) == {0: ()}
+    marked = kinds(rules, 3, Kind.CODED)
+    assert [rule.mark for rule in marked] == [MARKS[6], *MARKS[::-1]]
+    assert {rule.next_table for rule in marked} == {2}
+    assert {rule.queue for rule in marked} == {None}
+    assert prefix_rules(Routes(LINE), [], EDGES) == {}
+
+
+def test_a_switch_with_queues_of_its_own_chooses_them_by_the_address() -> None:
+    rules = prefix_rules(Routes(LINE), [(WIDE, "a")], EDGES, {EDGES["a"]})
+    assert [rule.queue for rule in kinds(rules, 1, Kind.CODED)] == [8, 8, 7, 6, 5, 4, 3, 2]
+    assert {rule.queue for rule in kinds(rules, 2, Kind.CODED)} == {None}
+
+
+def test_the_book_changes_prefixes_as_a_whole_and_all_rules_of_them_are_touched() -> None:
+    book = RuleBook([])
+    book.fit(LINE, EDGES)
+    without = {switch: dict(rules) for switch, rules in book.wanted.items()}
+    _, touched = book.change({}, frozenset({(WIDE, "a")}))
+    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 10, 2: 9, 3: 9}
+    book.fit(LINE, EDGES)
+    assert matches(book.wanted, 1) == {0: (), 18: (7,)}
+    book.change({}, frozenset())
+    assert book.wanted == without

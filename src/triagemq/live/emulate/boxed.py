@@ -18,6 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
@@ -33,6 +36,7 @@ from triagemq.live.emulate.copying import (
     with_idle_port,
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
+from triagemq.live.emulate.passing import passed_packets
 from triagemq.live.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
 from triagemq.live.processes import last_words
 from triagemq.live.promised import IDLE, tell_addresses
@@ -116,7 +120,8 @@ def require_machine(dataplane: str) -> None:
 
 
 class BoxedExchange(Rig):
-    """`samples` are the counters of the kernel's queues, every 200 ms; `lost` the events that links have lost so far.
+    """`samples` are the counters of the kernel's queues, every 200 ms; `lost` the events that links have lost so far;
+    `passed` the packets that have left ports, without those of which nobody could note it (`times_missed`).
 
     Processes in the box are not started again when they end, nor are clients: what is measured would mean nothing.
     """
@@ -129,6 +134,8 @@ class BoxedExchange(Rig):
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
+        self.passed: list[NDArray[np.void]] = []
+        self.times_missed = 0
         self.tenures: list[Tenure] = []
         self._leading = asyncio.Lock()
         self._away: set[str] = set()
@@ -266,6 +273,7 @@ class BoxedExchange(Rig):
         self.plane = LinuxDataPlane(
             {port.name: Interface(port.interface, namespace=port.namespace) for port in self.layout.ports},
             limits=self.options.dataplane != "openflow",
+            timed=True,
         )
         self._clean.callback(self.plane.close)
         self.plane.trust(
@@ -564,6 +572,8 @@ class BoxedExchange(Rig):
         """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
         if self.plane is not None:
             self.samples.append((time.time_ns(), self.plane.counters()))
+            self.passed.append(passed_packets(self.plane.queue_times(), self.scenario.ports.name))
+            self.times_missed = self.plane.times_missed
             self.lost += self.box.lost_events()
 
     async def _keep_sampling(self) -> None:
@@ -574,6 +584,7 @@ class BoxedExchange(Rig):
             if self._queue_control is not None:
                 at_ns, counters = self.samples[-1]
                 await self._queue_control.feed(counters.ports, at_ns)
+            # By the clock, so that every 200 ms have their sample, however long one takes.
             due = max(due + _SAMPLE_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
 

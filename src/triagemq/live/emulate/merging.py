@@ -4,12 +4,15 @@ Which copies they have lost links tell. Which packets the kernel dropped nobody 
 by policy and for lack of room it counts. The other copies that did not arrive are given a reason at random so that
 these totals are right; what nobody has counted was lost on a link, too: a fragment that was not the first of its event.
 So was what publishers sent and the gateway never saw, for everyone who wanted it.
+
+When a copy was queued and left is the kernel's word (passing.py); of one that was dropped only when it was sent.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Set
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
+from triagemq.live.emulate.passing import hops_of, whole_events, with_queue_times
 from triagemq.live.emulate.promises import PromisedRun
 from triagemq.live.figures import packets_of
 from triagemq.live.receipts import SENT, read_receipts
@@ -29,6 +33,8 @@ from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
 Present = Callable[[int], NDArray[np.bool_]]
 """Which of the scenario's subscriptions were there at a time."""
+
+_LEAST_APART_NS = 100_000_000
 
 _KEY = ["subscriber_id", "topic_id", "published_ns"]
 
@@ -48,23 +54,36 @@ def merge_trace(
     behind_gateway: bool,
     present: Present,
     promised: PromisedRun | None = None,
+    passed: NDArray[np.void] | None = None,
+    times_missed: int = 0,
+    addresses: Sequence[str] = (),
 ) -> None:
     """Write the whole Trace into a directory. `lost` are copies by subscriber and the time that the event carries.
-    `behind_gateway`: ports are in the kernel, and drops happen there. `promised` messages did not come by a gateway."""
+    `behind_gateway`: ports are in the kernel, and drops happen there. `promised` messages did not come by a gateway.
+    `passed` are the packets that left ports but those that were missed, `addresses` those of the subscribers."""
     found = runs(gateway_trace)
     traces = [Trace.open(path, allow_incomplete=True) for path in (*found.complete, *found.incomplete)]
     got = read_receipts(receipts)
+    events = None if passed is None else whole_events(passed)
+    missed = {"queue_times_missed": times_missed} if times_missed else {}
+    subscribers = {int(IPv4Address(address)): row for row, address in enumerate(addresses)}
     with TraceWriter(
         directory,
         scenario_text=scenario_text,
         plan_text=plan_text,
         producer="emulate",
         scenario_fingerprint=scenario.fingerprint,
+        with_hops=events is not None,
     ) as writer:
         for trace in traces:
             writer.publications(_columns(trace.table("publications")))
             sent_on = _but_promised(trace.table("deliveries"), promised)
-            writer.deliveries(_deliveries(sent_on, got, samples, lost, behind_gateway))
+            deliveries = _deliveries(sent_on, got, samples, lost, behind_gateway)
+            if events is not None:
+                hops = hops_of(deliveries, events, subscribers)
+                deliveries = with_queue_times(deliveries, hops, scenario.subscribers.port)
+                writer.hops(hops)
+            writer.deliveries(deliveries)
             for name in ("queue_samples", "decisions"):
                 table = trace.table(name)
                 if len(table):
@@ -76,10 +95,20 @@ def merge_trace(
         if promised is not None and promised.copies:
             _write_promised(writer, promised, scenario, traces, publications)
         number = PortNumbers(scenario.ports.name)
-        for sampled_ns, counters in samples:
-            if counters.ports:
-                writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
-        writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces))
+        for sampled_ns, counters in _apart(samples):
+            writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
+        writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces) | missed)
+
+
+def _apart(samples: Sequence[tuple[int, Counters]]) -> list[tuple[int, Counters]]:
+    """The samples for the Trace, which are of every 200 ms: who waits for queues to drain looks more often."""
+    found: list[tuple[int, Counters]] = []
+    for sample in samples:
+        if sample[1].ports and (
+            not found or sample is samples[-1] or sample[0] - found[-1][0] >= _LEAST_APART_NS
+        ):
+            found.append(sample)
+    return found
 
 
 def _but_promised(copies: pa.Table, promised: PromisedRun | None) -> pa.Table:

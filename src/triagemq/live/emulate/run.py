@@ -160,6 +160,9 @@ async def run_emulation(
         behind_gateway=options.dataplane != "embedded",
         present=_present(scenario, begun_ns, course),
         promised=promised,
+        passed=np.concatenate(rig.passed) if rig.passed else None,
+        times_missed=rig.times_missed,
+        addresses=[rig.layout.subscribers[name].ipv4 for name in scenario.subscribers.name],
     )
     measured = measure(
         where,

@@ -3,6 +3,7 @@
 layout       a scenario in: the hosts, bridges, links and managed ports that stand for it
 forwarding   which member of a bridge leads to which host
 interfaces   requests to the kernel that make and change them
+carried      which event a packet carries
 losing       links that lose packets at random
 vswitch      Open vSwitch run by hand, for the switches of a box
 box          the layout made real, changed during a run, and removed
@@ -10,6 +11,7 @@ changes      the conditions of a scenario, played during a run
 """
 
 from triagemq.network.emulated.box import Box, new_run, packets_lost_by_machine
+from triagemq.network.emulated.carried import carried_events
 from triagemq.network.emulated.changes import Actors, play
 from triagemq.network.emulated.layout import Bridge, End, Host, Layout, Link, ManagedPort, lay_out
 from triagemq.network.emulated.losing import LostEvent
@@ -34,6 +36,7 @@ __all__ = [
     "ManagedPort",
     "StartSwitches",
     "VirtualSwitches",
+    "carried_events",
     "lay_out",
     "new_run",
     "packets_lost_by_machine",

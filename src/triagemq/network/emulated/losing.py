@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import struct
 from contextlib import closing
+from ipaddress import IPv4Address
 from typing import NamedTuple
 
-from triagemq.mqttsn.timestamps import published_ns_of
+import numpy as np
+
+from triagemq.network.emulated.carried import carried_events
 from triagemq.network.emulated.layout import End
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.bpf import ArrayMap, QueueMap, load_program
@@ -29,9 +31,6 @@ _SKB_LENGTH = 0
 _PASS, _DROP = 0, 2
 _SHARE = struct.Struct("=Q")
 _KEPT_BYTES, _MOST_KEPT = 64, 1 << 14
-# Ethernet and IPv4 without options before UDP; in MQTT-SN a payload follows seven octets, or nine in a long message.
-_IPV4, _UDP = b"\x08\x00", 17
-_MESSAGE_BEGINS, _LONG = 14 + 20 + 8, 1
 
 
 class LostEvent(NamedTuple):
@@ -71,8 +70,13 @@ class Losses:
 
         Of an event in fragments only the first tells which it was.
         """
-        frames = [] if self._lost is None else self._lost.take()
-        return [event for frame in frames if (event := _event_in(frame)) is not None]
+        frames = b"" if self._lost is None else b"".join(self._lost.take())
+        events = carried_events(np.frombuffer(frames, np.uint8).reshape(-1, _KEPT_BYTES))
+        return [
+            LostEvent(str(IPv4Address(address)), published_ns)
+            for address, published_ns in events[["address", "published_ns"]].tolist()
+            if published_ns >= 0
+        ]
 
     def close(self) -> None:
         """Forget the shares; the kernel forgets them with the interfaces."""
@@ -81,23 +85,6 @@ class Losses:
         if self._lost is not None:
             self._lost.close()
             self._lost = None
-
-
-def _event_in(frame: bytes) -> LostEvent | None:
-    """The event of which a packet is the beginning, if it carries its time.
-
-    >>> from triagemq.mqttsn import TopicIdType, encode_publish
-    >>> from triagemq.mqttsn.timestamps import stamp_payload
-    >>> message = encode_publish(TopicIdType.NORMAL, 7, stamp_payload(b"fire", 1_700))
-    >>> headers = bytes(12) + _IPV4 + bytes([0x45, *bytes(8), _UDP, *bytes(6), 10, 0, 0, 9]) + bytes(8)
-    >>> _event_in(headers + message)
-    LostEvent(address='10.0.0.9', published_ns=1700)
-    """
-    if frame[12:14] != _IPV4 or frame[14] != 0x45 or frame[23] != _UDP:
-        return None
-    payload = _MESSAGE_BEGINS + (9 if frame[_MESSAGE_BEGINS] == _LONG else 7)
-    published_ns = published_ns_of(frame[payload:])
-    return None if published_ns is None else LostEvent(socket.inet_ntoa(frame[30:34]), published_ns)
 
 
 def _attach(end: End, lost: QueueMap) -> ArrayMap:

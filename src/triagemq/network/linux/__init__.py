@@ -6,6 +6,7 @@ queues        HTB and FIFO queues, told to the kernel
 flow_table    the flows that classifiers know, changed all at once; whom they believe, how much control may take
 classifier    the eBPF program of a port, from `headers` (how it reads a packet) on; `records` is what both sides share
 accounting    what became of each flow's packets
+queue_times   how long each packet waited, where ports are timed
 assembler, bpf          eBPF programs and maps, without compiler or library
 netlink, namespaces     how the kernel is talked to, and where
 capabilities  what of all this the machine lets this user do

@@ -15,6 +15,9 @@ import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triagemq.errors import NetworkError
 from triagemq.network.linux.namespaces import system_call_error
 
@@ -22,9 +25,10 @@ from triagemq.network.linux.namespaces import system_call_error
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
 _LOOK_UP_AND_DELETE, _UPDATE_BATCH = 21, 26
-_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _FIRST_IN_FIRST_OUT = 1, 2, 9, 22
+_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _LONGEST_PREFIX, _FIRST_IN_FIRST_OUT, _RING = 1, 2, 9, 11, 22, 27
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
-_CLASSIFIER = 3
+SOCKET_FILTER, CLASSIFIER = 1, 3
+"""Kinds of programs: what a socket gets to see, and what becomes of a packet that leaves or arrives."""
 _LOG_BYTES = 1 << 20
 _NO_BATCHES = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # The last is the kernel's own ENOTSUPP.
 
@@ -94,8 +98,10 @@ class HashMap(_Map):
     Values are never changed in place: a program sees an old value or a new one, never half of each.
     """
 
+    kind = _HASH
+
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
-        super().__init__(_HASH, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
+        super().__init__(self.kind, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
         self._batches = True
 
     def update(self, items: Sequence[tuple[bytes, bytes]]) -> None:
@@ -140,6 +146,12 @@ class HashMap(_Map):
         return True
 
 
+class PrefixMap(HashMap):
+    """Keys that begin with how many of their bits count: a program that looks one up gets the longest that fits."""
+
+    kind = _LONGEST_PREFIX
+
+
 class RecentMap(_Map):
     """Keys and values that programs put in themselves; when it is full, those go that nobody has used for longest."""
 
@@ -167,6 +179,42 @@ class QueueMap(_Map):
         return found
 
 
+class RingMap(_Map):
+    """Records of one size that programs put in themselves, read as they lie in the kernel's memory.
+
+    What comes while it is full is lost. `record_bytes` is a multiple of eight, `total_bytes` a power of two.
+    """
+
+    _HEAD_BYTES, _UNFINISHED = 8, np.uint32(1 << 31)
+
+    def __init__(self, record_bytes: int, total_bytes: int) -> None:
+        super().__init__(_RING, 0, 0, total_bytes, 0)
+        self._record = record_bytes + self._HEAD_BYTES
+        page = mmap.PAGESIZE
+        self._taken = mmap.mmap(self.file, page)
+        # The place that programs have reached, then all records twice, so that none is cut at the end.
+        self._put = mmap.mmap(self.file, page + 2 * total_bytes, prot=mmap.PROT_READ, offset=page)
+
+    def take(self) -> NDArray[np.uint8]:
+        """Take out all that is finished: a row of octets for each record."""
+        (begin,), (end,) = struct.unpack_from("=Q", self._taken), struct.unpack_from("=Q", self._put)
+        count = (end - begin) // self._record
+        place = mmap.PAGESIZE + begin % self.entries
+        rows = np.frombuffer(self._put, np.uint8, count * self._record, place).reshape(count, self._record)
+        heads = np.ascontiguousarray(rows[:, : self._HEAD_BYTES]).view(np.uint32)[:, 0]
+        unfinished = np.flatnonzero(heads & self._UNFINISHED)
+        count = int(unfinished[0]) if len(unfinished) else count
+        found = rows[:count, self._HEAD_BYTES :].copy()
+        del rows
+        struct.pack_into("=Q", self._taken, 0, begin + count * self._record)
+        return found
+
+    def close(self) -> None:
+        self._taken.close()
+        self._put.close()
+        super().close()
+
+
 class ArrayMap(_Map):
     """Values by number, zero at first; `memory` is the kernel's own, so that reading costs nothing."""
 
@@ -183,8 +231,8 @@ class ArrayMap(_Map):
         super().close()
 
 
-def load_program(program: bytes, licence: str = "Apache-2.0") -> int:
-    """The file descriptor of a checked traffic classifier; the error quotes the end of the verifier's log."""
+def load_program(program: bytes, licence: str = "Apache-2.0", kind: int = CLASSIFIER) -> int:
+    """The file descriptor of a checked program; the error quotes the end of the verifier's log."""
     code = ctypes.create_string_buffer(program, len(program))
     words = ctypes.create_string_buffer(licence.encode())
     log = ctypes.create_string_buffer(_LOG_BYTES)
@@ -192,7 +240,7 @@ def load_program(program: bytes, licence: str = "Apache-2.0") -> int:
     def arguments(log_level: int) -> bytes:
         return struct.pack(
             "=IIQQIIQII16s",
-            _CLASSIFIER,
+            kind,
             len(program) // 8,
             ctypes.addressof(code),
             ctypes.addressof(words),

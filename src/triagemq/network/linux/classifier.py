@@ -12,6 +12,9 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   encrypted, or by itself where a switch has marked it anew.
 * What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like
   and whoever sends it: it goes to the queue of its class here, and is never control.
+* What goes to the address of a topic's code (topic_codes) and has no flow of its own is an event for whoever asked for
+  a part of the tree of topics. If a prefix at this port fits, it goes to the queue that its address says, else it is
+  discarded and counted. That is so as soon as there is any prefix at all.
 * Before all this a flow's limiter, if it has one, cuts what exceeds its terms; control is none of its business.
 * A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not dropped here.
 * Everything else goes to the queue for unmanaged packets, which is served last: also what strangers mark CS6, and what
@@ -34,6 +37,7 @@ from triagemq.network.linux.headers import (
     Stack,
     find_listener,
     look_up,
+    network_order,
     read_ethernet,
     read_ipv4,
     read_ipv6,
@@ -43,10 +47,15 @@ from triagemq.network.linux.headers import (
 from triagemq.network.linux.records import (
     BEYOND_BOUND,
     BOUNDS,
+    CLASSES,
     CONTROL,
+    DISCARDED,
     DROPPED,
     LIMITED,
+    MISMATCHED,
     PASSED,
+    PORT_BITS,
+    QUEUE_COUNTER,
     QUEUE_MINOR,
     STRANGERS,
     UNMANAGED,
@@ -56,9 +65,14 @@ from triagemq.network.linux.records import (
     ClassifierMaps,
 )
 from triagemq.plan import LIMITER_PACKETS
+from triagemq.topic_codes.address import CODES, QUEUE_BITS
 
 _UPDATE, _TIME, _RANDOM = 2, 5, 7
 _SKB_LENGTH, _SKB_CLASS = 0, 72
+SKB_PRIORITY, SKB_INDEX = 32, 44
+"""Where a packet carries when and into which queue it was put, if its port is timed (queue_times.py)."""
+STAMP_SHIFT = 6
+"""That time is in steps of 64 ns, so that its 32 bits last for 274 s."""
 _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
 _BEFORE, _AFTER = 8, 32
@@ -67,12 +81,16 @@ _PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER = 0, 4, 8, 16, 20
 _MOST, _WINDOW, _JITTER, _PASSED_BYTES, _PASSED_PACKETS = range(0, 40, 8)
 _RING = WINDOW_SETTINGS.size + WINDOW_STATE.size
 _AGAIN, _UP_TO = _RING, _RING + 8
+# Where beside the generation it says whether there are prefixes.
+_ARE_PREFIXES = 8
 # The parts of a COUNTER.
 _CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
 
 
-def classifier_program(maps: ClassifierMaps) -> bytes:
+def classifier_program(maps: ClassifierMaps, *, timed: bool = False) -> bytes:
     """The program for all ports: where it is attached says which one a packet leaves by (`attach_classifier`).
+
+    Where ports are `timed`, packets carry along when they were queued.
 
     Register 6 holds the packet, 7 the place reached in it and later the policy, 8 its marks, 9 the queue.
     """
@@ -93,9 +111,10 @@ def classifier_program(maps: ClassifierMaps) -> bytes:
     _find_policy(a, maps)
     _follow_policy(a, maps)
     _follow_first_fragment(a, maps)
+    _match_prefix(a, maps)
     _of_no_flow(a, maps)
     _bound(a, maps)
-    _enqueue(a, maps)
+    _enqueue(a, maps, timed)
     return a.program()
 
 
@@ -301,6 +320,7 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
     a.load(4, 1, 0, 4)
     a.jump_if(1, "!=", 0, "of a flow")
     a.jump_if(9, "==", CONTROL, "control")
+    a.jump_if(9, "==", DISCARDED, "discarded")
     a.jump("enqueue")
     a.label("of a flow")
     a.load(4, 2, 0, 8)
@@ -320,9 +340,55 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
     a.jump("limit")
 
 
+def _match_prefix(a: Assembler, maps: ClassifierMaps) -> None:
+    """Events of topics go to the queue that the last bits of their address say, if a prefix at this port fits."""
+    a.label("of no flow")
+    a.load(2, 1, 10, Stack.KEY)
+    a.jump_if(1, "!=", network_order(CODES), "without a code")
+    a.load_value(1, maps.generation)
+    a.load(4, 1, 1, _ARE_PREFIXES)
+    a.jump_if(1, "==", 0, "without a code")
+    a.store_number(4, 10, Stack.PREFIX, PORT_BITS + 128)
+    a.load(4, 1, 10, Stack.PORT)
+    a.store(4, 10, Stack.PREFIX + 4, 1)
+    for half in (0, 8):
+        a.load(8, 1, 10, Stack.KEY + half)
+        a.store(8, 10, Stack.PREFIX + 8 + half, 1)
+    look_up(a, maps.prefixes, Stack.PREFIX)
+    a.jump_if(0, "==", 0, "mismatch")
+    a.set(1, 1)
+    a.count(0, 0, 1)
+    a.load(4, 1, 6, _SKB_LENGTH)
+    a.count(0, 8, 1)
+    look_up(a, maps.queues, Stack.PORT)
+    a.jump_if(0, "==", 0, "unmanaged")
+    # Queue 7 is that of class 0, which comes after control; what has no class of its own is in the last.
+    a.load(1, 1, 10, Stack.KEY + 15)
+    a.compute(1, "&", (1 << QUEUE_BITS) - 1)
+    a.set(9, 1 << QUEUE_BITS)
+    a.compute_by(9, "-", 1)
+    a.load(4, 1, 0, CLASSES)
+    a.jump_if_by(9, "<=", 1, "enqueue")
+    a.copy(9, 1)
+    a.jump("enqueue")
+    a.label("mismatch")
+    a.store_number(4, 10, Stack.VERDICT, DISCARDED)
+    _remember(a, maps, "discarded")
+    a.label("discarded")
+    look_up(a, maps.queues, Stack.PORT)
+    a.jump_if(0, "==", 0, "gone")
+    a.set(1, 1)
+    a.count(0, MISMATCHED * QUEUE_COUNTER.size, 1)
+    a.load(4, 1, 6, _SKB_LENGTH)
+    a.count(0, MISMATCHED * QUEUE_COUNTER.size + 8, 1)
+    a.label("gone")
+    a.set(0, _DROP)
+    a.exit()
+
+
 def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:
     """UDP to nobody's key, in register 9 whether it claims to be control, and all that was not understood."""
-    a.label("of no flow")
+    a.label("without a code")
     a.jump_if(9, "==", 0, "unmanaged")
     find_listener(a, maps, Stack.SOURCE, "of no flow from listener")
     a.jump_if(0, "!=", 0, "own control")
@@ -371,7 +437,7 @@ def _bound(a: Assembler, maps: ClassifierMaps) -> None:
     a.set(9, BEYOND_BOUND)
 
 
-def _enqueue(a: Assembler, maps: ClassifierMaps) -> None:
+def _enqueue(a: Assembler, maps: ClassifierMaps, timed: bool) -> None:
     """Count the packet in the record of its kind, and name the class of its queue."""
     a.label("enqueue")
     a.compute(9, "&", 0x0F)
@@ -398,5 +464,10 @@ def _enqueue(a: Assembler, maps: ClassifierMaps) -> None:
     a.label("remembered")
     a.compute(9, "+", QUEUE_MINOR)
     a.store(4, 6, _SKB_CLASS, 9)
+    if timed:
+        a.store(4, 6, SKB_INDEX, 9)
+        a.call(_TIME)
+        a.compute(0, ">>", STAMP_SHIFT)
+        a.store(4, 6, SKB_PRIORITY, 0)
     a.set(0, _PASS)
     a.exit()

@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.bpf import ArrayMap, HashMap, RecentMap, load_program
+from triagemq.network.linux.bpf import ArrayMap, HashMap, PrefixMap, RecentMap, load_program
 from triagemq.network.linux.classifier import classifier_program
 from triagemq.network.linux.netlink import KernelLink, Netlink
 from triagemq.network.linux.queues import attach_classifier
 from triagemq.network.linux.records import (
     BOUND,
     BOUNDS,
+    CLASSES,
     COUNTER,
     FLOW_KEY,
     FLOW_POLICY,
@@ -38,12 +39,16 @@ from triagemq.network.linux.records import (
     FRAGMENT_VERDICT,
     IPV4_MAPPED,
     LISTENER_KEY,
+    PORT_BITS,
+    PREFIX_COUNTER,
+    PREFIX_KEY,
     QUEUE_RECORD,
     WINDOW_RECORD,
     WINDOW_SETTINGS,
     ClassifierMaps,
 )
 from triagemq.plan import FlowKey, SetLimiter
+from triagemq.topic_codes.address import Prefix
 
 OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
 _BURST_SECONDS = 1.0
@@ -51,11 +56,12 @@ _LEAST_BURST_BYTES = 4 * 1514
 # The classifier multiplies in 64 bits; no port is so slow.
 _LEAST_BYTES_PER_SECOND = 100.0
 
-_NOW = struct.Struct("=II")
-"""The generation, and whether it is known where the exchange listens."""
+_NOW = struct.Struct("=IIIxxxx")
+"""The generation, whether it is known where the exchange listens, and whether there are prefixes."""
 _TRUSTED = struct.pack("=Q", 1)
 _PROTOCOLS = {"udp": 17, "tcp": 6}
 _MOST_LISTENERS = 64
+_MOST_PREFIXES = 65_536
 _MOST_FRAGMENTED = 16_384
 """Datagrams whose fragments may be on their way at one time."""
 
@@ -161,6 +167,10 @@ def packed_key(key: FlowKey, port: int = 0) -> bytes:
     return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), port)
 
 
+def _packed_prefix(port: int, prefix: Prefix) -> bytes:
+    return PREFIX_KEY.pack(PORT_BITS + prefix.length, port, prefix.octets)
+
+
 def _packed_listener(listener: TrustedAddress) -> bytes:
     protocol, address, port = listener
     octets = bytes(16) if address in ("0.0.0.0", "::") else _octets(address)
@@ -188,6 +198,11 @@ class PortClassifier:
             begin = self._record + place + 8
             self._queues.memory[begin : begin + len(settings)] = settings
 
+    def set_classes(self, classes: int) -> None:
+        """How many priority classes the port has, for events whose address says another."""
+        begin = self._record + CLASSES
+        self._queues.memory[begin : begin + 4] = struct.pack("=I", classes)
+
     def attach(self, netlink: Netlink, link: KernelLink) -> None:
         """Begin to choose queues for the packets that leave by an interface."""
         attach_classifier(netlink, link.index, self.program, self._port)
@@ -197,7 +212,15 @@ class FlowTable:
     """The maps of the classifier, and the program, which is loaded for the first port. `stage`, then `switch`, then
     `settle` or `take_back`."""
 
-    def __init__(self, most_flows: int, most_counters: int, most_ports: int, most_limiters: int = 1) -> None:
+    def __init__(
+        self,
+        most_flows: int,
+        most_counters: int,
+        most_ports: int,
+        most_limiters: int = 1,
+        *,
+        timed: bool = False,
+    ) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
         self._flows = HashMap(FLOW_KEY.size, FLOW_POLICY.size, most_flows)
         self._counters = ArrayMap(COUNTER.size, most_counters)
@@ -205,10 +228,13 @@ class FlowTable:
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
+        self._prefixes = PrefixMap(PREFIX_KEY.size, PREFIX_COUNTER.size, _MOST_PREFIXES)
         self._program: int | None = None
+        self._timed = timed
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
+        self._prefix_count = 0
         self._staged: Sequence[PolicyChange] = ()
 
     @property
@@ -221,12 +247,13 @@ class FlowTable:
             listeners=self._listeners.file,
             fragments=self._fragments.file,
             limiters=self._limiters.file,
+            prefixes=self._prefixes.file,
         )
 
     def open_port(self, number: int) -> PortClassifier:
         """A classifier for the port that flows know by this number; its counters are zero."""
         if self._program is None:
-            self._program = load_program(classifier_program(self.maps))
+            self._program = load_program(classifier_program(self.maps, timed=self._timed))
         self._queues.set(number, bytes(QUEUE_RECORD))
         return PortClassifier(self._program, self._queues, number)
 
@@ -276,6 +303,26 @@ class FlowTable:
             .copy()
         )
 
+    def set_prefix(self, port: int, prefix: Prefix, *, there: bool) -> None:
+        """Let events with a prefix leave by a port, or no longer; what they count begins with 0."""
+        key = _packed_prefix(port, prefix)
+        if there:
+            try:
+                self._prefixes.update([(key, bytes(PREFIX_COUNTER.size))])
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                raise PlanError(f"this data plane has room for {_MOST_PREFIXES} prefixes of topics") from None
+        else:
+            self._prefixes.delete([key])
+        self._prefix_count += 1 if there else -1
+        self._hold()
+
+    def prefix_packets(self, port: int, prefix: Prefix) -> int:
+        """The events that matched a prefix at a port, and no longer one."""
+        counted = self._prefixes.get(_packed_prefix(port, prefix))
+        return 0 if counted is None else int(PREFIX_COUNTER.unpack(counted)[0])
+
     def open_window(self, number: int, settings: bytes) -> None:
         """A limiter (from 1 on) that nobody uses gets its settings; nothing has passed it."""
         self._limiters.set(number, settings.ljust(WINDOW_RECORD, b"\0"))
@@ -305,11 +352,12 @@ class FlowTable:
             self._listeners,
             self._fragments,
             self._limiters,
+            self._prefixes,
         ):
             each.close()
 
     def _hold(self) -> None:
-        self._generation.set(0, _NOW.pack(self._now, bool(self._trusted)))
+        self._generation.set(0, _NOW.pack(self._now, bool(self._trusted), self._prefix_count > 0))
 
     def _write(self, changes: Sequence[PolicyChange]) -> None:
         next_generation, pack = self._now + 1, FLOW_POLICY.pack

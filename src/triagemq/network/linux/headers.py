@@ -39,6 +39,8 @@ class Stack:
     """The source, as a listener's key."""
     ANY = -112
     """A listener's key for all addresses."""
+    PREFIX = ANY
+    """The destination, as the key of a prefix: such packets are asked for no listener."""
     FRAGMENT = -152
     IS_FIRST = -160
     """Not 0 if more fragments follow this first one."""
@@ -68,7 +70,8 @@ def look_up(a: Assembler, table: int, key: int) -> None:
     a.call(_LOOKUP)
 
 
-def _network_order(number: int) -> int:
+def network_order(number: int) -> int:
+    """Two octets of a packet, as a program reads them."""
     return struct.unpack("=H", struct.pack("!H", number))[0]  # type: ignore[no-any-return]
 
 
@@ -77,15 +80,15 @@ def read_ethernet(a: Assembler) -> None:
     _read(a, 14, "unmanaged")
     a.load(2, 9, 10, Stack.READ + 12)
     a.set(7, 14)
-    a.jump_if(9, "==", _network_order(0x8100), "tagged")
-    a.jump_if(9, "!=", _network_order(0x88A8), "untagged")
+    a.jump_if(9, "==", network_order(0x8100), "tagged")
+    a.jump_if(9, "!=", network_order(0x88A8), "untagged")
     a.label("tagged")
     _read(a, 4, "unmanaged")
     a.load(2, 9, 10, Stack.READ + 2)
     a.set(7, 18)
     a.label("untagged")
-    a.jump_if(9, "==", _network_order(0x0800), "ipv4")
-    a.jump_if(9, "==", _network_order(0x86DD), "ipv6")
+    a.jump_if(9, "==", network_order(0x0800), "ipv4")
+    a.jump_if(9, "==", network_order(0x86DD), "ipv6")
     a.jump("network control")
 
 
@@ -118,9 +121,9 @@ def read_ipv4(a: Assembler) -> None:
     a.store(4, 10, Stack.FRAGMENT + 32, 1)
     a.load(2, 1, 10, Stack.READ + 6)
     a.copy(2, 1)
-    a.compute(1, "&", _network_order(0x1FFF))
+    a.compute(1, "&", network_order(0x1FFF))
     a.jump_if(1, "!=", 0, "later fragment")
-    a.compute(2, "&", _network_order(0x2000))
+    a.compute(2, "&", network_order(0x2000))
     a.store(8, 10, Stack.IS_FIRST, 2)
     a.jump("transport")
 
@@ -152,9 +155,9 @@ def read_ipv6(a: Assembler) -> None:
     a.store(4, 10, Stack.FRAGMENT + 32, 1)
     a.load(2, 1, 10, Stack.READ + 2)
     a.copy(2, 1)
-    a.compute(1, "&", _network_order(0xFFF8))
+    a.compute(1, "&", network_order(0xFFF8))
     a.jump_if(1, "!=", 0, "later fragment")
-    a.compute(2, "&", _network_order(0x0001))
+    a.compute(2, "&", network_order(0x0001))
     a.store(8, 10, Stack.IS_FIRST, 2)
     a.label("ipv6 whole")
     a.jump_if(9, "!=", _ICMPV6, "transport")

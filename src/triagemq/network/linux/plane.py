@@ -26,6 +26,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
+  So it is with prefixes of topics' codes, which change one by one, each in an instant.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from triagemq.network.linux.flow_table import (
 )
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
+from triagemq.network.linux.queue_times import QueueTimes
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.linux.windows import LimiterWindows
@@ -80,7 +82,8 @@ class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
     Needs root. `journal_directory` is where what was there before is written down (see journal.py). Where switches
-    before these ports have the limiters, it `limits` nothing.
+    before these ports have the limiters, it `limits` nothing. If it is `timed`, `queue_times` says how long packets
+    waited.
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -93,13 +96,15 @@ class LinuxDataPlane:
         most_flows: int = 65_536,
         most_limiters: int = 4096,
         limits: bool = True,
+        timed: bool = False,
     ) -> None:
         self._interfaces = interfaces
         self._journal = Journal(
             default_journal_directory() if journal_directory is None else journal_directory
         )
         self._state = PlanState(self.priority_classes, replicated=True)
-        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters)
+        self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters, timed=timed)
+        self._times = QueueTimes() if timed else None
         self._windows = LimiterWindows(self._table, most_limiters)
         self._limits = limits
         self._ledger = Ledger(self._table, 2 * most_flows)
@@ -127,6 +132,7 @@ class LinuxDataPlane:
         undo: list[Callable[[], None]] = []
         try:
             made = self._set_ports(change, undo)
+            self._set_prefixes(change, made, undo)
             moves = self._change_flows(change, made, undo)
             for port in made.values():
                 port.attach()
@@ -172,10 +178,27 @@ class LinuxDataPlane:
             flows=self._flow_counters(),
             unmanaged=UnmanagedCounters(*unmanaged),
             gone=tuple(self._ledger.gone),
+            prefixes={
+                (prefix, name): self._table.prefix_packets(self._ports[name].number, prefix)
+                for prefix, name in self._state.prefixes
+            },
         )
         self._ledger.gone.clear()
         self._put_back_drained()
         return found
+
+    def queue_times(self) -> dict[str, NDArray[np.void]]:
+        """By port, the packets that have left its classes since this was asked last: rows of QUEUE_TIME.
+
+        To be asked several times a second: what the kernel has no room for in between is counted (`times_missed`).
+        """
+        self._require_open()
+        return {} if self._times is None else self._times.take()
+
+    @property
+    def times_missed(self) -> int:
+        """Packets of which nobody knows how long they waited, though they were to be timed."""
+        return 0 if self._times is None else self._times.missed
 
     def _flow_counters(self) -> dict[FlowKey, FlowCounters]:
         found: dict[FlowKey, FlowCounters] = {}
@@ -201,6 +224,8 @@ class LinuxDataPlane:
                 errors.append(error)
         for netlink in self._sockets.values():
             netlink.close()
+        if self._times is not None:
+            self._times.close()
         self._table.close()
         if errors:
             raise errors[0]
@@ -240,10 +265,23 @@ class LinuxDataPlane:
             raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
         try:
             classifier = self._table.open_port(number)
-            return LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+            port = LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+            if self._times is not None:
+                self._times.watch(number, settings.port, interface.name, interface.namespace)
+            return port
         except BaseException:
             self._free_numbers.append(number)
             raise
+
+    def _set_prefixes(
+        self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
+    ) -> None:
+        for key, there in change.prefixes.items():
+            if there != (key in self._state.prefixes):
+                prefix, name = key
+                number = (made | self._ports)[name].number
+                self._table.set_prefix(number, prefix, there=there)
+                undo.append(partial(self._table.set_prefix, number, prefix, there=not there))
 
     def _change_flows(
         self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
@@ -323,5 +361,7 @@ class LinuxDataPlane:
         add_unmanaged(self._unmanaged_before, self._table.queue_counters(port.number))
         with suppress(NetworkError):
             port.put_back(at_once=at_once)
+        if self._times is not None:
+            self._times.forget(port.number)
         self._ledger.forget_port(port.number)
         self._free_numbers.append(port.number)

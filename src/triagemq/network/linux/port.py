@@ -34,6 +34,7 @@ from triagemq.network.linux.queues import (
 from triagemq.network.linux.records import (
     BEYOND_BOUND,
     CONTROL,
+    MISMATCHED,
     QUEUES,
     STRANGERS,
     UNMANAGED,
@@ -81,6 +82,7 @@ class LinuxPort:
         self._missing, self._lost = [0] * QUEUES, [0] * QUEUES
         self._take(settings)
         classifier.set_bandwidth(settings.bandwidth_bps)
+        classifier.set_classes(settings.classes)
 
     def configure(self, settings: SetPort) -> None:
         """Change the port in place: what is queued stays queued."""
@@ -92,6 +94,8 @@ class LinuxPort:
             self._serve(settings)
         if settings.buffer_packets != before.buffer_packets:
             set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
+        if settings.classes != before.classes:
+            self._classifier.set_classes(settings.classes)
         self.settings = settings
         # Classes that a new plan no longer has may still hold packets, and have counted.
         self.reported_classes = max(self.reported_classes, settings.classes)
@@ -141,6 +145,7 @@ class LinuxPort:
             queues[CONTROL],
             beyond_bound=int(put_in[BEYOND_BOUND, 0]),
             strange_marks=int(put_in[STRANGERS, 0]),
+            discarded=int(put_in[MISMATCHED, 0]),
         )
 
     def is_empty(self) -> bool:

@@ -52,8 +52,8 @@ FRAGMENT_KEY = struct.Struct("=16s16sII")
 """Source, destination, identification, number of the port."""
 
 FRAGMENT_VERDICT = struct.Struct("=IIIxxxx")
-"""What became of a first fragment: its queue, DROPPED or LIMITED; its flow's counter plus one, or 0; its limiter."""
-DROPPED, LIMITED = 15, 14
+"""What became of a first fragment: its queue, or one of those below; its flow's counter plus one, or 0; its limiter."""
+DROPPED, LIMITED, DISCARDED = 15, 14, 13
 
 QUEUE_COUNTER = struct.Struct("=QQ")
 """Of a queue of a port: packets and bytes put into it; and of three kinds of packets that are among those of a queue.
@@ -68,8 +68,21 @@ BOUND = struct.Struct("=QQQxxxxxxxx")
 BOUNDS = (12 * QUEUE_COUNTER.size, 14 * QUEUE_COUNTER.size)
 """Where in a port's record the bound of the exchange's own control packets is, and that of the network's."""
 
-QUEUE_RECORD = 16 * QUEUE_COUNTER.size
+MISMATCHED = 16
+"""Where events are counted whose codes match no prefix at the port: packets and bytes."""
+
+CLASSES = 17 * QUEUE_COUNTER.size
+"""Where in a port's record the number of its classes is, which addresses of events do not know."""
+
+QUEUE_RECORD = 32 * QUEUE_COUNTER.size
 """Bytes for the counters and bounds of one port; a power of two suits the verifier."""
+
+PREFIX_KEY = struct.Struct("=II16s")
+"""Bits that count, then the number of a port and an address: the longest that fits is found."""
+PORT_BITS = 32
+
+PREFIX_COUNTER = QUEUE_COUNTER
+"""Of a prefix at a port: packets and bytes of events that matched it, and no longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +96,4 @@ class ClassifierMaps:
     listeners: int
     fragments: int
     limiters: int
+    prefixes: int

@@ -16,17 +16,17 @@ from triagemq.network.openflow import frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
 from triagemq.network.openflow.discovery import Discovery
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, FlowRules, RuleBook
-from triagemq.network.openflow.rules import Kind, Rule, RuleKey, switch_name
+from triagemq.network.openflow.rules import FLOW_KINDS, Rule, RuleKey, switch_name
 from triagemq.network.openflow.searching import Search
 from triagemq.network.openflow.server import Meeting, Place
 from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId, Topology
 from triagemq.network.openflow.updates import Cookies, Put, steps
+from triagemq.network.state import PrefixKey
 from triagemq.plan import FlowKey
 
 _LAST_REAL_PORT = 0xFFFFFF00
-_FLOW_KINDS = (Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,18 +115,22 @@ class Controller:
                 else "the switches are connected, but their links could not be found out in time"
             ) from None
 
-    async def set_flows(self, flows: Mapping[FlowKey, FlowRules]) -> None:
+    async def set_flows(
+        self, flows: Mapping[FlowKey, FlowRules], prefixes: frozenset[PrefixKey] | None = None
+    ) -> None:
         """Put the rules of flows (None: of one that goes) on all connected switches; others get them when they come.
+        So with all prefixes, if there are to be others than before.
 
         On a SwitchError everything is as it was before.
         """
         async with self._lock:
-            undoing, touched = self._book.change(flows)
+            before = self._book.prefixes
+            undoing, touched = self._book.change(flows, prefixes)
             first, self._flows_known = not self._flows_known, True
             try:
                 await self._bring(None if first else touched)
             except SwitchError:
-                self._book.change(undoing)
+                self._book.change(undoing, before)
                 try:
                     await self._bring(None)
                 except SwitchError as error:
@@ -330,7 +334,7 @@ class Controller:
             before[switch] = {
                 key: have[key].rule
                 for key in keys
-                if key in have and (self._flows_known or have[key].rule.kind not in _FLOW_KINDS)
+                if key in have and (self._flows_known or have[key].rule.kind not in FLOW_KINDS)
             }
             after[switch] = {key: want[key] for key in keys if key in want}
         todo = steps(before, after)

@@ -19,6 +19,7 @@ from triagemq.network.openflow.encoding import (
     GO_TO_TABLE,
     HEADER,
     LIMIT_FLAGS,
+    MASKED,
     MATCH_OF_FIELDS,
     OUTPUT,
     SET_FIELD,
@@ -26,6 +27,7 @@ from triagemq.network.openflow.encoding import (
     USE_METER,
     VERSION,
     VERSION_BITMAP,
+    WITH_MASK,
 )
 from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching, outputs_of
 
@@ -115,10 +117,10 @@ def _read_match(octets: bytes, begin: int) -> tuple[dict[str, int | str], bool, 
         kind, number, size = struct.unpack_from("!HBB", octets, at)
         value = octets[at + 4 : at + 4 + size]
         name = _FIELD_NAMES.get(number >> 1, "") if kind == BASIC else ""
-        has_mask = bool(number & 1)
+        has_mask = bool(number & WITH_MASK)
         if name and size != FIELDS[name][1] << has_mask:
             raise ValueError("a field of a match has an impossible length")
-        strange |= has_mask or not name
+        strange |= (has_mask and name not in MASKED) or not name
         name = name or f"field {kind:#x}.{number >> 1}"
         half = size >> has_mask
         fields[name] = _field_value(name, value[:half])
@@ -200,11 +202,15 @@ def _flow_entry(octets: bytes) -> FlowEntry:
                     strange = True
         else:
             strange = True
-    # Ours mark and queue all copies that leave, or none, and nothing after the last.
-    strange |= (bool(sent) and (mark, queue) != sent[-1][1:]) or (not sent and (mark, queue) != (None, None))
+    # Ours mark and queue all copies that leave, or none, and nothing after the last; or what goes on to another table.
+    strange |= (bool(sent) and (mark, queue) != sent[-1][1:]) or (
+        not sent and next_table is None and (mark, queue) != (None, None)
+    )
     copies = [Copy(port, own_mark, own_queue) for port, own_mark, own_queue in sent if own_mark is not None]
     actions: dict[str, Any] = {"outputs": tuple(port for port, _, _ in sent), "queue": queue}
-    if copies:
+    if not sent:
+        actions["mark"] = mark
+    elif copies:
         strange |= len(copies) != len(sent)
         actions = outputs_of(copies)
     rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, strange=strange)

@@ -79,11 +79,17 @@ FIELDS = {
 }
 """Their numbers, and how many octets they have."""
 BASIC = 0x8000
+WITH_MASK = 1
+MASKED = frozenset({"ipv6_dst"})
+"""Those that have masks in rules of ours."""
 MATCH_OF_FIELDS = 1
 
 
 def _field(name: str, value: int | str) -> bytes:
     number, length = FIELDS[name]
+    if isinstance(value, str) and "/" in value:
+        octets = b"".join(ipaddress.ip_address(each).packed for each in value.split("/"))
+        return struct.pack("!HBB", BASIC, number << 1 | WITH_MASK, 2 * length) + octets
     if isinstance(value, int):
         octets = value.to_bytes(length, "big")
     elif name.startswith("eth_"):

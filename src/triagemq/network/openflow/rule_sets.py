@@ -14,6 +14,7 @@ from triagemq.network.openflow.own_queues import CONTROL_QUEUE, FOREIGN_QUEUE, c
 from triagemq.network.openflow.rules import (
     CONTROL_MARK,
     CONTROLLER,
+    MARKS,
     Copy,
     Kind,
     Match,
@@ -25,7 +26,9 @@ from triagemq.network.openflow.rules import (
     outputs_of,
 )
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
+from triagemq.network.state import PrefixKey
 from triagemq.plan import FlowKey, SetFlow
+from triagemq.topic_codes.address import CODES, QUEUE_BITS, Prefix, event_class
 
 LINK_DISCOVERY = 0x88CC
 ARP = 0x0806
@@ -47,6 +50,10 @@ class LimitedFlow:
 
 FlowRules = LimitedFlow | tuple[LimitedFlow, ...] | None
 """What is wanted for a key: one flow, the flows of a multicast key at each of its ports, or nothing."""
+
+
+_Owner = str | FlowKey | None
+"""Whose rules some are: an address's, a multicast key's, or those of all prefixes together, which cover each other."""
 
 
 def _rule(kind: Kind, match: Match = (), **actions: object) -> Rule:
@@ -219,6 +226,84 @@ def topic_rules(
     return rules
 
 
+def prefix_rules(
+    routes: Routes,
+    prefixes: Collection[PrefixKey],
+    places: Mapping[str, PortId],
+    queued: Collection[PortId] = (),
+) -> _Rules:
+    """The rules of events with codes of topics; none if there are no prefixes.
+
+    A switch takes the rule with the longest prefix that fits: it has the ports of all that fit. What fits none goes
+    nowhere, and is counted by a rule of its own, on every switch.
+    """
+    if not prefixes:
+        return {}
+    at_ports: dict[Prefix, set[PortId]] = {}
+    for prefix, name in prefixes:
+        if name in places and places[name].switch in routes.network.ports:
+            at_ports.setdefault(prefix, set()).add(places[name])
+    rules = {
+        switch: [
+            *_by_queue(any(at.switch == switch for at in queued), hops=len(routes.network.ports)),
+            Rule(Kind.PREFIX.table, Kind.PREFIX.priority, ()),
+        ]
+        for switch in routes.network.ports
+    }
+    for prefix in at_ports:
+        outputs: dict[int, list[int]] = {}
+        for at in sorted({at for each in at_ports if each.covers(prefix) for at in at_ports[each]}):
+            outputs.setdefault(at.switch, []).append(at.port)
+        for switch in {at.switch for at in at_ports[prefix]}:
+            rules[switch].append(
+                Rule(
+                    Kind.PREFIX.table,
+                    prefix.length,
+                    matching(eth_type=IPV6, ipv6_dst=_masked(prefix.address, mask(prefix.length))),
+                    outputs=tuple(outputs[switch]),
+                    hops=_switches_behind(routes, outputs, switch),
+                )
+            )
+    return {switch: {rule.key: rule for rule in some} for switch, some in rules.items()}
+
+
+def _by_queue(queued: bool, hops: int) -> list[Rule]:
+    """A mark for each queue that an address can say, and the queue itself where a switch has some of its own.
+
+    They are put last, `hops` being larger than any, when all prefixes are there.
+    """
+    found = []
+    for queue in range(1 << QUEUE_BITS):
+        of_class = event_class(queue, len(MARKS))
+        address = ipaddress.IPv6Address(CODES << 112 | queue)
+        bits = ipaddress.IPv6Address(0xFFFF << 112 | (1 << QUEUE_BITS) - 1)
+        found.append(
+            _rule(
+                Kind.CODED,
+                matching(eth_type=IPV6, ip_proto=UDP, ipv6_dst=_masked(str(address), str(bits))),
+                mark=class_mark(of_class),
+                queue=class_queue(of_class) if queued else None,
+                next_table=Kind.PREFIX.table,
+                hops=hops,
+            )
+        )
+    return found
+
+
+def mask(length: int) -> str:
+    """That of a prefix.
+
+    >>> mask(20)
+    'ffff:f000::'
+    """
+    return str(ipaddress.IPv6Address((1 << 128) - (1 << 128 - length)))
+
+
+def _masked(address: str, bits: str) -> str:
+    """A switch gives an address back without its mask where all bits count."""
+    return address if bits == mask(128) else f"{address}/{bits}"
+
+
 def _switches_behind(routes: Routes, outputs: Mapping[int, Collection[int]], switch: int) -> int:
     """How many switches copies pass after this one, at most."""
     seen, frontier, count = {switch}, [switch], -1
@@ -273,7 +358,8 @@ class RuleBook:
         """Where the ports of a plan are, as far as is known."""
         self.queued: Collection[PortId] = ()
         """Which of them have queues of their switch's own."""
-        self._rules_of: dict[str | FlowKey, _Rules] = {}
+        self.prefixes: frozenset[PrefixKey] = frozenset()
+        self._rules_of: dict[_Owner, _Rules] = {}
 
     def fit(
         self,
@@ -286,21 +372,25 @@ class RuleBook:
         self.places = self.places if places is None else places
         self.queued = self.queued if queued is None else queued
         self.wanted = base_rules(self.routes)
-        owners: list[str | FlowKey] = [*self.flows, *self.topics]
+        owners: list[_Owner] = [*self.flows, *self.topics, None]
         self._rules_of = {owner: self._rules(owner) for owner in owners}
         for some in self._rules_of.values():
             for switch, rules in some.items():
                 self.wanted[switch].update(rules)
 
     def change(
-        self, flows: Mapping[FlowKey, FlowRules]
+        self, flows: Mapping[FlowKey, FlowRules], prefixes: frozenset[PrefixKey] | None = None
     ) -> tuple[Mapping[FlowKey, FlowRules], Mapping[int, Collection[RuleKey]]]:
-        """Set flows, and remove those that are None; gives the change that undoes this, and what it touches.
+        """Set flows, and remove those that are None; gives the change of flows that undoes this, and what is touched.
+        `prefixes` are all there are from now on, if they are not to stay as they are.
 
         Touched are rules, by switch and key: those that were there and those that are there now.
         """
         undoing: dict[FlowKey, FlowRules] = {}
-        owners: set[str | FlowKey] = set()
+        owners: set[_Owner] = set()
+        if prefixes is not None:
+            owners.add(None)
+            self.prefixes = prefixes
         for key, flow in flows.items():
             if key.is_multicast:
                 owners.add(key)
@@ -332,7 +422,9 @@ class RuleBook:
                 self.wanted[switch].update(rules)
         return undoing, touched
 
-    def _rules(self, owner: str | FlowKey) -> _Rules:
+    def _rules(self, owner: _Owner) -> _Rules:
+        if owner is None:
+            return prefix_rules(self.routes, self.prefixes, self.places, self.queued)
         if isinstance(owner, FlowKey):
             return topic_rules(self.routes, owner, self.topics.get(owner, ()), self.places, self.queued)
         return address_rules(self.routes, owner, self.flows[owner].values(), self.sources, self.queued)

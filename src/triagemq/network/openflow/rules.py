@@ -1,7 +1,8 @@
 """Flow rules as plain data: what they match, what they do, and how a switch keeps them apart.
 
 A rule is of one kind, and its kind gives its table and priority. Packets enter at table 0, which finds out who speaks
-(discovery, known hosts, links), and go on to table 1, which decides where they go and how they are marked.
+(discovery, known hosts, links), and go on to table 1, which decides where they go and how they are marked. Events with
+codes of topics go on from there to table 2, which matches the prefixes of their addresses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ MARKS = (46, 40, 32, 24, 16, 8, 1)
 """DSCP by priority class: EF, CS5 to CS1, and lower effort. All stay below control packets."""
 
 Match = tuple[tuple[str, int | str], ...]
-"""Fields (by the names of OpenFlow 1.3) that a packet must have exactly, in alphabetical order."""
+"""Fields (by the names of OpenFlow 1.3) that a packet must have, in alphabetical order: exactly, or (an IPv6 address
+with a mask behind a stroke) in the bits of the mask."""
 
 
 _MOST = 0xFFFFFFFF
@@ -47,6 +49,10 @@ class Kind(enum.Enum):
     """Events of a limited topic that come from another switch, where they have met their limit."""
     FLOW = (1, 300)
     """PUBLISH messages of one flow, or events of a topic."""
+    CODED = (1, 250)
+    """Events of topics, marked by the queue in their address, go on to be matched."""
+    PREFIX = (2, 0)
+    """A prefix of topics' codes, in the priority that is its length; 0 is for what matches none, which goes nowhere."""
     UNICAST = (1, 200)
     """Unmanaged packets to a known host."""
     FLOOD = (1, 0)
@@ -59,6 +65,10 @@ class Kind(enum.Enum):
     @property
     def priority(self) -> int:
         return self.value[1]
+
+
+FLOW_KINDS = frozenset({Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL, Kind.CODED, Kind.PREFIX})
+"""Rules that a plan asks for; the others are the network's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +139,7 @@ class Rule:
     @property
     def kind(self) -> Kind | None:
         """None for a rule that cannot be ours."""
-        return _KINDS.get((self.table, self.priority))
+        return Kind.PREFIX if self.table == Kind.PREFIX.table else _KINDS.get((self.table, self.priority))
 
     def __str__(self) -> str:
         match = ",".join(f"{name}={value}" for name, value in self.match) or "everything"

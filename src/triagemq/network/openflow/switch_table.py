@@ -10,7 +10,7 @@ from typing import NamedTuple
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.rules import Kind, RateLimit, Rule, RuleKey
+from triagemq.network.openflow.rules import FLOW_KINDS, RateLimit, Rule, RuleKey
 from triagemq.network.openflow.session import SwitchSession
 from triagemq.network.openflow.updates import (
     COOKIE_MARK,
@@ -149,7 +149,7 @@ class SwitchTable:
         meter = None
         if rule.limit is not None:
             meter = self._meter(rule, before)
-        cookie = self._cookies.next(flow=rule.kind in (Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL))
+        cookie = self._cookies.next(flow=rule.kind in FLOW_KINDS)
         self.session.send(encoding.put_flow(rule, cookie, meter), f"the rule {rule}")
         self.installed[rule.key] = Installed(rule, cookie, meter)
         if before is not None and before.meter is not None and before.meter != meter:

@@ -10,6 +10,9 @@ barrier some milliseconds before it has decided anew on packets that it knows.)
 Switches that have queues of their own need no data plane behind: their `databases` get the queues of the plan's ports
 (own_queues.py), and rules choose among them.
 
+Prefixes of topics' codes are rules with masks, in a table of their own that takes the longest; the queue in an address
+becomes the mark of its class. Events that match no prefix on a switch are discarded there, and counted.
+
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
 takes it for a flow's: it is served last.
@@ -26,7 +29,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
@@ -37,8 +40,9 @@ from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, parse_place
 from triagemq.network.openflow.topology import Topology
-from triagemq.network.state import PlanState, StateChange
+from triagemq.network.state import PlanState, PrefixKey, StateChange
 from triagemq.plan import FlowKey, Instruction, SetFlow
+from triagemq.topic_codes.address import Prefix
 
 _Result = TypeVar("_Result")
 
@@ -53,10 +57,13 @@ class FlowAtSwitch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCounters:
-    """Ports by number, and flows whose way leads over the switch."""
+    """Ports by number, and flows whose way leads over the switch. Of events with codes of topics, how many matched each
+    prefix and no longer one, and how many matched none and were `discarded`."""
 
     ports: Mapping[int, PortCounts]
     flows: Mapping[FlowKey, FlowAtSwitch]
+    prefixes: Mapping[Prefix, int] = field(default_factory=dict)
+    discarded: int = 0
 
 
 class OpenFlowSwitches:
@@ -162,7 +169,7 @@ class OpenFlowSwitches:
         if self._closed:
             raise RuntimeError("these switches have been left")
         change = self._state.change(instructions)
-        for _, port in change.copies:
+        for _, port in (*change.copies, *change.prefixes):
             if port not in self._ports:
                 raise PlanError(
                     f"port {port!r} is at no switch that is known here, and copies are to leave by it; say where it is"
@@ -173,7 +180,7 @@ class OpenFlowSwitches:
             for settings in change.ports.values():
                 if settings is not None and settings.port in self._queues:
                     self._queues.set(settings, undo)
-            self._call(self._controller.set_flows(self._wanted(change)))
+            self._call(self._controller.set_flows(self._wanted(change), self._wanted_prefixes(change)))
         except (PlanError, SwitchError) as error:
             for step in reversed(undo):
                 with contextlib.suppress(PlanError):
@@ -197,7 +204,17 @@ class OpenFlowSwitches:
                 if (key := _flow_of(rule)) is not None:
                     before = flows.get(key, FlowAtSwitch(0, 0, 0))
                     flows[key] = FlowAtSwitch(*map(sum, zip(before, counts, strict=True)))
-            found[switch] = SwitchCounters(ports, flows)
+            of_events = [
+                (_prefix_of(rule), counts[0])
+                for rule, counts in rules.items()
+                if rule.table == Kind.PREFIX.table
+            ]
+            found[switch] = SwitchCounters(
+                ports,
+                flows,
+                {prefix: packets for prefix, packets in of_events if prefix is not None},
+                sum(packets for prefix, packets in of_events if prefix is None),
+            )
         return found
 
     def close(self) -> None:
@@ -236,6 +253,13 @@ class OpenFlowSwitches:
                 wanted[key] = None if flow is None else limited(flow)
         return wanted
 
+    def _wanted_prefixes(self, change: StateChange) -> frozenset[PrefixKey] | None:
+        """All there are to be, if a change names some."""
+        if not change.prefixes:
+            return None
+        added = {key for key, there in change.prefixes.items() if there}
+        return frozenset(self._state.prefixes - change.prefixes.keys() | added)
+
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -254,3 +278,9 @@ def _flow_of(rule: RuleKey) -> FlowKey | None:
     if not of_a_flow or not isinstance(address, str) or not isinstance(port, int):
         return None
     return FlowKey(address, port)
+
+
+def _prefix_of(rule: RuleKey) -> Prefix | None:
+    """What a rule of events matches; None for that of those that match nothing."""
+    address = dict(rule.match).get("ipv6_dst")
+    return Prefix(address.partition("/")[0], rule.priority) if isinstance(address, str) else None
