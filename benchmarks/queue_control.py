@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def main() -> int:
     either = float(half_width(gained))
     lost = float(np.mean([each.lost for each in static]))
     holds = bool(gained.mean() - either > 0)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "queue": name,
             "load": LOADS[queue],

@@ -98,7 +98,7 @@ def three_switches(loads: Sequence[float], seconds: float) -> dict[str, Any]:
             "hasty": {
                 "port": "port",
                 "subscribes": {
-                    "rare": {"utility": "log:1", "max_latency_seconds": SCALE * IMPOSSIBLE_SECONDS}
+                    "rare": {"utility": "log:1e12", "max_latency_seconds": SCALE * IMPOSSIBLE_SECONDS}
                 },
             },
         },
@@ -339,7 +339,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
 
 
 def _figure_8(effort: Effort, progress: Progress) -> Findings:
-    document = three_switches((0.7, 0.7, 0.7), effort.seconds)
+    document = three_switches((0.7, 0.5, 0.5), effort.seconds)
     runs = []
     for seed in range(effort.seeds):
         runs.append(
