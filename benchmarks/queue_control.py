@@ -39,7 +39,8 @@ def main() -> int:
     )
     chosen = parser.parse_args()
     seeds, seconds = (2, 6.0) if chosen.quick else (chosen.seeds, chosen.seconds)
-    static, controlled = [], []
+    static: list[PacketsRun] = []
+    controlled: list[PacketsRun] = []
     for seed in range(seeds):
         for found, control in ((static, "off"), (controlled, chosen.control)):
             model = chosen.delay_model if control == "learned" else None
