@@ -19,6 +19,7 @@ from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
 from triagemq.papers.shi.estimators import SHI_ESTIMATORS
+from triagemq.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
 # PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.
@@ -61,6 +62,7 @@ WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
     {
         "priodex": MappingProxyType({"10": PROTOTYPE_PACKETS}),
         "midas": MappingProxyType({"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING}),
+        "shi": MappingProxyType({"6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED}),
     }
 )
 """Those that there are with real packets; that of PrioDeX is nothing else."""

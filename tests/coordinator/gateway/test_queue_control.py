@@ -16,7 +16,7 @@ from tests.delay.trained import save_small_model
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from tests.network.recorded import RecordedDataPlane
 
-from triagemq.coordinator.channel.messages import ManagedPort
+from triagemq.coordinator.channel.messages import PortDelays
 from triagemq.coordinator.decide.orders import client_id_of
 from triagemq.coordinator.gateway import delay_models
 from triagemq.coordinator.gateway.config import GatewayConfig, check_control
@@ -255,7 +255,7 @@ def test_queues_elsewhere_are_told_to_the_gateway(tmp_path: Path, broker: Mosqui
     gateway = ManagedProcess(tmp_path, broker.url, dataplane="none")
     with ended(gateway):
         control = Control(gateway.socket)
-        told = {"radio": ManagedPort((6, 4), (0.1, 0.0), (1,))}
+        told = {"radio": PortDelays((6, 4), (0.1, 0.0), (1,))}
         assert control.ask("managed", ports=told)["constraints"] == {}
         assert control.ask("measure")["managed"] == {
             "radio": {"widths_bps": [6, 4], "delay_seconds": [0.1, 0.0], "cannot_hold": [1]}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinating import FakeLink, running
 
-from triagemq.coordinator.channel.messages import ManagedPort, Measured
+from triagemq.coordinator.channel.messages import Measured, PortDelays
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
@@ -44,10 +44,10 @@ def network() -> Scenario:
     return loads(TEXT, "two.yaml")
 
 
-def waits(trunk: float, radio: float) -> dict[str, ManagedPort]:
+def waits(trunk: float, radio: float) -> dict[str, PortDelays]:
     return {
-        "trunk": ManagedPort((8_000_000, 2_000_000), (trunk, 0.0)),
-        "radio": ManagedPort((1_500_000, 500_000), (radio, 0.0)),
+        "trunk": PortDelays((8_000_000, 2_000_000), (trunk, 0.0)),
+        "radio": PortDelays((1_500_000, 500_000), (radio, 0.0)),
     }
 
 
@@ -128,7 +128,7 @@ class ControllingLink(FakeLink):
 
     def __init__(self) -> None:
         super().__init__()
-        self.managed: dict[str, ManagedPort] = {}
+        self.managed: dict[str, PortDelays] = {}
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         return replace(await super().measure(flows=flows, topics=topics, after=after), managed=self.managed)

@@ -22,6 +22,7 @@ from triagemq.coordinator.api.models import (
     HeartbeatBody,
     PromisesAnswer,
     PublisherAnswer,
+    PublisherHeartbeatAnswer,
     SubscriberAnswer,
     gone,
 )
@@ -217,10 +218,10 @@ async def withdraw_publisher(name: NamePath, caller: Asker, here: Here) -> Respo
 
 
 @router.post("/publishers/{name}/heartbeat")
-async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> HeartbeatAnswer:
+async def keep_publisher(name: NamePath, caller: Asker, here: Here) -> PublisherHeartbeatAnswer:
     """A sign of life: the lease begins anew. The answer may ask for fewer events of some topics."""
     record = here.service.heartbeat(caller, (PUBLISHER, name))
-    return HeartbeatAnswer(
+    return PublisherHeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds,
         generation=here.runtime.generation,
         slow_down={} if here.delays is None else here.delays.slow_down(name, time.monotonic()),

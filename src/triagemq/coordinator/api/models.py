@@ -183,12 +183,15 @@ class PromisesAnswer(BaseModel):
 
 
 class HeartbeatAnswer(BaseModel):
-    """`slow_down`: the topics that a publisher is asked to publish no more often than so many times a second."""
-
     lease_seconds: float
     generation: int
     flows: int | None = None
-    slow_down: dict[str, float] = {}
+
+
+class PublisherHeartbeatAnswer(HeartbeatAnswer):
+    """`slow_down`: the topics that it is asked to publish no more often than so many times a second."""
+
+    slow_down: dict[str, float]
 
 
 class AssignmentAnswer(BaseModel):

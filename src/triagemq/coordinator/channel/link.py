@@ -27,9 +27,9 @@ from triagemq.coordinator.channel.messages import (
     Counted,
     DesiredState,
     GatewayRefusalError,
-    ManagedPort,
     Measured,
     PortConstraints,
+    PortDelays,
     SessionEvent,
     decode_line,
     encode_line,
@@ -127,7 +127,7 @@ class GatewayLink:
         """Queues or switches behind the gateway have carried these orders out."""
         await self._ask("carried", by=by, generation=generation)
 
-    async def managed(self, ports: Mapping[str, ManagedPort]) -> PortConstraints:
+    async def managed(self, ports: Mapping[str, PortDelays]) -> PortConstraints:
         """What control of queues behind the gateway has found and decided; how long packets may wait there."""
         return parse_constraints((await self._ask("managed", ports=dict(ports)))["constraints"])
 

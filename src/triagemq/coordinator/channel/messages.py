@@ -151,7 +151,7 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedPort:
+class PortDelays:
     """A port whose widths are controlled: those in force, and the mean delays of its queues, class 0 first.
 
     `cannot_hold` are the classes whose constraint does not fit beside those of others.
@@ -190,7 +190,7 @@ class Measured:
     begun: Sequence[str] = ()
     mark: str = ""
     carried: int | None = None
-    managed: Mapping[str, ManagedPort] = field(default_factory=dict)
+    managed: Mapping[str, PortDelays] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,14 +238,14 @@ def parse_counted(message: Mapping[str, Any]) -> Counted:
         raise ControlError(f"queues: {what_is_wrong(error, depth=1)}") from None
 
 
-_MANAGED = TypeAdapter(dict[str, ManagedPort])
+_MANAGED = TypeAdapter(dict[str, PortDelays])
 _CONSTRAINTS = TypeAdapter(dict[str, dict[int, float]])
 
 
-def parse_managed(ports: object) -> dict[str, ManagedPort]:
+def parse_managed(ports: object) -> dict[str, PortDelays]:
     """The controlled ports of a message as it came; ControlError says what is wrong with it.
 
-    >>> said = {"radio": ManagedPort((6, 4), (0.1, 0.0))}
+    >>> said = {"radio": PortDelays((6, 4), (0.1, 0.0))}
     >>> parse_managed(decode_line(encode_line({"ports": said}))["ports"]) == said
     True
     """

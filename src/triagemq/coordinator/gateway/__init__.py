@@ -5,5 +5,6 @@
 * `kept`: that state on disk, from which it starts
 * `binder`: gives the flows of orders the addresses of clients, and tells the data plane what has changed
 * `follower`: the same for a data plane elsewhere: in the kernel, on switches
+* `queue_control`, `delay_models`: the widths of ports, divided anew by the delays in their queues; what estimates these
 * `trace`: the place, the ids and the rows of its trace
 """

@@ -21,8 +21,8 @@ from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
 from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
-    ManagedPort,
     Measured,
+    PortDelays,
     SessionEvent,
     parse_counted,
     parse_managed,
@@ -105,7 +105,7 @@ class ManagedGateway:
         )
         self._queue_control: ControlledQueues | None = None
         # What those say who control queues elsewhere.
-        self._managed: dict[str, ManagedPort] = {}
+        self._managed: dict[str, PortDelays] = {}
         self._kept = KeptState(self._state)
         before = self._kept.read()
         self._access_required = config.access == "required"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, ManagedPort, PortConstraints
+from triagemq.coordinator.channel.messages import ControlError, PortConstraints, PortDelays
 from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.delay.control import ControlledPort, PortController, PortDecision
 from triagemq.delay.samples import Sample
@@ -58,10 +58,10 @@ class ControlledQueues:
         self._before = _read(kept)
 
     @property
-    def managed(self) -> dict[str, ManagedPort]:
+    def managed(self) -> dict[str, PortDelays]:
         """What it has found and decided."""
         return {
-            name: ManagedPort(each.controller.width_bps, each.last.delay_seconds, each.last.cannot_hold)
+            name: PortDelays(each.controller.width_bps, each.last.delay_seconds, each.last.cannot_hold)
             for name, each in self._ports.items()
             if each.last is not None
         }

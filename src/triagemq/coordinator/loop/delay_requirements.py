@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triagemq.coordinator.channel.messages import ManagedPort, PortConstraints
+from triagemq.coordinator.channel.messages import PortConstraints, PortDelays
 from triagemq.coordinator.decide.account import MOST_ROWS
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.delay.administrator import Administered, Administrator
@@ -134,7 +134,7 @@ class DelayRequirements:
             news = [*news[:MOST_ROWS], Decision("delay_refused", "more subscriptions", "", "", rest)]
         return news
 
-    def measured(self, managed: Mapping[str, ManagedPort], now: float) -> list[Decision]:
+    def measured(self, managed: Mapping[str, PortDelays], now: float) -> list[Decision]:
         """Take the delays of queues; constraints change, and publishers slow down or come back."""
         known = dict(self._smallest)
         delays = ClusterDelays(
