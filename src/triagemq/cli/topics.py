@@ -141,12 +141,12 @@ def carry(
     """Let events leave by the ports that want them, by the prefixes of their topics, until Ctrl-C; discard the rest."""
     import asyncio
 
-    from triagemq.live.carrying import CarryingMachine, CarryingSwitches, Wanted, places_of
+    from triagemq.live.carrying import CarryingMachine, CarryingSwitches, WantedSubtree, places_of
     from triagemq.live.up.kernel_ports import interfaces_of
     from triagemq.topic_codes import load_book
 
     book = load_book(codes)
-    asked = [Wanted.parse(each, book) for each in wanted]
+    asked = [WantedSubtree.parse(each, book) for each in wanted]
     ports = list(dict.fromkeys(each.port for each in asked))
     if openflow is not None and trace is not None:
         raise ParameterError("trace", "is of ports of this machine; switches count, and show no packets")

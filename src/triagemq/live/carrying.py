@@ -36,7 +36,7 @@ _LENGTH, _NEXT_HEADER, _ADDRESS, _MESSAGE = 18, 20, slice(38, 54), 14 + 40 + 8
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedSubtree:
     """A part of the tree of topics that is to leave by a port."""
 
     port: str
@@ -44,13 +44,13 @@ class Wanted:
     prefix: Prefix
 
     @classmethod
-    def parse(cls, text: str, book: CodeBook) -> Wanted:
+    def parse(cls, text: str, book: CodeBook) -> WantedSubtree:
         """From PORT=FILTER.
 
         >>> book = CodeBook()
         >>> book.add(["city/hall/smoke"])
         1
-        >>> str(Wanted.parse("radio=city/#", book).prefix)
+        >>> str(WantedSubtree.parse("radio=city/#", book).prefix)
         'ff1e:8000::/18'
         """
         port, mark, topic_filter = text.partition("=")
@@ -59,7 +59,7 @@ class Wanted:
         return cls(port, topic_filter, subtree_prefix(book, topic_filter))
 
 
-def instructions(wanted: Sequence[Wanted], bandwidth_bps: float, classes: int) -> list[Instruction]:
+def instructions(wanted: Sequence[WantedSubtree], bandwidth_bps: float, classes: int) -> list[Instruction]:
     """What a data plane and switches are told."""
     ports = dict.fromkeys(each.port for each in wanted)
     return [
@@ -90,7 +90,7 @@ class EventRecord:
     """
 
     book: CodeBook
-    wanted: Sequence[Wanted]
+    wanted: Sequence[WantedSubtree]
     writer: TraceWriter | None = None
     unknown: int = 0
     events: Counter[tuple[str, str, int, str]] = field(default_factory=Counter)
@@ -254,7 +254,7 @@ class CarryingMachine:
     def __init__(
         self,
         book: CodeBook,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedSubtree],
         interfaces: Mapping[str, str],
         bandwidth_bps: float,
         classes: int,
@@ -309,7 +309,7 @@ class CarryingSwitches:
 
     def __init__(
         self,
-        wanted: Sequence[Wanted],
+        wanted: Sequence[WantedSubtree],
         places: Mapping[str, tuple[int, str]],
         listen: str,
         bandwidth_bps: float,
