@@ -146,7 +146,7 @@ class EventRecord:
             return
         message = self._open.setdefault(
             (port, head.session, head.number),
-            _Message(event, head.published_ns, head.count, priority_class, enqueued_ns, dequeued_ns),
+            _Message(event, head.published_ns, head.packets, priority_class, enqueued_ns, dequeued_ns),
         )
         message.left -= 1
         message.dequeued_ns = max(message.dequeued_ns, dequeued_ns)

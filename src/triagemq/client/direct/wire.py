@@ -123,8 +123,8 @@ class PacketHead(NamedTuple):
     session: int
     number: int
     published_ns: int
-    index: int
-    count: int
+    packet: int
+    packets: int
 
 
 def read_head(packet: bytes) -> PacketHead | None:
@@ -132,13 +132,13 @@ def read_head(packet: bytes) -> PacketHead | None:
 
     >>> message = DirectMessage(session=7, number=1, published_ns=5, payload=bytes(10))
     >>> read_head(packets_of(message, topic_mark("ward/3/pulse"), 600)[0])
-    PacketHead(session=7, number=1, published_ns=5, index=0, count=1)
+    PacketHead(session=7, number=1, published_ns=5, packet=0, packets=1)
     """
     if len(packet) < _HEADER.size:
         return None
-    magic, version, _, session, number, published_ns, index, count = _HEADER.unpack_from(packet)
-    known = (magic, version) == (_MAGIC, _VERSION) and published_ns <= _LATEST_NS
-    return PacketHead(session, number, published_ns, index, count) if known else None
+    magic, version, _, *head = _HEADER.unpack_from(packet)
+    found = PacketHead(*head)
+    return found if (magic, version) == (_MAGIC, _VERSION) and found.published_ns <= _LATEST_NS else None
 
 
 class SeenMessages:
