@@ -58,6 +58,16 @@ NOT_EXECUTED = {
             "needs a network behind a second interface"
         ),
     },
+    "docs/guides/topic-codes.md": dict.fromkeys(
+        (
+            "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
+            "--interface eth0",
+            "triage topics carry 'radio=building/floor1/#' 'cable=building/#' --interface radio=eth1 "
+            "--interface cable=eth2",
+            "triage topics carry 'radio=building/floor1/#' --interface radio=1/eth3 --openflow tcp:0.0.0.0:6653",
+        ),
+        "needs networks behind its interfaces",
+    ),
 }
 """The commands of each page that are left to the reader's hand, and why."""
 

@@ -262,3 +262,23 @@ def test_a_prefix_that_is_taken_away_takes_no_other_with_it(sides: Sides) -> Non
     assert [each.packets_out for each in counters.ports["east"].queues] == [0, 0, 3]
     assert (counters.ports["east"].discarded, counters.ports["west"].discarded) == (1, 1)
     assert {each: found.keys() for each, found in came.items()} == {each: expected[each[1]] for each in came}
+
+
+def test_a_new_controller_finds_the_rules_of_the_last_and_changes_none(lab: Lab) -> None:
+    ports = [lab.host(name, f"fd00::{number}/64") for number, name in enumerate(PORTS, 1)]
+    lab.switches.add_switch("s1", 1, ports)
+    wanted = [SetPort("east", 1e9, 1000, 7)]
+    wanted += [SetPrefix(Prefix.parse(text), "east") for text in ("ff1e:8000::/18", "ff1e:a000::7/128")]
+    found = []
+    for _ in range(2):
+        switches = OpenFlowSwitches(
+            [1], listen=[lab.switches.controller], ports={"east": (1, "p-east")}, keep_rules=True
+        )
+        switches.wait_until_ready()
+        switches.apply(wanted)
+        found.append((lab.switches.dump_flows("s1"), switches.changes["rules put"]))
+        switches.close()
+    (first, _), (second, put) = found
+    assert first == second
+    assert put == 0
+    assert sum("table=2" in line for line in second) == 3

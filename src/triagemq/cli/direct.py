@@ -1,4 +1,4 @@
-"""`triage pub --direct` and `triage sub --direct`: a topic without a broker, at its multicast address."""
+"""`triage pub` and `triage sub` with --direct or --codes: a topic without a broker, at its multicast address."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json as json_format
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     )
 
 
+_EVENT_PORT = 7400
+"""Of events with codes: switches go by their addresses."""
+
+
 @dataclass(frozen=True, slots=True)
 class DirectOptions:
     """Every field is an option of both commands."""
@@ -38,15 +43,37 @@ class DirectOptions:
     interface: Annotated[
         str | None, typer.Option("--interface", help="The network interface for what goes without a broker.")
     ] = None
+    codes: Annotated[
+        Path | None,
+        typer.Option(
+            "--codes",
+            help="File of topic codes: the topic goes without a broker, at the address of its code.",
+        ),
+    ] = None
+    queue: Annotated[
+        int, typer.Option("--queue", min=0, max=7, help="With --codes: the queue; 7 is the best.")
+    ] = 0
+    event_type: Annotated[str, typer.Option("--type", help="With --codes: the type of the events.")] = ""
 
     def alone(self, others: Mapping[str, Any]) -> bool:
         """Whether the topic is direct; ParameterError names an option that does not go with it."""
-        if self.direct is None:
+        if self.codes is not None and self.direct is not None:
+            raise ParameterError("--codes", "does not go with --direct: the code says where the topic is")
+        if self.direct is None and self.codes is None:
             return False
         for option, value in others.items():
             if value:
                 raise ParameterError(option, "does not go with --direct: there is no broker, gateway or plan")
         return True
+
+    def _address(self, topic: str) -> str | None:
+        """Where the topic is: as was said, or as its code says."""
+        if self.codes is None:
+            return self.direct
+        from triagemq.topic_codes import EventAddress, event_address, load_book
+
+        event = EventAddress(topic, self.queue, self.event_type)
+        return f"[{event_address(load_book(self.codes), event)}]:{_EVENT_PORT}"
 
     def network(self) -> NetworkSettings | None:
         """Of what goes without a broker because it is promised."""
@@ -61,7 +88,7 @@ class DirectOptions:
 
         return DirectPublisher(
             topic,
-            self.direct,
+            self._address(topic),
             max_size_bytes=max_size_bytes,
             min_separation_seconds=min_separation_seconds or 0.0,
             network=NetworkSettings(interface=self.interface, dscp=dscp),
@@ -72,7 +99,9 @@ class DirectOptions:
 
         if len(topics) != 1:
             raise ParameterError("--topic", "must be one with --direct: each topic has an address of its own")
-        return DirectSubscriber(topics[0], self.direct, network=NetworkSettings(interface=self.interface))
+        return DirectSubscriber(
+            topics[0], self._address(topics[0]), network=NetworkSettings(interface=self.interface)
+        )
 
 
 def publish_directly(publisher: DirectPublisher, payloads: AsyncIterator[bytes], *, as_json: bool) -> None:

@@ -1,7 +1,9 @@
-"""`triage topics encode|decode`: topics as IPv6 multicast addresses, and back."""
+"""`triage topics encode|decode|carry`: topics as IPv6 multicast addresses, and back; and events carried by them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +11,14 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import print_json, screen
-from triagemq.errors import CodeError
+from triagemq.cli.options import duration, print_json, screen
+from triagemq.cli.stopping import stop_on_signals
+from triagemq.errors import CodeError, ParameterError
+from triagemq.waiting import is_set_within
 
 app = typer.Typer(help="Topics as addresses that switches match by prefix.", no_args_is_help=True)
+
+_LOOK_SECONDS = 0.2
 
 Codes = Annotated[Path, typer.Option("--codes", help="File that keeps which topic has which code.")]
 
@@ -100,3 +106,90 @@ def decode(
     for row in rows:
         kind = f", type {row['type']}" if row["type"] else ""
         typer.echo(f"{row['address']}  {row['topic']}, queue {row['queue']}{kind}")
+
+
+@app.command()
+def carry(
+    wanted: Annotated[
+        list[str],
+        typer.Argument(help="PORT=FILTER: events that leave by a port, as radio=building/floor1/#."),
+    ],
+    interface: Annotated[
+        list[str],
+        typer.Option(
+            "--interface",
+            help="PORT=NAME: its network interface, a member of a bridge; with --openflow PORT=DATAPATH/NAME.",
+        ),
+    ],
+    codes: Codes = Path("topic-codes.json"),
+    bandwidth: Annotated[float, typer.Option(min=1000, help="Bits a second of each port.")] = 100e6,
+    classes: Annotated[
+        int, typer.Option(min=1, max=7, help="Priority classes of each port; queue 7 is the first.")
+    ] = 7,
+    openflow: Annotated[
+        str | None,
+        typer.Option(
+            "--openflow", help="Where OpenFlow switches find us, as tcp:0.0.0.0:6653; they carry the events."
+        ),
+    ] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--for", min=0.1, help="Stop after so many seconds (default: Ctrl-C).")
+    ] = None,
+    trace: Annotated[Path | None, typer.Option(help="Directory of a Trace of the events that left.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Let events leave by the ports that want them, by the prefixes of their topics, until Ctrl-C; discard the rest."""
+    import asyncio
+
+    from triagemq.live.carrying import CarryingMachine, CarryingSwitches, WantedSubtree, places_of
+    from triagemq.live.up.kernel_ports import interfaces_of
+    from triagemq.topic_codes import load_book
+
+    book = load_book(codes)
+    asked = [WantedSubtree.parse(each, book) for each in wanted]
+    ports = list(dict.fromkeys(each.port for each in asked))
+    if openflow is not None and trace is not None:
+        raise ParameterError("trace", "is of ports of this machine; switches count, and show no packets")
+    carrier: CarryingMachine | CarryingSwitches
+    if openflow is None:
+        carrier = CarryingMachine(book, asked, interfaces_of(ports, interface), bandwidth, classes, trace)
+    else:
+        carrier = CarryingSwitches(asked, places_of(interface, ports), openflow, bandwidth, classes)
+    try:
+        typer.echo("triage: carrying" + ("" if seconds is not None else "; Ctrl-C ends it"), err=True)
+        asyncio.run(_look_until(carrier.look, seconds))
+    finally:
+        found = carrier.close()
+    if json:
+        print_json(found)
+        return
+    _print_carried(found)
+
+
+async def _look_until(look: Callable[[], None], seconds: float | None) -> None:
+    stop = stop_on_signals()
+    ends = None if seconds is None else time.monotonic() + seconds
+    while ends is None or time.monotonic() < ends:
+        look()
+        left = _LOOK_SECONDS if ends is None else max(0.0, min(_LOOK_SECONDS, ends - time.monotonic()))
+        if await is_set_within(stop, left):
+            break
+
+
+def _print_carried(found: dict[str, Any]) -> None:
+    table = Table()
+    for column in ("port", "filter", "prefix", "events"):
+        table.add_column(column, justify="right" if column == "events" else "left", overflow="fold")
+    for row in found["wanted"]:
+        table.add_row(row["port"], row["filter"], row["prefix"], f"{row['events']:,}")
+    screen().print(table)
+    for row in found.get("topics", ()):
+        kind = f", type {row['type']}" if row["type"] else ""
+        typer.echo(
+            f"{row['port']}: {row['events']} x {row['topic']}, queue {row['queue']}{kind}, "
+            f"waited {duration(row['mean_wait_seconds'])}"
+        )
+    discarded = ", ".join(f"{count} at {where}" for where, count in found["discarded"].items())
+    typer.echo(f"matched nothing and were discarded: {discarded}")
+    if found.get("unknown"):
+        typer.echo(f"{found['unknown']} packets have codes that the file of codes does not know")

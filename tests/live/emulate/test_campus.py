@@ -164,7 +164,7 @@ def test_the_pipeline_takes_the_trace(runs: Any) -> None:
     assert done.returncode == 0, done.stderr
     features = Tables(run.folder / "tables").table("queue_features").to_pandas()
     hops = run.trace.table("hops").to_pandas()
-    begun_ns = features["sampled_ns"].min()
+    begun_ns = run.trace.table("queue_samples").to_pandas()["sampled_ns"].min()
     hops["seconds"] = (hops["dequeued_ns"] - hops["enqueued_ns"]) * 1e-9
     hops["window"] = (hops["enqueued_ns"] - begun_ns) // INTERVAL_NS
     features["window"] = (features["sampled_ns"] - begun_ns + INTERVAL_NS // 2) // INTERVAL_NS

@@ -21,7 +21,9 @@ from triagemq.plan import (
     SetFlow,
     SetLimiter,
     SetPort,
+    SetPrefix,
 )
+from triagemq.topic_codes import Prefix
 from triagemq.trace import Outcome
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]
@@ -367,5 +369,9 @@ def test_a_changed_limiter_remembers_what_has_passed_and_goes_with_its_flow() ->
 
 def test_flows_to_many_at_once_are_refused_in_words() -> None:
     rig = Rig()
-    with pytest.raises(PlanError, match="sends each packet once; use --dataplane linux or openflow"):
-        rig.plane.apply([SetFlow(FlowKey("239.1.2.3", 5000), "radio", 9, 0, 0.0)])
+    for to_many in (
+        SetFlow(FlowKey("239.1.2.3", 5000), "radio", 9, 0, 0.0),
+        SetPrefix(Prefix("ff1e:a000::", 20), "radio"),
+    ):
+        with pytest.raises(PlanError, match="sends each packet once; use --dataplane linux or openflow"):
+            rig.plane.apply([to_many])

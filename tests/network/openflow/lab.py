@@ -41,6 +41,10 @@ class AdministeredSwitches(VirtualSwitches):
         text = self._run("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", self.management(switch))
         return [line.strip() for line in text.splitlines() if "actions=" in line]
 
+    def counts(self, switch: str) -> list[str]:
+        """The rules of a switch with their counters."""
+        return self._run("ovs-ofctl", "-O", "OpenFlow13", "dump-flows", self.management(switch)).splitlines()
+
     def dump_meters(self, switch: str) -> str:
         """The meters of a switch, as `ovs-ofctl` shows them."""
         return self._run("ovs-ofctl", "-O", "OpenFlow13", "dump-meters", self.management(switch))

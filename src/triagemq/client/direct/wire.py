@@ -117,6 +117,30 @@ def is_first_or_last(packet: bytes) -> bool:
     return index in (0, count - 1)
 
 
+class PacketHead(NamedTuple):
+    """Which part of which message a packet is."""
+
+    session: int
+    number: int
+    published_ns: int
+    packet: int
+    packets: int
+
+
+def read_head(packet: bytes) -> PacketHead | None:
+    """What a packet of a direct topic begins with; None for one of others.
+
+    >>> message = DirectMessage(session=7, number=1, published_ns=5, payload=bytes(10))
+    >>> read_head(packets_of(message, topic_mark("ward/3/pulse"), 600)[0])
+    PacketHead(session=7, number=1, published_ns=5, packet=0, packets=1)
+    """
+    if len(packet) < _HEADER.size:
+        return None
+    magic, version, _, *head = _HEADER.unpack_from(packet)
+    found = PacketHead(*head)
+    return found if (magic, version) == (_MAGIC, _VERSION) and found.published_ns <= _LATEST_NS else None
+
+
 class SeenMessages:
     """Which messages of which publishers have come, on whatever way: each counts once, and gaps are known.
 

@@ -279,7 +279,7 @@ class LinuxDataPlane:
         for key, there in change.prefixes.items():
             if there != (key in self._state.prefixes):
                 prefix, name = key
-                number = (made | self._ports)[name].number
+                number = (made[name] if name in made else self._ports[name]).number
                 self._table.set_prefix(number, prefix, there=there)
                 undo.append(partial(self._table.set_prefix, number, prefix, there=not there))
 

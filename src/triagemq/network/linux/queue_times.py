@@ -23,8 +23,8 @@ from triagemq.network.linux.classifier import SKB_INDEX, SKB_PRIORITY, STAMP_SHI
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.records import CONTROL, QUEUE_MINOR, UNMANAGED
 
-BEGINNING_BYTES = 64
-"""So much of a packet tells which one it is."""
+BEGINNING_BYTES = 104
+"""So much of a packet tells which one it is: with IPv6, up to the end of what a direct topic's packets begin with."""
 
 _TIME, _LOAD_BYTES, _RING_OUTPUT = 5, 26, 130
 _WITHOUT_WAKING = 1
