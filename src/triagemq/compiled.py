@@ -3,7 +3,7 @@
 The simulator's own (`kernel`, `step`) are compiled without reference counting. They hand tuples of arrays to one
 another many times per packet: counting a reference to each array each time took nine tenths of the run, and calls that
 copy the tuples most of the rest. They allocate nothing and keep nothing, so there is nothing to count; and their steps
-are compiled into them, so that there is nothing to copy.
+are compiled into them, so that there is nothing to copy. Parts of kernels (`step`, `routine`) are for kernels alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ SAY_COMPILING = "TRIAGE_SAY_COMPILING"
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy"}
+# Nobody takes the address of a kernel to call it from C.
+_OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _UNCOUNTED: Any = {**_OPTIONS, "_nrt": False}
+# What takes a hundred arrays from Python and hands them on took half the time of compiling.
+_OF_KERNELS: Any = {**_UNCOUNTED, "no_cpython_wrapper": True}
 
 
 def compiled(function: Kernel) -> Kernel:
@@ -42,7 +45,28 @@ def kernel(function: Kernel) -> Kernel:
 
 def step(function: Kernel) -> Kernel:
     """Compile a part of kernels into each of them: a call would copy the tuples, which takes longer than the step."""
+    return cast(Kernel, _of_kernels(numba.njit(forceinline=True, **_OF_KERNELS)(function)))
+
+
+def routine(function: Kernel) -> Kernel:
+    """Compile a part of kernels that they call: it is rare, or long."""
+    return cast(Kernel, _of_kernels(numba.njit(**_OF_KERNELS)(function)))
+
+
+def draw(function: Kernel) -> Kernel:
+    """Compile a step that Python calls too: it takes a few numbers."""
     return cast(Kernel, numba.njit(forceinline=True, **_UNCOUNTED)(function))
+
+
+def _of_kernels(part: Any) -> Any:
+    """Python finds nothing that it could call, where it would call at no address."""
+
+    def refuse(*_: object) -> None:
+        raise TypeError(f"{part.__name__} is a part of kernels, which Python cannot call")
+
+    part._insert = lambda *_: None
+    part._compile_for_args = refuse
+    return part
 
 
 class _Index(caching.IndexDataCacheFile):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triagemq.compiled import kernel, step
+from triagemq.compiled import kernel, routine, step
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
@@ -101,7 +101,7 @@ def catch_up(
     return _send_waiting(below, epochs, seeds, queues, outlets, clock, port, until)
 
 
-@kernel
+@routine
 def _catch_up_sampling(
     below: Below,
     epochs: Epochs,

@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from triagemq.compiled import kernel, step
+from triagemq.compiled import draw, routine
 from triagemq.scenario import Floats, Integers
 
 Seeds = NDArray[np.uint64]
@@ -71,7 +71,7 @@ def seeds_for(seed: int, replication: int) -> Seeds:
     return np.asarray(sequence.generate_state(len(Purpose), np.uint64))
 
 
-@step
+@draw
 def bits(seed: np.uint64, counter: int) -> np.uint64:
     """64 random bits: number `counter` of the SplitMix64 sequence that starts at `seed`."""
     mixed = seed + np.uint64(counter) * _WEYL
@@ -80,19 +80,19 @@ def bits(seed: np.uint64, counter: int) -> np.uint64:
     return mixed ^ (mixed >> np.uint64(31))
 
 
-@step
+@draw
 def split(seed: np.uint64, part: int) -> np.uint64:
     """The seed of a part of a purpose (a hop, a fragment); part 0 is the purpose itself."""
     return seed if part == 0 else bits(seed, part)
 
 
-@step
+@draw
 def uniform(seed: np.uint64, counter: int) -> float:
     """Uniform in (0, 1]: never 0, so that its logarithm is finite."""
     return float((bits(seed, counter) >> np.uint64(11)) + np.uint64(1)) * _TO_UNIT
 
 
-@step
+@draw
 def exponential(seed: np.uint64, counter: int) -> float:
     """Exponential with mean 1, by the ziggurat of Marsaglia and Tsang (2000): half the time of a logarithm.
 
@@ -107,7 +107,7 @@ def exponential(seed: np.uint64, counter: int) -> float:
     return _outside(drawn, layer, float(across) * _WIDTH[layer])
 
 
-@kernel
+@routine
 def _outside(drawn: np.uint64, layer: int, place: float) -> float:
     """The rare cases: the tail beyond the last layer, which is an exponential again, and the corners of layers."""
     part = 1
@@ -151,7 +151,7 @@ def alias_table(weights: ArrayLike) -> tuple[Floats, Integers]:
     return share, alias
 
 
-@step
+@draw
 def draw_alias(share: Floats, alias: Integers, first: int, count: int, drawn: float) -> int:
     """The place chosen by a uniform number among `count` places from `first` on."""
     place = min(int(drawn * count), count - 1)

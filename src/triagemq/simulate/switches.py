@@ -146,7 +146,8 @@ def cross_switches(
         copy = inbox.records[order[place]]
         subscription = copy.subscription
         packets = packets_of(copy.size_bytes, below.payload_bytes) if hop == 0 else 1
-        port = below.route[subscription, hop]
+        # Made as wide as in `catch_up_all`: the largest of the steps is compiled for one type of number.
+        port = below.route[subscription, hop] + 0
         switch = below.switch_of_port[port]
         counter = copy.event * below.subscriptions + subscription
         # As `lookup_ends` has it, but written out: a call of it here costs 4 % of the whole simulation.

@@ -21,8 +21,6 @@ from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, ne
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
-from triagemq.coordinator.store.changes import add_token
-from triagemq.coordinator.store.store import Store
 from triagemq.errors import OutputError, ParameterError
 from triagemq.exchange.private_files import private_directory, private_file, write_private
 
@@ -67,6 +65,10 @@ def hold(state: Path) -> int:
 
 def own_token(state: Path, database: str) -> str:
     """An operator's token for the exchange's own clients, kept where only this user can read it."""
+    # SQLAlchemy takes long to load, and an exchange without access needs none of it here.
+    from triagemq.coordinator.store.changes import add_token
+    from triagemq.coordinator.store.store import Store
+
     path = state / _TOKEN_FILE
     store = Store(database)
     try:

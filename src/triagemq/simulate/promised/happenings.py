@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from triagemq.compiled import kernel, step
+from triagemq.compiled import routine, step
 from triagemq.simulate.records import Buffer, Record, Records, append
 
 # A port is free and packets wait; a message is released; a packet comes to a port; a copy has been looked up by a
@@ -16,7 +16,7 @@ FREE, RELEASED, COMES, LOOKED_UP, REACHED = range(5)
 HAPPENING = np.dtype([("time", np.float64), ("kind", np.int32), ("port", np.int32), ("number", np.int64)])
 
 
-@kernel
+@routine
 def push(heap: Buffer, packets: Records, time: float, kind: int, port: int, number: int) -> None:
     """Add to a list that has room."""
     records = heap.records
@@ -33,7 +33,7 @@ def push(heap: Buffer, packets: Records, time: float, kind: int, port: int, numb
         child = parent
 
 
-@kernel
+@routine
 def pop(heap: Buffer, packets: Records) -> None:
     """Forget what came first."""
     records = heap.records

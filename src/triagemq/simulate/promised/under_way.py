@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.compiled import kernel
+from triagemq.compiled import routine
 from triagemq.simulate.endings import DELIVERED, IN_FLIGHT
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.happenings import COMES, push
@@ -73,7 +73,7 @@ def new_under_way(direct: Direct, promises: int) -> UnderWay:
     return UnderWay(messages, legs, new_promise_tally(promises, direct.stream.shape[1]))
 
 
-@kernel
+@routine
 def branch(
     direct: Direct, pool: Pool, happenings: Buffer, number: int, first: int, end: int, time: float
 ) -> None:
@@ -90,7 +90,7 @@ def branch(
         push(happenings, pool.records, time, COMES, direct.nodes[node].port, each)
 
 
-@kernel
+@routine
 def end_legs(
     direct: Direct,
     under_way: UnderWay,
