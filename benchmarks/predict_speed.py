@@ -104,7 +104,7 @@ def median_seconds(predict: Callable[[Any], object], rows: NDArray[np.float32], 
 
 def fed_seconds(trees: Trees, samples: Samples) -> float:
     """From a sample to the delay: increments, features, periods, trees."""
-    estimator = Learned(DelayModel(COUNTERS, trees, {}))
+    estimator = Learned(DelayModel(COUNTERS, trees, (), {}))
     taken = []
     for sample in samples:
         started = time.perf_counter()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
 from tests.delay.trained import small_model
 
-from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
+from triagemq.delay.estimators import ESTIMATORS, LEARNED, Estimator, Guarded, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.read_errors import ReadErrors, disturbed
 from triagemq.delay.samples import COUNTER_SETS
@@ -31,19 +31,19 @@ as much as its training gives."""
 
 
 def _made(name: str, counters: str) -> Made:
-    if name == "learned":
+    if name in LEARNED:
         return counters, lambda: make_estimator(name, counters, model=small_model(counters))
     return counters, lambda: make_estimator(name, counters)
 
 
 def _right(seconds: float, made: str) -> Any:
-    error = LEARNED_ERROR if made.startswith("learned") else CONSTANT_ERROR
+    error = LEARNED_ERROR if made.startswith(tuple(LEARNED)) else CONSTANT_ERROR
     return pytest.approx((seconds, seconds), rel=error)
 
 
 MADE = {
     f"{name}-{counters}": _made(name, counters)
-    for name in (*ESTIMATORS, "learned")
+    for name in (*ESTIMATORS, *LEARNED)
     for counters in COUNTER_SETS
     if (name, counters) != ("backlog", "openflow")
 }
@@ -154,7 +154,7 @@ def test_learned_wants_a_model_for_the_counters_it_is_fed() -> None:
 
 
 def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ParameterError, match="'arima' is none; there are red, idm-paper, idm"):
+    with pytest.raises(ParameterError, match=r"'arima' is none; there are red, .*, learned, guarded"):
         make_estimator("arima", "linux")
 
 
@@ -214,3 +214,61 @@ def test_model_is_near_a_simulated_queue_that_has_no_overload(load: float, burst
     counts = np.bincount((times / 0.2).astype(int))[:-1]
     said = [now for now, _ in fed(make_estimator("model", "openflow"), queue_feed(counts, "openflow"))]
     assert np.mean(said[50:]) == pytest.approx(waits.mean(), rel=0.35)
+
+
+def _guarded() -> Guarded:
+    return Guarded(small_model("openflow"))
+
+
+def _states(guarded: Guarded, packets: list[int]) -> list[str | None]:
+    found = []
+    for sample in queue_feed(packets, "openflow"):
+        guarded.feed(sample)
+        found.append(guarded.fallen_back)
+    return found
+
+
+def test_guarded_says_what_was_learned_of_what_is_like_training() -> None:
+    samples = queue_feed(np.random.default_rng(6).poisson(190, 60), "openflow")
+    guarded = _guarded()
+    assert fed(guarded, samples) == fed(
+        make_estimator("learned", "openflow", model=small_model("openflow")), samples
+    )
+    assert guarded.fallen_back is None
+
+
+def test_guarded_falls_back_to_idm_on_inputs_outside_the_training_range_and_comes_back() -> None:
+    # A queue longer than any in training, then one like those.
+    guarded, idm = _guarded(), make_estimator("idm", "openflow")
+    strange, calm = [8000, *[200] * 60], [*[0] * 60, *[150] * 60]
+    states = _states(guarded, [*strange, *calm])
+    first = next(number for number, state in enumerate(states) if state is not None)
+    assert first <= 30
+    assert states[first] is not None
+    assert "idm instead of learned" in states[first]
+    assert "in training" in states[first]
+    assert states[-1] is None
+    again = _guarded()
+    said = fed(again, queue_feed(strange, "openflow"))
+    assert said[-1] == fed(idm, queue_feed(strange, "openflow"))[-1]
+    # One strange window is no drift, and one that is not is no return.
+    assert len({state is None for state in states[first : len(strange)]}) == 1
+
+
+def test_guarded_falls_back_when_deliveries_say_that_idm_is_nearer_and_comes_back() -> None:
+    guarded, idm = _guarded(), make_estimator("idm", "openflow")
+    learned = make_estimator("learned", "openflow", model=small_model("openflow"))
+    random = np.random.default_rng(6)
+    states, truth = [], 0.0
+    for number, sample in enumerate(queue_feed(random.poisson(205, 120), "openflow")):
+        for each in (guarded, idm, learned):
+            each.feed(sample)
+        guarded.measured(truth)
+        states.append(guarded.fallen_back)
+        # What comes next is what the one says of it, and later what the other does.
+        truth = idm.next_seconds if number < 60 else learned.next_seconds
+    fallen = [number for number, state in enumerate(states) if state is not None]
+    assert fallen
+    assert 24 <= fallen[0] < 60
+    assert "in what was delivered" in str(states[fallen[0]])
+    assert states[-1] is None

@@ -40,6 +40,9 @@ def test_every_feature_is_what_its_name_says(counters: str) -> None:
         "queued_seconds": backlog[-1],
         "buffer_seconds": 0.4,
         "room_seconds": 0.4 - backlog[-1],
+        "held_seconds": backlog[-1],
+        "held_less_queued_seconds": 0.0,
+        "leaving_seconds": backlog[-1],
         "load_deviation_5": load[-5:].std(),
         "load_deviation_25": load[-25:].std(),
         "buffer_bytes": 400_000,
@@ -48,7 +51,7 @@ def test_every_feature_is_what_its_name_says(counters: str) -> None:
         "largest_routing_table": 12_000,
         "largest_mac_table": 32_000,
     }
-    for name, values in {"load": load, "sent": sent, "dropped": dropped}.items():
+    for name, values in {"load": load, "sent": sent, "dropped": dropped, "held_seconds": backlog}.items():
         expected[name] = values[-1]
         expected |= {f"{name}_lag_{lag}": values[-1 - lag] for lag in range(1, 6)}
         expected |= {f"{name}_mean_5": values[-5:].mean(), f"{name}_mean_25": values[-25:].mean()}
@@ -56,6 +59,7 @@ def test_every_feature_is_what_its_name_says(counters: str) -> None:
         expected |= {"backlog_seconds": backlog[-1], "backlog_packets": feed.backlog_packets[-1]}
         expected |= {f"backlog_seconds_lag_{lag}": backlog[-1 - lag] for lag in range(1, 6)}
         expected["backlog_seconds_mean_5"] = backlog[-5:].mean()
+        expected["backlog_leaving_seconds"] = backlog[-1]
     assert set(found) - set(expected) == {"period_seconds", "phase", "period_strength"}
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-5, abs=1e-9)
 

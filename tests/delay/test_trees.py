@@ -12,7 +12,8 @@ import xgboost
 from tests.delay.trained import save_small_model, train
 
 from triagemq.delay.learning.features import feature_names
-from triagemq.delay.learning.model_files import load_model, save_model
+from triagemq.delay.learning.model_files import load_model, model_folders, newest_model, save_model
+from triagemq.delay.learning.training import ranges_of
 from triagemq.delay.learning.trees import read_trees
 from triagemq.errors import ModelError
 
@@ -99,28 +100,36 @@ def test_trees_that_are_not_a_sum_of_leaves_are_refused() -> None:
 
 
 def test_a_model_comes_back_as_it_was_saved(tmp_path: Path) -> None:
-    booster = train("openflow")
-    save_model(tmp_path, booster.save_raw("json"), counters="openflow", about={"trained": "today"})
+    booster, seen = train("openflow")
+    save_model(
+        tmp_path,
+        booster.save_raw("json"),
+        counters="openflow",
+        ranges=ranges_of(seen),
+        about={"trained": "today"},
+    )
     model = load_model(tmp_path)
     rows = np.random.default_rng(1).random((50, len(feature_names("openflow")))).astype(np.float32)
     assert model.trees.predict_rows(rows) == pytest.approx(
         booster.inplace_predict(rows, validate_features=False), abs=1e-5
     )
     assert (model.counters, model.about) == ("openflow", {"trained": "today"})
+    assert str(model.ranges) == str(ranges_of(seen))  # as text, NaN is equal
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model.json", "trees.json"]
 
 
 def test_a_model_that_does_not_fit_or_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"model\.json: cannot be read: No such file"):
         load_model(tmp_path)
-    with pytest.raises(ModelError, match="take 12 features; the set 'linux' has 53"):
-        save_model(tmp_path, _grown().save_raw("json"), counters="linux", about={})
+    with pytest.raises(ModelError, match="take 12 features; the set 'linux' has 64"):
+        save_model(tmp_path, _grown().save_raw("json"), counters="linux", ranges=(), about={})
     save_small_model(tmp_path, "linux")
     description = json.loads((tmp_path / "model.json").read_text())
     for change, said in [
-        ({"format": 2}, "has the format 2; this program reads 1"),
+        ({"format": 1}, "has the format 1; this program reads 2"),
         ({"features_version": 0}, "learned from other features"),
         ({"features": description["features"][:-1]}, "learned from other features"),
+        ({"ranges": description["ranges"][:-1]}, "learned from other features"),
         ({"counters": "sflow"}, "damaged"),
         ({"trees_sha256": "0"}, "is not what was written"),
         ({"about": ...}, "lacks|damaged"),
@@ -133,3 +142,18 @@ def test_a_model_that_does_not_fit_or_is_damaged_is_refused_in_one_line(tmp_path
     (tmp_path / "model.json").write_text("{")
     with pytest.raises(ModelError, match="damaged"):
         load_model(tmp_path)
+
+
+def test_the_model_in_force_is_the_newest_whole_one_for_the_counters(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model for openflow there; make one with"):
+        newest_model(tmp_path, "openflow")
+    for counters, time in (("openflow", "2026-01-01"), ("openflow", "2026-01-02"), ("linux", "2026-01-03")):
+        save_small_model(tmp_path / counters / time, counters)
+    # What a training that was killed leaves.
+    (tmp_path / "openflow" / "2026-01-04").mkdir()
+    (tmp_path / "openflow" / "2026-01-04" / "trees.json").write_text("{")
+    assert [each.name for each in model_folders(tmp_path, "openflow")] == ["2026-01-01", "2026-01-02"]
+    assert newest_model(tmp_path, "linux").counters == "linux"
+    (tmp_path / "openflow" / "2026-01-02" / "trees.json").write_text("{")
+    with pytest.raises(ModelError, match="is not what was written"):
+        newest_model(tmp_path, "openflow")

@@ -8,10 +8,12 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import xgboost
+from numpy.typing import NDArray
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, queue_feed
 
 from triagemq.delay.learning.features import anchor_seconds, feature_names, feature_rows
 from triagemq.delay.learning.model_files import DelayModel, load_model, save_model
+from triagemq.delay.learning.training import ranges_of
 
 
 @cache
@@ -23,12 +25,18 @@ def small_model(counters: str) -> DelayModel:
 
 
 def save_small_model(folder: Path, counters: str) -> None:
-    booster = train(counters)
-    save_model(folder, booster.save_raw("json"), counters=counters, about={"rows": 1})
+    booster, rows = train(counters)
+    save_model(
+        folder,
+        booster.save_raw("json"),
+        counters=counters,
+        ranges=ranges_of(rows),
+        about={"rows": len(rows)},
+    )
 
 
-def train(counters: str) -> xgboost.Booster:
-    """Trees that have seen queues of constant backlog, and busy ones with random input."""
+def train(counters: str) -> tuple[xgboost.Booster, NDArray[np.float32]]:
+    """Trees that have seen queues of constant backlog, and busy ones with random input; and what they have seen."""
     random = np.random.default_rng(1)
     loads = [constant_backlog(packets, 60) for packets in range(0, 3000, 50)]
     loads += [random.poisson(rate, 60) for rate in (50, 150, 190, 210, 250) for _ in range(5)]
@@ -39,8 +47,9 @@ def train(counters: str) -> xgboost.Booster:
         seen = feature_rows(queue_feed(packets, counters, buffer_packets=4000))
         rows.append(seen[1:])
         delays.append(known.backlog_packets[1:] / SENT_PER_WINDOW * 0.2 - anchor_seconds(seen[1:], counters))
+    seen_rows = np.concatenate(rows)
     matrix = xgboost.DMatrix(
-        np.concatenate(rows), label=np.concatenate(delays), feature_names=list(feature_names(counters))
+        seen_rows, label=np.concatenate(delays), feature_names=list(feature_names(counters))
     )
     options = {"max_depth": 6, "eta": 0.3, "nthread": 1, "seed": 1}
-    return xgboost.train(options, matrix, num_boost_round=60)
+    return xgboost.train(options, matrix, num_boost_round=60), seen_rows

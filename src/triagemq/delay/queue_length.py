@@ -1,4 +1,4 @@
-"""How much a queue holds, from what its counters gained: with drops, never below zero, forgotten when it was idle."""
+"""How much a queue holds, from what its counters gained, or from what they are: with drops, and never below zero."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 from triagemq.delay.increments import Increment
+from triagemq.delay.samples import Sample
 
 IDLE_SECONDS = 1.0
 """Over which a queue is looked at: reads of different moments differ by much in 200 ms, and by little in this."""
@@ -48,6 +49,8 @@ class QueueLength:
 
     def __init__(self, buffer_bytes: float = math.inf) -> None:
         self.bytes = 0.0
+        self.was_idle = False
+        """Whether it was empty at some moment of the last second."""
         self._buffer_bytes = buffer_bytes
         self._width_bps = math.inf
         self._recent: deque[_Window] = deque()
@@ -64,7 +67,8 @@ class QueueLength:
         self._recent.append(_Window(gained.seconds, accepted, gained.bytes_out, could_send))
         while sum(window.seconds for window in self._recent) - self._recent[0].seconds >= IDLE_SECONDS - 1e-6:
             self._recent.popleft()
-        if self._was_idle():
+        self.was_idle = self._was_idle()
+        if self.was_idle:
             # It was empty in one of these windows, and what it holds has come since.
             self.bytes = 0.0
             for window in self._recent:
@@ -80,3 +84,43 @@ class QueueLength:
     def _was_idle(self) -> bool:
         seconds, _, sent, could_send = (sum(column) for column in zip(*self._recent, strict=True))
         return bool(seconds >= IDLE_SECONDS - 1e-6 and sent < IDLE_SHARE * could_send)
+
+
+class QueueDifference:
+    """All that came less all that went and was dropped: `red` with drops, freed of losses that nobody counted.
+
+    Errors of reading do not add up in it as they do in `QueueLength`, and where nothing is lost it is exact. Losses
+    that nobody counted stay in it. There are such only where there are losses: after some, it begins anew with what
+    `QueueLength` says as soon as the queue is seen idle, and it never holds more than its buffer, where that is known.
+
+    >>> from triagemq.delay.increments import Increments
+    >>> from triagemq.delay.samples import Sample
+    >>> increments, queue, held = Increments(), QueueLength(), QueueDifference(buffer_bytes=4000.0)
+    >>> for sample in (Sample(0, 0, 0, 0, 0, 0, 40e3), Sample(200_000_000, 9000, 9, 1000, 1, 2, 40e3)):
+    ...     gained = increments.after(sample)
+    ...     if gained:
+    ...         queue.add(gained, sample.width_bps)
+    ...         held.add(gained, sample, queue)
+    >>> held.bytes
+    4000.0
+    """
+
+    def __init__(self, buffer_bytes: float = math.inf) -> None:
+        self.bytes = 0.0
+        self._buffer_bytes = buffer_bytes
+        self._uncounted_bytes = 0.0
+        self._in_doubt = True
+
+    def add(self, gained: Increment, sample: Sample, queue: QueueLength) -> None:
+        """Count a window that `queue` has counted already."""
+        packet_bytes = sample.bytes_in / sample.packets_in if sample.packets_in else 0.0
+        difference = sample.bytes_in - sample.bytes_out - sample.drops * packet_bytes
+        self._in_doubt = (self._in_doubt and sample.drops > 0) or gained.drops > 0
+        if gained.restarted:
+            self._uncounted_bytes = 0.0
+        if gained.silent or (self._in_doubt and queue.was_idle):
+            self._uncounted_bytes = difference - queue.bytes
+            self._in_doubt = False
+        held = difference - self._uncounted_bytes
+        self._uncounted_bytes += max(0.0, held - self._buffer_bytes)
+        self.bytes = min(max(0.0, held), self._buffer_bytes)

@@ -100,6 +100,12 @@ class Samples:
         given = [column.tolist() for column in columns if column is not None]
         return (Sample(*row) for row in zip(*given, strict=True))
 
+    def only(self, counters: str) -> Samples:
+        """As a switch with this set of counters shows them."""
+        if "backlog_bytes" in check_counters(counters):
+            return self
+        return replace(self, backlog_bytes=None, backlog_packets=None)
+
     def take(self, rows: Any) -> Samples:
         """Some of the rows: a mask, a slice or row numbers; the others are samples that got lost."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

@@ -19,6 +19,7 @@ from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
 from triagemq.papers.shi.estimators import SHI_ESTIMATORS
+from triagemq.papers.shi.learning import SHI_TABLE_2
 from triagemq.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
@@ -46,7 +47,7 @@ _FIREDEX: dict[str, Experiment] = {
 _MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING}
 
 # Shi et al. (Sensors 2019), section 7.
-_SHI: dict[str, Experiment] = {"5": SHI_ESTIMATORS}
+_SHI: dict[str, Experiment] = {"5": SHI_ESTIMATORS, "table2": SHI_TABLE_2}
 
 PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
     {

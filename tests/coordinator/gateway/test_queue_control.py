@@ -184,8 +184,10 @@ def test_a_model_is_loaded_replaced_and_refused_in_a_line(
     save_small_model(tmp_path / "model", "linux")
     assert "model_loaded" in load.run(1)
     assert estimators.in_force == "learned"
-    widths = load.widths
-    assert "widths" in load.run(20) or load.widths == widths
+    # These queues are wider than any it was trained with: idm estimates, and says so once for each that is busy.
+    kinds = load.run(40)
+    assert 1 <= kinds.count("model_drifted") <= 3
+    assert load.widths[0] > 8e6
     shutil.copy(tmp_path / "model" / "model.json", tmp_path / "whole.json")
     (tmp_path / "model" / "model.json").write_text("{}")
     assert "model_refused" in load.run(1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from triagemq.delay.learning.parameters import MOST_TREES
 from triagemq.papers import reproduce, write_files
 from triagemq.papers.shi.network import BUFFER_PACKETS, PACKET_BYTES, WIDTHS_BPS, observe, shi_scenario
 from triagemq.scenario import ArrivalProcess
@@ -21,10 +22,28 @@ def test_a_full_queue_takes_what_its_buffer_takes_at_its_width() -> None:
     assert runs[2].delay_seconds[-1] < 0.002
 
 
-def test_estimators_beside_the_truth_hold_and_leave_files(tmp_path: Path) -> None:
-    made = reproduce("shi", "5", seeds=1, seconds=4.0)
+def test_what_comes_in_a_window_waits_as_long_as_what_the_queue_held_before_it_takes() -> None:
+    scenario = shi_scenario([9_000, 0, 0], ArrivalProcess.PERIODIC)
+    run = observe(scenario, seconds=1.2, seed=1)[0]
+    assert run.samples.backlog_bytes is not None
+    held = run.samples.backlog_bytes[:2] * 8 / WIDTHS_BPS[0]
+    # In a fifth of a second a fifth more comes than goes: the queue grows by 40 ms until the next sample.
+    assert run.next_delay_seconds[:2] == pytest.approx(held + 0.02, abs=0.001)
+
+
+def test_learned_is_nearer_than_red_and_idm_on_traffic_it_has_not_seen_and_leaves_files(
+    tmp_path: Path,
+) -> None:
+    made = reproduce("shi", "5", seeds=1, seconds=6.0)
     assert made.holds, made.findings.claims
-    cells = made.findings.figures["error_seconds"]
-    assert len(cells) == 4 * 4 * 3
+    cells = made.findings.figures["cells"]
+    assert len(cells) == 4 * 2 * 2 * 4 * 3
+    assert {cell["traffic"] for cell in cells} == {"pareto", "on_off"}
     json.dumps(made.as_json(), allow_nan=False)
     assert write_files(tmp_path, made.name, made.title, made.findings).png.stat().st_size > 1_000
+
+
+def test_the_papers_parameters_stop_before_the_last_tree() -> None:
+    found = reproduce("shi", "table2", seeds=1, seconds=4.0).findings.figures
+    assert set(found) == {"shi-1", "shi-2", "shi-3"}
+    assert all(0 < each["trees"] < MOST_TREES and each["error_ns"] > 0 for each in found.values())

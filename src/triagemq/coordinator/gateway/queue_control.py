@@ -98,6 +98,7 @@ class ControlledQueues:
             each.last = decided = each.controller.feed(
                 [_sample(queue, at_ns, self._estimators.counters) for queue in queues]
             )
+            decisions += self._estimators.drift(name)
             if decided.width_bps is not None:
                 self._plane.apply([_with_widths(each.stated, decided.width_bps)])
                 decisions.append(
@@ -119,7 +120,9 @@ class ControlledQueues:
         stated = ControlledPort(
             port.port, _whole(port.widths_bps), tuple(max(1, int(floor)) for floor in floors)
         )
-        controller = PortController(stated, self._estimators.make, width_bps=_fitting(stated, widths))
+        controller = PortController(
+            stated, self._estimators.make(port.port), width_bps=_fitting(stated, widths)
+        )
         controller.constrain(self._constraints.get(port.port, {}))
         return _Controlled(port, controller)
 

@@ -1,7 +1,8 @@
 """Estimators of queueing delay, one a file, by one contract (`contract`): samples in, mean delays out.
 
 `red` and `idm-paper` are the paper's, as printed. `idm` is the method it meant, `backlog` reads the length where there
-is one, `model` works the delay out from what comes in, and `learned` has seen what came of it.
+is one, `model` works the delay out from what comes in, `learned` has seen what came of it, and `guarded` is that one as
+long as it holds, and `idm` otherwise.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from types import MappingProxyType
 
 from triagemq.delay.estimators.backlog import Backlog
 from triagemq.delay.estimators.contract import Estimator
+from triagemq.delay.estimators.guarded import Guarded
 from triagemq.delay.estimators.idm import IncrementalDifference
 from triagemq.delay.estimators.idm_paper import PaperIncrementalDifference
 from triagemq.delay.estimators.learned import Learned
@@ -24,8 +26,10 @@ from triagemq.errors import ParameterError
 
 __all__ = [
     "ESTIMATORS",
+    "LEARNED",
     "Backlog",
     "Estimator",
+    "Guarded",
     "IncrementalDifference",
     "Learned",
     "PaperIncrementalDifference",
@@ -45,27 +49,33 @@ ESTIMATORS: Mapping[str, Callable[[], Estimator]] = MappingProxyType(
 )
 """Those that need nothing but samples, by name."""
 
+LEARNED: Mapping[str, Callable[[DelayModel, SwitchConstants | None], Estimator]] = MappingProxyType(
+    {"learned": Learned, "guarded": Guarded}
+)
+"""Those that take a model."""
+
 
 def make_estimator(
     name: str, counters: str, *, model: DelayModel | None = None, switch: SwitchConstants | None = None
 ) -> Estimator:
     """An estimator for one queue of a switch with this set of counters.
 
-    `learned` takes a model. What is known of the switch serves it, and `idm` and `model`, for which a queue never holds
-    more than its buffer; the paper's forms are as printed.
+    `learned` and `guarded` take a model. What is known of the switch serves them, and `idm` and `model`, for which a
+    queue never holds more than its buffer; the paper's forms are as printed.
 
     >>> make_estimator("backlog", "openflow")
     Traceback (most recent call last):
     triagemq.errors.ParameterError: estimator: backlog needs the length of queues, which openflow does not show; ...
     """
     shown = check_counters(counters)
-    if name == "learned":
+    if name in LEARNED:
         if model is None or model.counters != counters:
             has = "there is none" if model is None else f"this one is for {model.counters}"
-            raise ParameterError("estimator", f"learned needs a model for the counters of {counters}; {has}")
-        return Learned(model, switch)
+            raise ParameterError("estimator", f"{name} needs a model for the counters of {counters}; {has}")
+        return LEARNED[name](model, switch)
     if name not in ESTIMATORS:
-        raise ParameterError("estimator", f"{name!r} is none; there are {', '.join(ESTIMATORS)}, learned")
+        known = ", ".join((*ESTIMATORS, *LEARNED))
+        raise ParameterError("estimator", f"{name!r} is none; there are {known}")
     if name == "backlog" and "backlog_bytes" not in shown:
         raise ParameterError(
             "estimator", f"backlog needs the length of queues, which {counters} does not show; take idm"

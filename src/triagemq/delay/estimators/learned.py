@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from triagemq.delay.learning.features import FeatureHistory, SwitchConstants
+import numpy as np
+
+from triagemq.delay.learning.features import FeatureHistory, SwitchConstants, feature_names
 from triagemq.delay.learning.model_files import DelayModel
 from triagemq.delay.samples import COUNTER_SETS, Sample
 from triagemq.errors import ParameterError
@@ -19,7 +21,9 @@ class Learned:
 
     def __init__(self, model: DelayModel, switch: SwitchConstants | None = None) -> None:
         self._model = model
-        self._features = FeatureHistory(model.counters, switch)
+        self._history = FeatureHistory(model.counters, switch)
+        self.features = np.full(len(feature_names(model.counters)), np.nan, np.float32)
+        """Those of the last sample."""
         self._seconds = 0.0
 
     def feed(self, sample: Sample) -> None:
@@ -27,12 +31,12 @@ class Learned:
             raise ParameterError(
                 "learned", "the model is for switches that show the backlog; this one does not"
             )
-        row = self._features.add(sample)
-        gained = self._features.gained
+        self.features = self._history.add(sample)
+        gained = self._history.gained
         if gained is None:
             return
         idle = gained.silent or math.isinf(sample.width_bps)
-        self._seconds = 0.0 if idle else self._model.delay_seconds(row)
+        self._seconds = 0.0 if idle else self._model.delay_seconds(self.features)
 
     @property
     def now_seconds(self) -> float:

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from triagemq.compiled import kernel
 from triagemq.delay.increments import Increment, Increments
 from triagemq.delay.learning.periods import STEP, WINDOW, period_and_phase
-from triagemq.delay.queue_length import QueueLength
+from triagemq.delay.queue_length import QueueDifference, QueueLength
 from triagemq.delay.samples import INTERVAL_SECONDS, Sample, Samples, check_counters
 
-VERSION = 1
+VERSION = 2
 """Raised whenever a feature changes its meaning, so that no model is used with other features than it learned from."""
 
 LAGS = 5
@@ -38,7 +38,7 @@ class SwitchConstants:
 
 
 # The columns of the history: what each window is remembered by.
-_LOAD, _SENT, _DROPPED, _PACKETS, _SECONDS, _BYTES, _BACKLOG = range(7)
+_LOAD, _SENT, _DROPPED, _PACKETS, _SECONDS, _BYTES, _BACKLOG, _HELD = range(8)
 
 _FOLLOWED = ("load", "sent", "dropped")
 _BASE = (
@@ -58,6 +58,11 @@ _BASE = (
     "queued_seconds",
     "buffer_seconds",
     "room_seconds",
+    "held_seconds",
+    *(f"held_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
+    *(f"held_seconds_mean_{span}" for span in (SHORT, LONG)),
+    "held_less_queued_seconds",
+    "leaving_seconds",
     "period_seconds",
     "phase",
     "period_strength",
@@ -68,6 +73,7 @@ _BACKLOG_ONLY = (
     "backlog_packets",
     *(f"backlog_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
     f"backlog_seconds_mean_{SHORT}",
+    "backlog_leaving_seconds",
 )
 
 
@@ -75,19 +81,22 @@ def feature_names(counters: str) -> tuple[str, ...]:
     """The features of a set of counters, in the order of a row.
 
     >>> len(feature_names("openflow")), [name for name in feature_names("linux") if "backlog" in name][:2]
-    (45, ['backlog_seconds', 'backlog_packets'])
+    (55, ['backlog_seconds', 'backlog_packets'])
     """
     return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
 
 
-ANCHORS = MappingProxyType({"openflow": "queued_seconds", "linux": "backlog_seconds"})
-"""The feature that is a delay by itself. Trees learn what the delay differs from it by: where they have seen nothing
-like it, the anchor holds, and a queue can be longer than any they have seen."""
+ANCHORS = MappingProxyType({"openflow": "leaving_seconds", "linux": "backlog_leaving_seconds"})
+"""The feature that is a wait by itself. With the time a packet takes to be sent it is a delay, and trees learn what the
+truth differs from it by: where they have seen nothing like it, this holds, and a queue can be longer than any they have
+seen."""
 
 
 def anchor_seconds(rows: NDArray[np.float32], counters: str) -> NDArray[np.float32]:
     """The anchor of each row: what to take off a delay before training, and to add to a prediction."""
-    return np.nan_to_num(rows[..., feature_names(counters).index(ANCHORS[counters])], nan=0.0)
+    names = feature_names(counters)
+    wait, service = (rows[..., names.index(name)] for name in (ANCHORS[counters], "service_seconds"))
+    return np.nan_to_num(wait, nan=0.0) + np.nan_to_num(service, nan=0.0)
 
 
 def feature_rows(samples: Samples, switch: SwitchConstants | None = None) -> NDArray[np.float32]:
@@ -124,9 +133,10 @@ class FeatureHistory:
         self.gained: Increment | None = None
         self._increments = Increments()
         buffer_bytes = self._constants.buffer_bytes
-        self._queue = QueueLength(math.inf if math.isnan(buffer_bytes) else buffer_bytes)
+        known_buffer = math.inf if math.isnan(buffer_bytes) else buffer_bytes
+        self._queue, self._held = QueueLength(known_buffer), QueueDifference(known_buffer)
         # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
-        self._history = np.full((2 * WINDOW, 7), np.nan)
+        self._history = np.full((2 * WINDOW, 8), np.nan)
         self._end = 0
         self._seen = 0
         self._period: tuple[float, float, float] | None = None
@@ -145,6 +155,7 @@ class FeatureHistory:
         backlog = math.nan
         if self._with_backlog and sample.backlog_bytes is not None and limited:
             backlog = 8.0 * sample.backlog_bytes / sample.width_bps
+        self._held.add(gained, sample, self._queue)
         self._append(
             gained.bytes_in / can_send,
             gained.bytes_out / can_send,
@@ -153,6 +164,7 @@ class FeatureHistory:
             gained.seconds,
             gained.bytes_in,
             backlog,
+            8.0 * self._held.bytes / sample.width_bps if limited else math.nan,
         )
         period, phase, strength = self._place_in_period()
         _fill(
@@ -274,11 +286,24 @@ def _fill(
         buffer_seconds,
         buffer_seconds - queued_seconds,
     )
-    row[place + 5], row[place + 6], row[place + 7] = period_seconds, phase, strength
-    place += 8 + 5
+    place += 5
+    row[place] = history[last, _HELD]
+    for lag in range(1, LAGS + 1):
+        row[place + lag] = history[last - lag, _HELD] if count > lag else math.nan
+    place += 1 + LAGS
+    row[place] = _mean(history, end, count, _HELD, SHORT)
+    row[place + 1] = _mean(history, end, count, _HELD, LONG)
+    row[place + 2] = history[last, _HELD] - queued_seconds
+    # A queue that borrows is gone sooner than its width says: it sends more, as the last second has shown.
+    sent = max(1.0, _mean(history, end, count, _SENT, SHORT))
+    row[place + 3] = history[last, _HELD] / sent
+    place += 4
+    row[place], row[place + 1], row[place + 2] = period_seconds, phase, strength
+    place += 3 + 5
     if with_backlog:
         row[place] = history[last, _BACKLOG]
         row[place + 1] = backlog_packets
         for lag in range(1, LAGS + 1):
             row[place + 1 + lag] = history[last - lag, _BACKLOG] if count > lag else math.nan
         row[place + 2 + LAGS] = _mean(history, end, count, _BACKLOG, SHORT)
+        row[place + 3 + LAGS] = history[last, _BACKLOG] / sent

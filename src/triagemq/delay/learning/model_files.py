@@ -1,16 +1,21 @@
 """A learned model as a folder: `trees.json` as xgboost writes it, and `model.json`, written last: what it is for.
 
-    {"format": 1, "counters": "openflow", "features_version": 1, "features": [...], "trees_sha256": "…", "about": {…}}
+    {"format": 2, "counters": "openflow", "features_version": 2, "features": [...], "ranges": [[0.0, 1.5], ...],
+     "trees_sha256": "…", "about": {…}}
 
-`about` is for people and for comparing models: what it was trained on, when, and how good it was.
+`ranges` are the smallest and the largest value of each feature in training, null of what was never known. `about` is
+for people and for comparing models: what it was trained on, when, and how good it was.
+
+    MODELS/<counters>/<time>/      every training adds one; the newest that is whole is in force
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +27,7 @@ from triagemq.delay.learning.features import VERSION, anchor_seconds, feature_na
 from triagemq.delay.learning.trees import Trees, read_trees
 from triagemq.errors import ModelError, OutputError
 
-FORMAT = 1
+FORMAT = 2
 TREES_NAME, MODEL_NAME = "trees.json", "model.json"
 
 
@@ -32,6 +37,8 @@ class DelayModel:
 
     counters: str
     trees: Trees
+    ranges: tuple[tuple[float, float], ...]
+    """Of each feature in training; NaN where it was never known."""
     about: Mapping[str, Any]
 
     def delay_seconds(self, row: NDArray[np.float32]) -> float:
@@ -40,7 +47,12 @@ class DelayModel:
 
 
 def save_model(
-    folder: str | Path, trees_json: bytes | bytearray, *, counters: str, about: Mapping[str, Any]
+    folder: str | Path,
+    trees_json: bytes | bytearray,
+    *,
+    counters: str,
+    ranges: Sequence[tuple[float, float]],
+    about: Mapping[str, Any],
 ) -> None:
     """Write a model (what `Booster.save_raw("json")` gives, and what is to be known of it) into a folder."""
     check_fit(read_trees(trees_json), counters)
@@ -49,6 +61,7 @@ def save_model(
         "counters": counters,
         "features_version": VERSION,
         "features": feature_names(counters),
+        "ranges": [None if math.isnan(low) else (low, high) for low, high in ranges],
         "trees_sha256": hashlib.sha256(trees_json).hexdigest(),
         "about": about,
     }
@@ -77,13 +90,13 @@ def load_model(folder: str | Path) -> DelayModel:
     try:
         found, version = description["format"], description["features_version"]
         counters, features = description["counters"], tuple(description["features"])
-        sha256, about = description["trees_sha256"], description["about"]
+        sha256, about, ranges = (description[name] for name in ("trees_sha256", "about", "ranges"))
         expected = feature_names(counters)
     except (KeyError, TypeError, ValueError) as error:
         raise ModelError(f"{place / MODEL_NAME}: damaged: {error!r}") from error
     if found != FORMAT:
         raise ModelError(f"{place}: has the format {found}; this program reads {FORMAT}: train it again")
-    if version != VERSION or features != expected:
+    if version != VERSION or features != expected or len(ranges) != len(expected):
         raise ModelError(
             f"{place}: learned from other features (version {version}) than there are: train it again"
         )
@@ -91,7 +104,29 @@ def load_model(folder: str | Path) -> DelayModel:
         raise ModelError(f"{place / TREES_NAME}: damaged: is not what was written; restore it or train again")
     trees = read_trees(trees_json)
     check_fit(trees, counters)
-    return DelayModel(counters, trees, about)
+    known = tuple((math.nan, math.nan) if each is None else (each[0], each[1]) for each in ranges)
+    return DelayModel(counters, trees, known, about)
+
+
+def model_folders(models: str | Path, counters: str | None = None) -> list[Path]:
+    """The folders of all models that are whole, those of each set of counters in order of time."""
+    found = Path(models).glob(f"{counters or '*'}/*/{MODEL_NAME}")
+    return sorted(each.parent for each in found)
+
+
+def newest_model(models: str | Path, counters: str) -> DelayModel:
+    """The model that is in force for a set of counters: the one that was trained last.
+
+    >>> newest_model("nowhere", "linux")
+    Traceback (most recent call last):
+    triagemq.errors.ModelError: nowhere: no model for linux there; make one with: triage pipeline train TABLES ...
+    """
+    folders = model_folders(models, counters)
+    if not folders:
+        raise ModelError(
+            f"{models}: no model for {counters} there; make one with: triage pipeline train TABLES --out {models}"
+        )
+    return load_model(folders[-1])
 
 
 def check_fit(trees: Trees, counters: str) -> None:

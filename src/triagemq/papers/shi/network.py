@@ -32,7 +32,7 @@ from triagemq.scenario import (
     Topics,
 )
 from triagemq.scenario.model import filled
-from triagemq.simulate import simulate
+from triagemq.simulate import Change, simulate
 from triagemq.trace import Outcome
 
 QUEUES = ("queue 7", "queue 6", "queue 5")
@@ -47,7 +47,14 @@ ON_SECONDS, OFF_SECONDS = 0.5, 0.5
 """Of on-off sources: half of the time at twice the rate."""
 
 
-def shi_scenario(rates: Sequence[float], traffic: ArrivalProcess) -> Scenario:
+def shi_scenario(
+    rates: Sequence[float],
+    traffic: ArrivalProcess,
+    *,
+    widths_bps: Sequence[float] = WIDTHS_BPS,
+    buffer_packets: float = BUFFER_PACKETS,
+    borrowing: bool = False,
+) -> Scenario:
     """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle."""
     sends = np.flatnonzero(np.asarray(rates) > 0)
     rate = np.asarray(rates, dtype=np.float64)[sends]
@@ -62,10 +69,11 @@ def shi_scenario(rates: Sequence[float], traffic: ArrivalProcess) -> Scenario:
             name=("port",),
             switch=0,
             bandwidth_bps=float(PORT_BPS),
-            buffer_packets=BUFFER_PACKETS,
+            buffer_packets=buffer_packets,
             discipline=Discipline.WIDTHS,
-            widths_bps=(np.array(WIDTHS_BPS),),
-            floors_bps=(np.array(FLOORS_BPS),),
+            widths_bps=(np.array(widths_bps),),
+            floors_bps=(np.minimum(FLOORS_BPS, widths_bps),),
+            borrowing=int(borrowing),
         ),
         publishers=filled(
             Publishers, len(QUEUES), name=tuple(f"P{queue}" for queue in range(len(QUEUES))), broker=0
@@ -95,10 +103,12 @@ def shi_scenario(rates: Sequence[float], traffic: ArrivalProcess) -> Scenario:
 @dataclass(frozen=True, slots=True, eq=False)
 class QueueRun:
     """One queue in one run: its counters every 200 ms; the mean delay, from coming to the last bit sent, of what left
-    in the window that ends with each sample (NaN where nothing did); and the share of packets that were lost."""
+    in the window that ends with each sample (NaN where nothing did), and of what came in the one that begins with it;
+    and the share of packets that were lost."""
 
     samples: Samples
     delay_seconds: Floats
+    next_delay_seconds: Floats
     lost: float
 
     @property
@@ -107,11 +117,22 @@ class QueueRun:
         return float(np.nanmean(self.delay_seconds)) if np.isfinite(self.delay_seconds).any() else 0.0
 
 
-def observe(scenario: Scenario, seconds: float, seed: int) -> dict[int, QueueRun]:
+def observe(
+    scenario: Scenario, seconds: float, seed: int, changes: Sequence[Change] = ()
+) -> dict[int, QueueRun]:
     """Run it; what was seen of each queue."""
     seen = _Seen()
     plan = make_plan(scenario, drops="none")
-    simulate(scenario, plan, duration_seconds=seconds, warmup=0.0, seed=seed, sink=seen, threads=1)
+    simulate(
+        scenario,
+        plan,
+        duration_seconds=seconds,
+        warmup=0.0,
+        seed=seed,
+        changes=changes,
+        sink=seen,
+        threads=1,
+    )
     hops, columns = seen.table("hops"), seen.table("queue_samples")
     return {
         queue: _queue_run(samples, {name: values[hops["queue"] == queue] for name, values in hops.items()})
@@ -121,13 +142,24 @@ def observe(scenario: Scenario, seconds: float, seed: int) -> dict[int, QueueRun
 
 def _queue_run(samples: Samples, hops: Mapping[str, NDArray[Any]]) -> QueueRun:
     left = hops["outcome"] == Outcome.delivered
-    dequeued, taken = hops["dequeued_ns"][left], (hops["dequeued_ns"] - hops["enqueued_ns"])[left] * 1e-9
-    window = np.searchsorted(samples.sampled_ns, dequeued)
-    inside = window < len(samples)
-    count = np.bincount(window[inside], minlength=len(samples))
-    total = np.bincount(window[inside], taken[inside], minlength=len(samples))
-    delay = np.divide(total, count, out=np.full(len(samples), np.nan), where=count > 0)
-    return QueueRun(samples, delay, float((~left).mean()) if len(left) else 0.0)
+    enqueued, dequeued = hops["enqueued_ns"][left], hops["dequeued_ns"][left]
+    taken = (dequeued - enqueued) * 1e-9
+    ends = samples.sampled_ns
+    return QueueRun(
+        samples,
+        _means(np.searchsorted(ends, dequeued), taken, len(ends)),
+        _means(np.searchsorted(ends, enqueued, side="right") - 1, taken, len(ends)),
+        float((~left).mean()) if len(left) else 0.0,
+    )
+
+
+def _means(window: NDArray[np.int64], taken: Floats, windows: int) -> Floats:
+    """The mean of each window; NaN where it has nothing."""
+    inside = (window >= 0) & (window < windows)
+    count = np.bincount(window[inside], minlength=windows)
+    total = np.bincount(window[inside], taken[inside], minlength=windows)
+    means: Floats = np.divide(total, count, out=np.full(windows, np.nan), where=count > 0)
+    return means
 
 
 class _Seen:
