@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,8 @@ def test_orders_that_come_again_leave_the_widths_in_force() -> None:
     with pytest.raises(PlanError):
         queues.apply([PORT, SetFlow(FlowKey("10.0.0.1", 5000), "radio", 1, 7, 0.0)])
     assert load.widths == pytest.approx([width / 2 for width in before], rel=1e-6)
+    with pytest.raises(PlanError, match="port 'radio' cannot be controlled: starvation_bps: add up to"):
+        queues.apply([replace(PORT, floors_bps=(6e6, 5e6, 1e6))])
     # A port that was taken away begins anew.
     queues.apply([RemoveFlow(FlowKey("10.0.0.1", 5000)), RemovePort("radio")])
     queues.apply([PORT])
