@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,8 @@ def test_orders_that_come_again_leave_the_widths_in_force() -> None:
     with pytest.raises(PlanError):
         queues.apply([PORT, SetFlow(FlowKey("10.0.0.1", 5000), "radio", 1, 7, 0.0)])
     assert load.widths == pytest.approx([width / 2 for width in before], rel=1e-6)
+    with pytest.raises(PlanError, match="port 'radio' cannot be controlled: starvation_bps: add up to"):
+        queues.apply([replace(PORT, floors_bps=(6e6, 5e6, 1e6))])
     # A port that was taken away begins anew.
     queues.apply([RemoveFlow(FlowKey("10.0.0.1", 5000)), RemovePort("radio")])
     queues.apply([PORT])
@@ -184,8 +187,10 @@ def test_a_model_is_loaded_replaced_and_refused_in_a_line(
     save_small_model(tmp_path / "model", "linux")
     assert "model_loaded" in load.run(1)
     assert estimators.in_force == "learned"
-    widths = load.widths
-    assert "widths" in load.run(20) or load.widths == widths
+    # These queues are wider than any it was trained with: idm estimates, and says so once for each that is busy.
+    kinds = load.run(40)
+    assert 1 <= kinds.count("model_drifted") <= 3
+    assert load.widths[0] > 8e6
     shutil.copy(tmp_path / "model" / "model.json", tmp_path / "whole.json")
     (tmp_path / "model" / "model.json").write_text("{}")
     assert "model_refused" in load.run(1)

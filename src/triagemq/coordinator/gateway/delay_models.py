@@ -1,7 +1,7 @@
 """Which estimator controls queues, and the learned model it stands on, which may be replaced while control runs.
 
-A model that cannot be used is never in force: the one before it stays, or where there is none `idm` estimates. Either
-is a decision, and so is what comes of it later.
+A model that cannot be used is never in force: the one before it stays, or where there is none `idm` estimates. So it
+does for a queue that is unlike all that a model was trained with. Either is a decision, and so is what comes of it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from triagemq.delay.estimators import Estimator, make_estimator
-from triagemq.delay.learning.model_files import MODEL_NAME, DelayModel, load_model
+from triagemq.delay.estimators import Estimator, Guarded, make_estimator
+from triagemq.delay.learning.model_files import MODEL_NAME, DelayModel, load_model, model_folders
 from triagemq.errors import ModelError
 from triagemq.plan import Decision
 
@@ -36,7 +36,9 @@ class Estimators:
         self._place = delay_model
         self._say = say
         self._model: DelayModel | None = None
-        self._seen: int | None = -1
+        self._seen: tuple[Path, int] | None = (Path(), 0)
+        # By port those that may fall back, class 0 first, and why each has.
+        self._guarded: dict[str, list[tuple[Guarded, str | None]]] = {}
         self._look_at = 0.0
 
     @property
@@ -48,21 +50,44 @@ class Estimators:
     def counters(self) -> str:
         return "linux" if self._model is None else self._model.counters
 
-    def make(self) -> Estimator:
-        return make_estimator(self.in_force, self.counters, model=self._model)
+    def make(self, port: str) -> Callable[[], Estimator]:
+        """Makes those of a port's queues, one after the other."""
+        self._guarded.pop(port, None)
+        name = "guarded" if self.in_force == "learned" else self.in_force
+
+        def one() -> Estimator:
+            made = make_estimator(name, self.counters, model=self._model)
+            if isinstance(made, Guarded):
+                self._guarded.setdefault(port, []).append((made, None))
+            return made
+
+        return one
+
+    def drift(self, port: str) -> list[Decision]:
+        """Queues of a port that the model is left for, or taken again."""
+        news = []
+        for queue, (guarded, before) in enumerate(self._guarded.get(port, ())):
+            now = guarded.fallen_back
+            if (now is None) != (before is None):
+                self._guarded[port][queue] = guarded, now
+                words = now or "what came is like its training again"
+                names = ("learned", FALLBACK) if now else (FALLBACK, "learned")
+                news.append(Decision("model_drifted", f"{port} class {queue}", *names, words))
+        return news
 
     def look(self) -> list[Decision]:
         """Take the model that is there now, if it is another than before; what was decided about it."""
         if self._place is None or time.monotonic() < self._look_at:
             return []
         self._look_at = time.monotonic() + _LOOK_SECONDS
-        written = _written_ns(self._place)
-        if written == self._seen:
+        found = _found(self._place)
+        if found == self._seen:
             return []
-        self._seen, before = written, self.in_force
+        self._seen, before = found, self.in_force
+        place = self._place if found is None else found[0]
         try:
-            self._model = load_model(self._place)
-            kind, reason = "model_loaded", f"{self._place}: in force, for {self._model.counters} counters"
+            self._model = load_model(place)
+            kind, reason = "model_loaded", f"{place}: in force, for {self._model.counters} counters"
         except ModelError as error:
             kept = (
                 "the model before it stays in force" if self._model is not None else f"{FALLBACK} estimates"
@@ -72,8 +97,10 @@ class Estimators:
         return [Decision(kind, "delay model", before, self.in_force, reason)]
 
 
-def _written_ns(place: Path) -> int | None:
+def _found(place: Path) -> tuple[Path, int] | None:
+    """The folder of a model, itself or the newest for these queues below it, and when it was written."""
+    folder = place if (place / MODEL_NAME).exists() else next(reversed(model_folders(place, "linux")), place)
     try:
-        return (place / MODEL_NAME).stat().st_mtime_ns
+        return folder, (folder / MODEL_NAME).stat().st_mtime_ns
     except OSError:
         return None

@@ -21,6 +21,7 @@ from triagemq.coordinator.channel.messages import ControlError, PortConstraints,
 from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.delay.control import ControlledPort, PortController, PortDecision
 from triagemq.delay.samples import Sample
+from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import (
     Decision,
     Instructed,
@@ -98,6 +99,7 @@ class ControlledQueues:
             each.last = decided = each.controller.feed(
                 [_sample(queue, at_ns, self._estimators.counters) for queue in queues]
             )
+            decisions += self._estimators.drift(name)
             if decided.width_bps is not None:
                 self._plane.apply([_with_widths(each.stated, decided.width_bps)])
                 decisions.append(
@@ -116,10 +118,15 @@ class ControlledQueues:
 
     def _begin(self, port: SetPort, widths: Sequence[float] | None) -> _Controlled:
         floors = port.floors_bps or tuple(FLOOR_SHARE * width for width in port.widths_bps)
-        stated = ControlledPort(
-            port.port, _whole(port.widths_bps), tuple(max(1, int(floor)) for floor in floors)
-        )
-        controller = PortController(stated, self._estimators.make, width_bps=_fitting(stated, widths))
+        try:
+            stated = ControlledPort(
+                port.port, _whole(port.widths_bps), tuple(max(1, int(floor)) for floor in floors)
+            )
+            controller = PortController(
+                stated, self._estimators.make(port.port), width_bps=_fitting(stated, widths)
+            )
+        except ParameterError as error:
+            raise PlanError(f"port {port.port!r} cannot be controlled: {error}") from None
         controller.constrain(self._constraints.get(port.port, {}))
         return _Controlled(port, controller)
 
@@ -193,8 +200,9 @@ def _fitting(port: ControlledPort, widths: Sequence[float] | None) -> tuple[int,
 
 
 def _with_widths(port: SetPort, widths_bps: Sequence[int]) -> SetPort:
+    """For the data plane, which has no use for floors."""
     factor = port.bandwidth_bps / sum(widths_bps)
-    return replace(port, widths_bps=tuple(factor * width for width in widths_bps))
+    return replace(port, widths_bps=tuple(factor * width for width in widths_bps), floors_bps=())
 
 
 def _sample(queue: QueueCounters, at_ns: int, counters: str) -> Sample:

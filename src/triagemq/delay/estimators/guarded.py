@@ -20,7 +20,7 @@ OUTSIDE_SHARE, INSIDE_SHARE = 0.5, 0.1
 """A model is left when so many of these windows are unlike its training, and taken again when this few are."""
 
 MARGIN = 0.05
-"""Of what a feature ranged over in training: so far beyond counts as inside."""
+"""Of what a feature ranged over in training, or of its size: so far beyond counts as inside."""
 
 WORSE = 1.25
 """A model is left when it is off by so much more than idm, and taken again when it is off by no more."""
@@ -43,7 +43,8 @@ class Guarded:
         self._idm = IncrementalDifference(buffer_bytes=math.inf if math.isnan(buffer_bytes) else buffer_bytes)
         self._names = feature_names(model.counters)
         ranges = np.array(model.ranges)
-        margin = MARGIN * (ranges[:, 1] - ranges[:, 0])
+        # Of what hardly ranges, such as the time between two samples, its size: live ones are never quite the same.
+        margin = MARGIN * np.maximum(ranges[:, 1] - ranges[:, 0], np.abs(ranges).max(axis=1))
         self._low, self._high = ranges[:, 0] - margin, ranges[:, 1] + margin
         self._outside: deque[bool] = deque(maxlen=SPAN)
         self._errors: deque[tuple[float, float]] = deque(maxlen=SPAN)
