@@ -23,7 +23,7 @@ CODES = 0xFF1E
 _HEAD = f"{CODES:016b}"
 _BEST = (1 << QUEUE_BITS) - 1
 _IN_TEXT = re.compile(
-    rf"(?<![0-9a-f:])(?P<address>{CODES:x}:[0-9a-f:]*[0-9a-f:])(?P<length>/\d+)?(?![0-9a-f:.])"
+    rf"(?<![0-9a-f:])(?P<address>{CODES:x}:[0-9a-f:]*[0-9a-f:])(?P<length>/\d+)?(?![0-9a-f:])"
 )
 
 
