@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -86,14 +87,23 @@ def encode(
 
 @app.command()
 def decode(
-    addresses: Annotated[list[str], typer.Argument(help="IPv6 addresses of events.")],
+    addresses: Annotated[
+        list[str],
+        typer.Argument(
+            help="IPv6 addresses of events; - for a log on standard input, which gets names in it."
+        ),
+    ],
     codes: Codes = Path("topic-codes.json"),
     json: options.Json = False,
 ) -> None:
     """Print topic, queue and event type of addresses."""
-    from triagemq.topic_codes import load_book, read_address
+    from triagemq.topic_codes import load_book, read_address, with_names
 
     book = load_book(codes)
+    if addresses == ["-"]:
+        for line in sys.stdin:
+            typer.echo(with_names(book, line), nl=False)
+        return
     rows: list[dict[str, Any]] = []
     for address in addresses:
         event = read_address(book, address)
@@ -103,9 +113,8 @@ def decode(
     if json:
         print_json({"events": rows})
         return
-    for row in rows:
-        kind = f", type {row['type']}" if row["type"] else ""
-        typer.echo(f"{row['address']}  {row['topic']}, queue {row['queue']}{kind}")
+    for address in addresses:
+        typer.echo(f"{address}  {read_address(book, address)}")
 
 
 @app.command()

@@ -5,7 +5,14 @@ book      which topic has which bits; grows, and never gives the bits of one top
 address   topic, event type and queue in one address, and back
 """
 
-from triagemq.topic_codes.address import EventAddress, Prefix, event_address, read_address, subtree_prefix
+from triagemq.topic_codes.address import (
+    EventAddress,
+    Prefix,
+    event_address,
+    read_address,
+    subtree_prefix,
+    with_names,
+)
 from triagemq.topic_codes.book import CodeBook, load_book, save_book
 from triagemq.topic_codes.tree import TopicPaths, read_tree
 
@@ -20,4 +27,5 @@ __all__ = [
     "read_tree",
     "save_book",
     "subtree_prefix",
+    "with_names",
 ]

@@ -10,6 +10,7 @@ subtree have one prefix, whatever their types and queues, which switches match a
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 
 from triagemq.errors import CodeError, ParameterError
@@ -21,6 +22,9 @@ CODES = 0xFF1E
 """What all addresses of events begin with."""
 _HEAD = f"{CODES:016b}"
 _BEST = (1 << QUEUE_BITS) - 1
+_IN_TEXT = re.compile(
+    rf"(?<![0-9a-f:])(?P<address>{CODES:x}:[0-9a-f:]*[0-9a-f:])(?P<length>/\d+)?(?![0-9a-f:])"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,9 @@ class EventAddress:
     topic: str
     queue: int
     event_type: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.topic}, queue {self.queue}" + (f", type {self.event_type}" if self.event_type else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +138,29 @@ def subtree_prefix(book: CodeBook, topic_filter: str) -> Prefix:
     else:
         bits = book.bits(topic_filter).ljust(TOPIC_BITS, "0")
     return Prefix(_address(bits), len(_HEAD) + len(bits))
+
+
+def with_names(book: CodeBook, text: str) -> str:
+    """A line of somebody's log with the names of events and subtrees behind their addresses and prefixes.
+
+    >>> book = CodeBook()
+    >>> book.add(["city/hall/smoke"])
+    1
+    >>> with_names(book, "ipv6_dst=ff1e:8000::/18 output:2, ff1e:a800::7.7400, ff1e::1, fe80::1")
+    'ipv6_dst=ff1e:8000::/18 [city/#] output:2, ff1e:a800::7 [city/hall/smoke, queue 7].7400, ff1e::1, fe80::1'
+    """
+    return _IN_TEXT.sub(lambda found: f"{found[0]}{_name(book, found)}", text)
+
+
+def _name(book: CodeBook, found: re.Match[str]) -> str:
+    try:
+        if found["length"] is None:
+            return f" [{read_address(book, found['address'])}]"
+        prefix = Prefix.parse(found[0])
+        bits = f"{int.from_bytes(prefix.octets, 'big'):0128b}"[len(_HEAD) : prefix.length]
+        return f" [{book.topic(bits)}{'/#' if len(bits) < TOPIC_BITS else ''}]"
+    except (CodeError, ParameterError):
+        return ""
 
 
 def _address(bits: str) -> str:
