@@ -8,6 +8,7 @@ Tests of processes and networks mostly wait, and measure time: those that comput
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 from collections.abc import Generator
@@ -58,6 +59,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if backlog_before in config.stash:
         MACHINE_BACKLOG.write_text(config.stash[backlog_before])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # All workers import everything, and begin at the same moment: what the first compiles serves the others.
+    with Path(__file__).open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(held, fcntl.LOCK_SH)
+        return (yield)
 
 
 @pytest.hookimpl(tryfirst=True)
