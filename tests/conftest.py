@@ -8,6 +8,8 @@ Tests of processes and networks mostly wait, and measure time: those that comput
 
 from __future__ import annotations
 
+import fcntl
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -58,6 +60,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if backlog_before in config.stash:
         MACHINE_BACKLOG.write_text(config.stash[backlog_before])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    # All workers import everything, and begin at the same moment: what the first compiles serves the others.
+    with Path(__file__).open() as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(held, fcntl.LOCK_SH)
+        # What is imported stays: the garbage collector need not go through it again and again, now or later.
+        gc.disable()
+        collected = yield
+        gc.freeze()
+        gc.enable()
+        return collected
 
 
 @pytest.hookimpl(tryfirst=True)

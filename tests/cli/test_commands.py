@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.forked import run_forked
 
 TRIAGE = str(Path(sys.executable).parent / "triage")
 
 
 def run(*arguments: str, folder: Path, seconds: float = 100) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
-    return subprocess.run(
-        [TRIAGE, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds
-    )
+    return run_forked(arguments, folder, environment, seconds)
 
 
 def run_json(*arguments: str, folder: Path) -> dict[str, Any]:

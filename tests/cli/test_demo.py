@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.test_commands import run
+from tests.cli.test_commands import TRIAGE
 from tests.live.up.estimating import estimates_the_building_fire
 
 from triagemq.cli.options import duration, percent
@@ -30,9 +32,17 @@ SAME_EVERYWHERE = {
 """Columns of class_performance, and what JSON calls them."""
 
 
+def demo(*arguments: str, folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
+    command = [TRIAGE, "demo", *arguments]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=seconds
+    )
+
+
 @pytest.mark.timeout(600)
 def test_terminal_report_tables_and_json_of_a_demo_agree_in_every_figure(tmp_path: Path) -> None:
-    done = run("demo", "--for", "4", folder=tmp_path, seconds=590)
+    done = demo("--for", "4", folder=tmp_path, seconds=590)
     assert done.returncode == 0, done.stderr
     [made] = (tmp_path / "out/demo").iterdir()
     figures = json.loads((made / "figures.json").read_text())
@@ -176,7 +186,7 @@ def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_row_of_a_demo_is_set_aside(tmp_path: Path, seed: int) -> None:
-    done = run("demo", "--for", "20", "--seed", str(seed), "--json", folder=tmp_path, seconds=890)
+    done = demo("--for", "20", "--seed", str(seed), "--json", folder=tmp_path, seconds=890)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert figures["rows_set_aside"] == 0
