@@ -315,7 +315,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
             progress((number + (seed + 1) / effort.seeds) / len(LOADS))
 
     def total(load: float, policy: str, what: str) -> float:
-        return sum(getattr(each[policy], what) for each in runs[load])
+        return float(sum(getattr(each[policy], what) for each in runs[load]))
 
     def worse(load: float) -> list[int]:
         return [
