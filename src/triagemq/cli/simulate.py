@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triagemq.cli import options
+from triagemq.cli.controlling import ControlOptions
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     duration,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 def simulate(
     file: options.File,
     planner: PlannerOptions,
+    controlling: ControlOptions,
     plan: options.PlanFile = None,
     publications: Annotated[
         int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")
@@ -128,6 +130,7 @@ def simulate(
             babbling=tuple(babbling or ()),
             synchronised=synchronised,
             limiter=limiter,
+            control=controlling.made(scenario, made, planner.seed),
         )
         if writer is not None:
             ends_ns = round(result.simulated_seconds * 1e9)
