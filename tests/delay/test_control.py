@@ -182,7 +182,7 @@ def _delays(cluster: str, **seconds: float) -> ClusterDelays:
 
 
 def test_a_cluster_reports_every_second_and_takes_constraints_for_its_own_ports_only() -> None:
-    cluster = ClusterController("north", [PAPER], _idm)
+    cluster = ClusterController("north", [PortController(PAPER, _idm)])
     reports = []
     for n in range(11):
         cluster.feed({"sw1": [Sample(200_000_000 * n, 0, 0, 0, 0, 0, width) for width in PAPER.width_bps]})

@@ -117,18 +117,17 @@ def test_empty_queues_divide_the_port_as_if_they_held_the_same() -> None:
     )
 
 
-def test_needs_are_kept_as_far_as_they_fit_the_first_row_before_the_second() -> None:
-    weights = weights_by_width([60, 30, 10], [30, 10, 2])
-    port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights)
-    configured, wanted = [60, 30, 2], [80, 40, 40]
-    needs = [np.minimum(wanted, configured), wanted]
-    assert divide_port(port, [0, 0, 10**6]).floor_bps.tolist() == [30, 10, 2]
-    assert divide_port(port, [0, 0, 10**6], needs_bps=needs).floor_bps.tolist() == [60, 30, 2]
-    assert divide_port(port, [0, 0, 10**6], needs_bps=[[20, 30, 2], [20, 40, 20]]).width_bps.tolist() == [
-        30,
-        40,
-        30,
-    ]
+def test_rights_come_before_constraints_and_those_before_what_is_needed() -> None:
+    port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights_by_width([60, 30, 10], [30, 10, 2]))
+    full = [0, 0, 10**6]
+    assert divide_port(port, full).floor_bps.tolist() == [30, 10, 2]
+    assert divide_port(port, full, kept_bps=[60, 30, 2]).floor_bps.tolist() == [60, 30, 2]
+    needed = divide_port(port, full, kept_bps=[20, 30, 2], needed_bps=[20, 40, 40])
+    assert needed.floor_bps.tolist() == [30, 40, 2]
+    assert needed.width_bps.tolist() == [30, 40, 30]
+    constrained = divide_port(port, [10, 0, 10**6], [1.0, math.inf, math.inf], kept_bps=[20, 30, 2])
+    assert constrained.floor_bps.tolist() == [68, 30, 2]
+    assert constrained.cannot_hold == (0,)
 
 
 def test_with_weights_by_width_only_the_last_class_gives_when_all_are_full() -> None:

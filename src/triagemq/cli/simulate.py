@@ -10,6 +10,7 @@ import typer
 
 from triagemq.cli import options
 from triagemq.cli.campus import CampusOptions, simulate_balancing
+from triagemq.cli.controlling import ControlOptions
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     duration,
@@ -37,6 +38,7 @@ def simulate(
     file: options.File,
     planner: PlannerOptions,
     campus: CampusOptions,
+    controlling: ControlOptions,
     plan: options.PlanFile = None,
     publications: Annotated[
         int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")
@@ -153,6 +155,7 @@ def simulate(
             babbling=tuple(babbling or ()),
             synchronised=synchronised,
             limiter=limiter,
+            control=controlling.made(scenario, made, planner.seed),
         )
         if writer is not None:
             ends_ns = round(result.simulated_seconds * 1e9)

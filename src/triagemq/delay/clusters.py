@@ -5,13 +5,11 @@ Messages between the two are plain frozen dataclasses, so that they may be in on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from triagemq.delay.control import SPAN, ControlledPort, PortController, PortDecision
-from triagemq.delay.estimators import Estimator
+from triagemq.delay.control import SPAN, PortController, PortDecision
 from triagemq.delay.samples import Sample
-from triagemq.delay.widths import HYSTERESIS
 from triagemq.errors import ParameterError
 
 
@@ -52,16 +50,9 @@ class ClusterConstraints:
 class ClusterController:
     """Feeds the samples of every port to its controller, and reports after every `SPAN` of them."""
 
-    def __init__(
-        self,
-        name: str,
-        ports: Sequence[ControlledPort],
-        estimator: Callable[[], Estimator],
-        *,
-        hysteresis: float = HYSTERESIS,
-    ) -> None:
+    def __init__(self, name: str, ports: Iterable[PortController]) -> None:
         self.name = name
-        self.ports = {port.name: PortController(port, estimator, hysteresis=hysteresis) for port in ports}
+        self.ports = {controller.port.name: controller for controller in ports}
         self._decisions: dict[str, PortDecision] = {}
         self._periods = 0
 

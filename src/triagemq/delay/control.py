@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,13 @@ from triagemq.errors import ParameterError
 
 SPAN = 5
 """Windows that queues and rates are means over, 1 s: what a lightly loaded queue holds at one moment is chance."""
+
+CALM_PACKETS, CALM_SECONDS = 2.0, 0.01
+"""A queue without a constraint that holds no more than this in the mean is not congested: it holds the packet that is
+being sent, and what chance and reads of different moments make of it. No reason to change widths."""
+
+BANDWIDTH_CHANGE = 1e-3
+"""Widths that are read and add up to another bandwidth than the port's by more than this are those of another port."""
 
 LOAD = 0.9
 """A queue needs a width at which what comes is this part of it: closer to its width, chance makes queues long."""
@@ -43,6 +50,12 @@ class ControlledPort:
         weights = self.weights or weights_by_width(self.width_bps, self.floor_bps)
         return DividedPort(sum(self.width_bps), self.floor_bps, weights)
 
+    def scaled(self, share: float) -> ControlledPort:
+        """The same port with that part of its bandwidth."""
+        return replace(
+            self, width_bps=_scaled(self.width_bps, share), floor_bps=_scaled(self.floor_bps, share)
+        )
+
     def smallest_seconds(self, packet_bytes: float) -> float:
         """What a packet of class 0 takes at least: its transmission at the most that the floors of others leave."""
         return 8.0 * packet_bytes / (sum(self.width_bps) - sum(self.floor_bps[1:]))
@@ -67,8 +80,8 @@ class PortController:
 
     What a queue holds is its estimated delay times the width it was read at, (8), a mean over `SPAN` windows. Besides
     its floor and its constraint, a queue is kept at what it needs for what comes: up to its configured width all
-    classes but the last, then all of them with what is left. Without this, a queue that keeps up with what comes
-    would hold nothing, get nothing, and be full a second later.
+    classes but the last, then all of them as far as it fits. Without this, a queue that keeps up with what comes would
+    hold nothing, get nothing, and be full a second later.
 
     >>> from triagemq.delay.estimators import make_estimator
     >>> port = ControlledPort("p", (60_000_000, 30_000_000, 10_000_000), (30_000_000, 10_000_000, 2_000_000))
@@ -93,12 +106,22 @@ class PortController:
     ) -> None:
         """`width_bps` are the widths in force to begin with, if they are others than those configured."""
         in_force = port.width_bps if width_bps is None else width_bps
-        self.port = port
-        self._control = WidthControl(port.divided, hysteresis=hysteresis, width_bps=in_force)
+        self._hysteresis = hysteresis
         self._queues = [_Queue(estimator()) for _ in port.width_bps]
         self._constraints: dict[int, float] = {}
+        self._begin(port, in_force)
+
+    def _begin(self, port: ControlledPort, width_bps: tuple[int, ...]) -> None:
+        self.port, self.width_bps = port, width_bps
+        self._control = WidthControl(port.divided, hysteresis=self._hysteresis, width_bps=width_bps)
         self._kept_bps = np.array([*port.width_bps[:-1], port.floor_bps[-1]])
-        self.width_bps = in_force
+
+    def _follow(self, bandwidth_bps: float) -> None:
+        """The port has become faster or slower: widths and floors are the same shares of it as before."""
+        before = sum(self.port.width_bps)
+        if math.isfinite(bandwidth_bps) and abs(bandwidth_bps - before) > BANDWIDTH_CHANGE * before:
+            share = bandwidth_bps / before
+            self._begin(self.port.scaled(share), _scaled(self.width_bps, share))
 
     def constrain(self, constraint_seconds: Mapping[int, float]) -> None:
         """How long classes may wait here from now on; classes that are not named as long as may be."""
@@ -110,13 +133,20 @@ class PortController:
             raise ParameterError(
                 "samples", f"of {self.port.name} are {len(samples)} for {len(self._queues)} queues"
             )
+        self._follow(sum(sample.width_bps for sample in samples))
         for queue, sample in zip(self._queues, samples, strict=True):
             queue.feed(sample)
-        held = np.array([queue.mean_bytes for queue in self._queues])
+        constraint = np.array([self._constraints.get(number, math.inf) for number in range(len(samples))])
+        held = np.array(
+            [
+                queue.held_bytes(math.isfinite(limit))
+                for queue, limit in zip(self._queues, constraint, strict=True)
+            ]
+        )
         rates = np.array([queue.mean_bps for queue in self._queues])
-        needs = [np.minimum(rates / LOAD, self._kept_bps), rates, rates / LOAD]
-        constraint = [self._constraints.get(number, math.inf) for number in range(len(samples))]
-        division = self._control.decide(held, constraint, needs)
+        kept = np.minimum(rates / LOAD, self._kept_bps)
+        needed = np.where(np.isfinite(constraint), rates / LOAD, rates)
+        division = self._control.decide(held, constraint, kept_bps=kept, needed_bps=needed)
         before, self.width_bps = self.width_bps, tuple(division.width_bps.tolist())
         delays = tuple(queue.mean_seconds for queue in self._queues)
         changed = self.width_bps != before
@@ -132,30 +162,43 @@ class _Queue:
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
         self._increments = Increments()
-        self._came: deque[tuple[float, float]] = deque(maxlen=SPAN)
+        self._came: deque[tuple[int, int, float]] = deque(maxlen=SPAN)
         self._held: deque[tuple[float, float]] = deque(maxlen=SPAN)
 
     def feed(self, sample: Sample) -> None:
         self._estimator.feed(sample)
         gained = self._increments.after(sample)
         if gained is not None:
-            self._came.append((8.0 * gained.bytes_in, gained.seconds))
+            self._came.append((gained.bytes_in, gained.packets_in, gained.seconds))
             self._held.append(
                 (self._estimator.now_seconds, self._estimator.next_seconds * sample.width_bps / 8.0)
             )
 
     @property
     def mean_bps(self) -> float:
-        seconds = sum(seconds for _, seconds in self._came)
-        return sum(bits for bits, _ in self._came) / seconds if seconds else 0.0
+        seconds = sum(seconds for _, _, seconds in self._came)
+        return 8.0 * sum(came for came, _, _ in self._came) / seconds if seconds else 0.0
+
+    @property
+    def packet_bytes(self) -> float:
+        packets = sum(packets for _, packets, _ in self._came)
+        return sum(came for came, _, _ in self._came) / max(packets, 1)
 
     @property
     def mean_seconds(self) -> float:
         return sum(seconds for seconds, _ in self._held) / max(len(self._held), 1)
 
-    @property
-    def mean_bytes(self) -> float:
-        return sum(held for _, held in self._held) / max(len(self._held), 1)
+    def held_bytes(self, constrained: bool) -> float:
+        """What the queue holds: a mean; where there is a constraint, what it holds now if that is more."""
+        mean = sum(held for _, held in self._held) / max(len(self._held), 1)
+        if constrained:
+            return max(mean, self._held[-1][1] if self._held else 0.0)
+        calm = mean <= CALM_PACKETS * self.packet_bytes or self.mean_seconds <= CALM_SECONDS
+        return 0.0 if calm else mean
+
+
+def _scaled(width_bps: Sequence[int], share: float) -> tuple[int, ...]:
+    return tuple(max(1, round(share * width)) for width in width_bps)
 
 
 def _reason(

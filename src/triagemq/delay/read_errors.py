@@ -6,12 +6,13 @@ buffer dropped is among what came in (Shi et al., section 5), while the drops th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.delay.samples import INTERVAL_SECONDS, Samples
+from triagemq.delay.samples import INTERVAL_SECONDS, Sample, Samples
 from triagemq.errors import ParameterError
 
 
@@ -58,6 +59,36 @@ def disturbed(samples: Samples, errors: ReadErrors, seed: int) -> Samples:
         packets_out=_read_late(skew_ns, since_ns, samples.packets_out),
         drops=np.floor(samples.drops * (1.0 - errors.hidden_drops)).astype(np.int64),
     )
+
+
+class Disturbance:
+    """The same errors, sample by sample as they are read: what will come is taken to grow as it did.
+
+    >>> reading = Disturbance(ReadErrors(skew_seconds=0.1, hidden_drops=0.5), seed=1)
+    >>> for second in range(3):
+    ...     read = reading.read(Sample(10**9 * second, 9000 * second, 0, 8000 * second, 0, 10 * second, 1e6))
+    ...     print(read.bytes_out, read.drops)
+    0 0
+    8720 5
+    15431 10
+    """
+
+    def __init__(self, errors: ReadErrors, seed: int | Sequence[int]) -> None:
+        self._errors, self._random = errors, np.random.default_rng(seed)
+        self._last: Sample | None = None
+
+    def read(self, sample: Sample) -> Sample:
+        """What the switch shows instead."""
+        last, self._last = self._last, sample
+        skew_ns = self._random.uniform(-1.0, 1.0) * self._errors.skew_seconds * 1e9
+        ahead = 0.0 if last is None else skew_ns / (sample.sampled_ns - last.sampled_ns)
+        before = sample if last is None else last
+        return replace(
+            sample,
+            bytes_out=sample.bytes_out + int(ahead * (sample.bytes_out - before.bytes_out)),
+            packets_out=sample.packets_out + int(ahead * (sample.packets_out - before.packets_out)),
+            drops=int(sample.drops * (1.0 - self._errors.hidden_drops)),
+        )
 
 
 def _read_late(

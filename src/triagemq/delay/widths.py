@@ -19,8 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.validate import per_row
 
-HYSTERESIS = 0.05
-"""Widths change if that takes a larger share off the weighted delay."""
+HYSTERESIS = 0.005
+"""Widths change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal queues
+that cost so much more than they have to, each is 7 % off its best width."""
+
+NEED_SLACK = 0.05
+"""By how much a width in force may miss what its queue needs: rates that are measured are never the same twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +84,16 @@ def divide_port(
     port: DividedPort,
     queue_bytes: ArrayLike,
     constraint_seconds: ArrayLike = math.inf,
-    needs_bps: Sequence[ArrayLike] = (),
+    *,
+    kept_bps: ArrayLike = 0.0,
+    needed_bps: ArrayLike = 0.0,
 ) -> PortDivision:
     """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
 
-    Where constraints do not fit, those of the queues with the largest weights are kept first. `needs_bps` are widths
-    that queues are to have besides, as far as they fit: the first all before the second, and in each the largest weight
-    first. Where no queue without a floor to keep holds anything, what is left is divided as if all held the same.
+    Floors come one after the other, as far as there is something left: against starving; `kept_bps`, what queues have a
+    right to; then queue by queue, the largest weights first, `needed_bps` and what the constraint takes. Where this
+    does not fit, a queue with a constraint gets what is left, and one without has only what it had. Where no queue
+    without a floor to keep holds anything, the rest is divided as if all held the same.
 
     >>> port = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
     >>> divide_port(port, [0, 0, 920_000]).width_bps
@@ -95,16 +102,17 @@ def divide_port(
     array([16295097, 30485336, 53219567])
     >>> crowded = divide_port(port, [100_000, 500_000, 920_000], constraint_seconds=[0.15, 0.06, 0.1])
     >>> crowded.cannot_hold, crowded.width_bps
-    ((1,), array([ 7730080, 18669920, 73600000]))
+    ((0, 1), array([ 2000000, 24400000, 73600000]))
     """
     count = len(port.weights)
     held = per_row("queue_bytes", queue_bytes, count)
     constraint = per_row("constraint_seconds", constraint_seconds, count, positive=True, infinite=True)
     weights = np.asarray(port.weights, np.float64)
     # Far above any port and below what an integer holds: more than that fits nowhere either.
-    wanted = [np.minimum(8.0 * held / constraint, 1e18)]
-    wanted += [per_row("needs_bps", needs, count) for needs in needs_bps]
-    floors, cannot_hold = _floors(port, np.ceil(wanted).astype(np.int64))
+    constrained = np.where(np.isfinite(constraint), np.clip(8.0 * held / constraint, 1.0, 1e18), 0.0)
+    floors = np.asarray(port.starvation_bps, np.int64)
+    _raise(port, floors, per_row("kept_bps", kept_bps, count))
+    cannot_hold = _raise(port, floors, per_row("needed_bps", needed_bps, count), constrained)
     widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
     whole = np.maximum(np.floor(widths).astype(np.int64), floors)
     # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
@@ -116,7 +124,7 @@ class WidthControl:
     """The widths of one port from period to period; they change only where it matters.
 
     They do when the new ones take more than a share (`hysteresis`) off the weighted delay, or when one in force is
-    below a floor: constraints change, and so do the queues they are to hold for.
+    below a floor: constraints change, and so do the queues they are to hold for. Needs may be missed by a little.
 
     >>> control = WidthControl(DividedPort(100, (10, 10), (1.0, 1.0)))
     >>> control.decide([400, 100]).width_bps, control.decide([410, 100]).width_bps
@@ -139,12 +147,16 @@ class WidthControl:
         self,
         queue_bytes: ArrayLike,
         constraint_seconds: ArrayLike = math.inf,
-        needs_bps: Sequence[ArrayLike] = (),
+        *,
+        kept_bps: ArrayLike = 0.0,
+        needed_bps: ArrayLike = 0.0,
     ) -> PortDivision:
-        """The division to be in force from now on."""
-        best = divide_port(self._port, queue_bytes, constraint_seconds, needs_bps)
+        """The division to be in force from now on; see `divide_port`."""
+        best = divide_port(
+            self._port, queue_bytes, constraint_seconds, kept_bps=kept_bps, needed_bps=needed_bps
+        )
         old = self._width_bps
-        if old is not None and (old >= best.floor_bps).all():
+        if old is not None and (old >= self._least(best, queue_bytes, constraint_seconds)).all():
             held = per_row("queue_bytes", queue_bytes, len(old))
             stays = PortDivision(old, best.floor_bps, 8.0 * held / old, best.cannot_hold)
             if self._cost(best) >= (1.0 - self._hysteresis) * self._cost(stays):
@@ -152,25 +164,36 @@ class WidthControl:
         self._width_bps = best.width_bps
         return best
 
+    def _least(
+        self, best: PortDivision, queue_bytes: ArrayLike, constraint_seconds: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Below this no width stays in force."""
+        strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
+        return np.maximum((1.0 - NEED_SLACK) * best.floor_bps, np.minimum(strict, best.floor_bps))
+
     def _cost(self, division: PortDivision) -> float:
         return float(np.dot(self._port.weights, division.delay_seconds))
 
 
-def _floors(port: DividedPort, wanted_bps: NDArray[np.int64]) -> tuple[NDArray[np.int64], tuple[int, ...]]:
-    """The floors, and the queues for which the first row of what is wanted did not fit."""
-    floors = np.asarray(port.starvation_bps, np.int64)
-    by_weight = sorted(range(len(floors)), key=lambda queue: -port.weights[queue])
-    spare = port.bandwidth_bps - int(floors.sum())
-    missing = []
-    for row, wanted in enumerate(wanted_bps):
-        for queue in by_weight:
-            more = int(wanted[queue] - floors[queue])
-            if more > spare:
-                missing.append((row, queue))
-            elif more > 0:
-                floors[queue] += more
-                spare -= more
-    return floors, tuple(sorted(queue for row, queue in missing if row == 0))
+def _raise(
+    port: DividedPort,
+    floors: NDArray[np.int64],
+    needed_bps: NDArray[np.float64],
+    constrained_bps: NDArray[np.float64] | None = None,
+) -> tuple[int, ...]:
+    """Raise floors, the largest weights first; the queues for which what constraints take did not fit."""
+    spare, missing = port.bandwidth_bps - int(floors.sum()), []
+    for queue in sorted(range(len(floors)), key=lambda queue: -port.weights[queue]):
+        more = max(0, math.ceil(needed_bps[queue]) - int(floors[queue]))
+        if constrained_bps is not None and constrained_bps[queue] > 0:
+            constrained = math.ceil(constrained_bps[queue]) - int(floors[queue])
+            if constrained > spare:
+                missing.append(queue)
+            more = min(max(more, constrained), spare)
+        more = more if more <= spare else 0
+        floors[queue] += more
+        spare -= more
+    return tuple(sorted(missing))
 
 
 def _optimum(

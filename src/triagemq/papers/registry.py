@@ -20,7 +20,10 @@ from triagemq.papers.peer_wd.balancing import PEER_WD_PEER, PEER_WD_QUEUE, PEER_
 from triagemq.papers.peer_wd.bursts import PEER_WD_BURSTS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
+from triagemq.papers.shi.adjustment import SHI_ADJUSTMENT, SHI_BACKGROUND, SHI_DELAY_TIMES_LOSS
+from triagemq.papers.shi.bit_rates import SHI_CONSTANT_RATES, SHI_PARETO
 from triagemq.papers.shi.estimators import SHI_ESTIMATORS
+from triagemq.papers.shi.global_control import SHI_CONSTRAINTS, SHI_END_TO_END, SHI_WIDTHS
 from triagemq.papers.shi.learning import SHI_TABLE_2
 from triagemq.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.papers.utility_gains import UTILITY_GAINS
@@ -49,7 +52,18 @@ _FIREDEX: dict[str, Experiment] = {
 _MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING}
 
 # Shi et al. (Sensors 2019), section 7.
-_SHI: dict[str, Experiment] = {"5": SHI_ESTIMATORS, "table2": SHI_TABLE_2}
+_SHI: dict[str, Experiment] = {
+    "5": SHI_ESTIMATORS,
+    "6": SHI_ADJUSTMENT,
+    "7": SHI_DELAY_TIMES_LOSS,
+    "8": SHI_CONSTRAINTS,
+    "9": SHI_END_TO_END,
+    "10": SHI_WIDTHS,
+    "12": SHI_BACKGROUND,
+    "13": SHI_CONSTANT_RATES,
+    "14": SHI_PARETO,
+    "table2": SHI_TABLE_2,
+}
 
 # PEER-WD (Tao and Poslad, UbiComp 2013), section 5; the last is of section 4.1, without a figure.
 _PEER_WD: dict[str, Experiment] = {

@@ -13,7 +13,7 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
 - `single` is one queue alone, to be compared with textbooks.
 """
 
-from triagemq.simulate.changes import Change
+from triagemq.simulate.changes import Change, Control, Steering
 from triagemq.simulate.promised.direct import Limit, Way, Ways, promised_ways, unmanaged_ways
 from triagemq.simulate.promised.promises import PromiseResults
 from triagemq.simulate.result import ClassResults, PortResults, SimulationResult, SubscriptionResults
@@ -25,6 +25,7 @@ from triagemq.simulate.worth import PhaseResults, SimulatedUtility
 __all__ = [
     "Change",
     "ClassResults",
+    "Control",
     "Limit",
     "PhaseResults",
     "PortResults",
@@ -33,6 +34,7 @@ __all__ = [
     "SimulatedUtility",
     "SimulationResult",
     "Sink",
+    "Steering",
     "SubscriptionResults",
     "Way",
     "Ways",

@@ -5,16 +5,16 @@ The conditions of a scenario are such changes, each with the plan that the coord
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import step
 from triagemq.errors import ParameterError
-from triagemq.plan.model import Plan
+from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Discipline, Floats, Integers, Scenario
 from triagemq.scenario.conditions import Conditions
 from triagemq.scenario.model import WIDTH_ROUNDING, take
@@ -60,6 +60,23 @@ class Change:
     publisher_error: Floats | None = None
     subscriber_error: Floats | None = None
     utility_weight: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steering:
+    """What a control changes: the widths of ports (by their number), the part of its rate that each publication
+    publishes at (None: as before), and why."""
+
+    width_bps: Mapping[int, Floats] = field(default_factory=dict)
+    rate_share: Floats | None = None
+    decisions: Sequence[Decision] = ()
+
+
+class Control(Protocol):
+    """Decides while a run goes on. It is asked at every sampling instant, and what it changes is in force at once."""
+
+    def sampled(self, seconds: float, queue_samples: Mapping[str, NDArray[Any]], /) -> Steering:
+        """All queues were sampled: the columns of the Trace's table, without rows of other instants."""
 
 
 class Epochs(NamedTuple):
@@ -193,6 +210,18 @@ def _phases(ends: Floats, weights: Sequence[Floats]) -> tuple[Phase, ...]:
     return tuple(found)
 
 
+def steered(epochs: Epochs, scenario: Scenario, epoch: int, width_bps: Mapping[int, Floats]) -> None:
+    """Set widths from an epoch on, in place; where a later one has another bandwidth they are the same shares of it."""
+    ports, per_byte = scenario.ports, epochs.queue_seconds_per_byte
+    for port, widths in width_bps.items():
+        own = np.asarray(widths, dtype=np.float64)
+        scale = epochs.seconds_per_byte[epoch:, port] / epochs.seconds_per_byte[epoch, port]
+        bandwidth = 8 / epochs.seconds_per_byte[epoch, port]
+        floors = ports.floors_bps[port] * (bandwidth / ports.bandwidth_bps[port])
+        check_port_widths(ports.name[port], own, floors, bandwidth)
+        per_byte[epoch:, port] = scale[:, None] * (8 / own)
+
+
 @step
 def epoch_at(ends: Floats, epoch: int, time: float) -> int:
     """The epoch that holds `time`, looking forward from `epoch`."""
@@ -270,15 +299,22 @@ def _check_widths(scenario: Scenario, widths: Floats, floors: Floats, bandwidth:
             if not np.isnan(own).all():
                 raise ParameterError("changes.width_bps", f"port {name!r} has no widths; its row must be NaN")
             continue
-        if not (np.isfinite(own).all() and (own > 0).all()):
-            raise ParameterError("changes.width_bps", f"port {name!r} must have finite, positive widths")
-        if not abs(own.sum() - bandwidth[row]) <= WIDTH_ROUNDING * bandwidth[row]:
-            what = f"those of port {name!r} add up to {own.sum():g} of its {bandwidth[row]:g} bit/s"
-            raise ParameterError("changes.width_bps", what)
-        if (own < least * (1 - WIDTH_ROUNDING)).any():
-            queue = int(np.argmax(least - own))
-            what = f"queue {queue} of port {name!r} gets {own[queue]:g} bit/s, below its floor of {least[queue]:g}"
-            raise ParameterError("changes.width_bps", what)
+        check_port_widths(name, own, least, float(bandwidth[row]))
+
+
+def check_port_widths(name: str, own: Floats, least: Floats, bandwidth: float) -> None:
+    """Widths of one port that do not fit are an error."""
+    if not (own.shape == least.shape and np.isfinite(own).all() and (own > 0).all()):
+        raise ParameterError("changes.width_bps", f"port {name!r} must have finite, positive widths")
+    if not abs(own.sum() - bandwidth) <= WIDTH_ROUNDING * bandwidth:
+        what = f"those of port {name!r} add up to {own.sum():g} of its {bandwidth:g} bit/s"
+        raise ParameterError("changes.width_bps", what)
+    if (own < least * (1 - WIDTH_ROUNDING)).any():
+        queue = int(np.argmax(least - own))
+        what = (
+            f"queue {queue} of port {name!r} gets {own[queue]:g} bit/s, below its floor of {least[queue]:g}"
+        )
+        raise ParameterError("changes.width_bps", what)
 
 
 def condition_changes(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.scenario import Floats, Scenario
-from triagemq.simulate.changes import Timeline
+from triagemq.simulate.changes import Control, Timeline, steered
 from triagemq.simulate.endings import (
     BATCHES,
     NO_DEADLINE,
@@ -27,7 +28,7 @@ from triagemq.simulate.promised.under_way import PromiseTally, new_promise_tally
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed
-from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, wants_hops
+from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, queue_sample_columns, wants_hops
 from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
 
@@ -35,6 +36,9 @@ COPIES_PER_BLOCK = 1 << 15
 """Copies that a block makes on average: enough to forget the cost of calling a kernel, few enough for the caches."""
 
 LARGEST_BLOCK = 1 << 15
+
+STEERING_LAG_SECONDS = 1e-9
+"""A control decides so much after queues were sampled: a block ends before the instant at its end happens."""
 
 PERCENTILES = (0.95, 0.99)
 """The latencies that these shares of a subscription's deliveries do not exceed."""
@@ -80,10 +84,11 @@ def run_replication(
     replication: int,
     replay: Replayed | None = None,
     sink: Sink | None = None,
+    control: Control | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Replication:
     """Publish, follow everything through the network, and count. `progress` may raise to stop the run."""
-    return _Run(scenario, timeline, extent, seed, replication, replay, sink).run(progress)
+    return _Run(scenario, timeline, extent, seed, replication, replay, sink, control).run(progress)
 
 
 class _Run:
@@ -96,8 +101,14 @@ class _Run:
         replication: int,
         replay: Replayed | None,
         sink: Sink | None,
+        control: Control | None,
     ) -> None:
-        self._scenario, self._timeline, self._extent = scenario, timeline, extent
+        self._scenario, self._extent, self._control = scenario, extent, control
+        if control is not None:
+            # Its widths are those of this replication only.
+            own = timeline.epochs.queue_seconds_per_byte.copy()
+            timeline = replace(timeline, epochs=timeline.epochs._replace(queue_seconds_per_byte=own))
+        self._timeline = timeline
         ends = timeline.epochs.ends
         epoch = int(np.searchsorted(ends, 0.0, side="right"))
         seeds = seeds_for(seed, replication)
@@ -113,7 +124,7 @@ class _Run:
         clock = Clock(
             epoch=epoch,
             run_ends=extent.ends_seconds,
-            sample_seconds=np.inf if sink is None else SAMPLE_SECONDS,
+            sample_seconds=np.inf if sink is None and control is None else SAMPLE_SECONDS,
             with_hops=wants_hops(sink),
         )
         fates = drawn_fates() if replay is None else replay.fates
@@ -149,6 +160,9 @@ class _Run:
         self._published = 0
         self._measured = 0
         self._last_published = 0.0
+        self._sampled: list[dict[str, NDArray[Any]]] = []
+        self._periods = 0
+        self._rate_share = np.ones(len(scenario.publications))
 
     def run(self, progress: Callable[[float], None] | None) -> Replication:
         extent = self._extent
@@ -158,12 +172,14 @@ class _Run:
         sent_before, followed_from = self._path.sent(0.0)
         frontier = 0.0
         while self._published < extent.publications and frontier < extent.ends_seconds:
-            boundary = boundaries[0] if boundaries else np.inf
+            boundary = min(boundaries[0] if boundaries else np.inf, self._next_steering())
             frontier = min(self._publish_block(boundary), boundary)
             if nothing_more := frontier == np.inf:
                 frontier = self._last_published
             self._advance(frontier)
-            if frontier == boundary:
+            if frontier == self._next_steering():
+                self._steer(frontier)
+            if boundaries and frontier == boundaries[0]:
                 boundaries.pop(0)
                 self._pass_boundary(frontier)
                 if frontier == self._measured_from:
@@ -227,9 +243,32 @@ class _Run:
         path.collect()
         path.clock = path.clock._replace(epoch=after)
         if not np.array_equal(timeline.publication_rates[after], timeline.publication_rates[before]):
-            self._feed.change_rate(timeline.publication_rates[after], time)
+            self._feed.change_rate(timeline.publication_rates[after] * self._rate_share, time)
         if self._trace and timeline.plans[after] is not timeline.plans[before]:
             self._trace.plan(timeline.plans[after], round(time * 1e9))
+
+    def _next_steering(self) -> float:
+        """When the control is asked next."""
+        if self._control is None:
+            return np.inf
+        return SAMPLE_SECONDS * (self._periods + 1) + STEERING_LAG_SECONDS
+
+    def _steer(self, time: float) -> None:
+        """Show the control what was sampled, and do as it says."""
+        assert self._control is not None
+        self._path.collect()
+        self._periods += 1
+        sampled = {name: np.concatenate([part[name] for part in self._sampled]) for name in self._sampled[0]}
+        self._sampled.clear()
+        steering = self._control.sampled(time, sampled)
+        epoch, timeline = self._path.clock.epoch, self._timeline
+        steered(timeline.epochs, self._scenario, epoch, steering.width_bps)
+        if steering.rate_share is not None:
+            self._rate_share = steering.rate_share
+            self._feed.change_rate(timeline.publication_rates[epoch] * self._rate_share, time)
+        if self._trace:
+            when = np.full(len(steering.decisions), round(time * 1e9), dtype=np.int64)
+            self._trace.decisions(steering.decisions, when)
 
     def _advance(self, frontier: float) -> None:
         """Bring everything forward, and forget of those that arrive later when they have."""
@@ -272,11 +311,17 @@ class _Run:
             self._over,
             self._phase_begins_ns,
         )
+        epoch = path.clock.epoch
         if self._trace:
-            epoch = path.clock.epoch
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])
             self._trace.hops(path.hops)
-            self._trace.queue_samples(path.samples, 8 / self._timeline.epochs.queue_seconds_per_byte[epoch])
+        if self._trace or self._control:
+            widths_bps = 8 / self._timeline.epochs.queue_seconds_per_byte[epoch]
+            sampled = queue_sample_columns(path.samples, widths_bps)
+            if self._trace:
+                self._trace.queue_samples(sampled)
+            if self._control:
+                self._sampled.append(sampled)
 
 
 def _deadline_ns(max_latency_seconds: Floats) -> NDArray[np.int64]:

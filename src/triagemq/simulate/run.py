@@ -16,7 +16,7 @@ from triagemq.errors import ParameterError
 from triagemq.plan.demands import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
-from triagemq.simulate.changes import Change, Timeline, timeline
+from triagemq.simulate.changes import Change, Control, Timeline, timeline
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
 from triagemq.simulate.network import without_chances
 from triagemq.simulate.promised.direct import Ways
@@ -56,6 +56,7 @@ def simulate(
     synchronised: bool = False,
     limiter: str | None = None,
     ways: Ways | None = None,
+    control: Callable[[int], Control] | None = None,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
 
@@ -79,6 +80,8 @@ def simulate(
     publisher send up to a message more than a `window` (docs/background/experiments.md, MIDAS). `ways` are direct
     ways in the place of those that the plan promises (see triagemq.simulate.promised.direct).
 
+    `control` makes, for the number of a replication, what decides the widths of queues while it runs, every 200 ms.
+
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.
 
@@ -101,7 +104,9 @@ def simulate(
     extent = replace(extent, percentiles=percentiles)
     _check(replications, precision, sink, recorded, changes, threads, babbling, synchronised)
     compile_seconds = _warm_kernels(scenario, when, extent)
-    runner = _Runner(scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1)
+    runner = _Runner(
+        scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1, control
+    )
     started = time.perf_counter()
     done, reached = runner.run(replications, precision)
     return summarise(
@@ -132,10 +137,11 @@ class _Runner:
         sink: Sink | None,
         progress: Callable[[float], None] | None,
         threads: int,
+        control: Callable[[int], Control] | None,
     ) -> None:
         self._scenario, self._when, self._extent = scenario, when, extent
         self._seed, self._recorded, self._sink = seed, recorded, sink
-        self._progress, self._threads = progress, threads
+        self._progress, self._threads, self._control = progress, threads, control
         self._stop = threading.Event()
         self._fractions: dict[int, float] = {}
 
@@ -175,6 +181,7 @@ class _Runner:
             replication=number,
             replay=recorded,
             sink=self._sink,
+            control=None if self._control is None else self._control(number),
             progress=progress,
         )
 

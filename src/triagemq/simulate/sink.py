@@ -106,25 +106,30 @@ class TraceColumns:
                 }
             )
 
-    def queue_samples(self, samples: Buffer, width_bps: Floats) -> None:
-        taken = _filled(samples)
-        if len(taken):
-            port, queue = _column(taken, "port"), _column(taken, "queue")
-            counters = {
-                name: _column(taken, name)
-                for name in (
-                    "sampled_ns",
-                    "bytes_in",
-                    "packets_in",
-                    "bytes_out",
-                    "packets_out",
-                    "drops",
-                    "backlog_bytes",
-                    "backlog_packets",
-                )
-            }
-            width = np.rint(width_bps[port, queue]).astype(np.int64)
-            self._sink.queue_samples({"port_id": port, "queue": queue, **counters, "width_bps": width})
+    def queue_samples(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        if len(columns["port_id"]):
+            self._sink.queue_samples(columns)
+
+
+def queue_sample_columns(samples: Buffer, width_bps: Floats) -> dict[str, NDArray[Any]]:
+    """Queue samples as the Trace has them; `width_bps` is that of every port and class when they were taken."""
+    taken = _filled(samples)
+    port, queue = _column(taken, "port"), _column(taken, "queue")
+    counters = {
+        name: _column(taken, name)
+        for name in (
+            "sampled_ns",
+            "bytes_in",
+            "packets_in",
+            "bytes_out",
+            "packets_out",
+            "drops",
+            "backlog_bytes",
+            "backlog_packets",
+        )
+    }
+    width = np.rint(width_bps[port, queue]).astype(np.int64)
+    return {"port_id": port, "queue": queue, **counters, "width_bps": width}
 
 
 def _filled(buffer: Buffer) -> Records:

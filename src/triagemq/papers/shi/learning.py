@@ -101,7 +101,7 @@ def _run_to_learn_from(
         buffer_packets=buffer_packets,
         borrowing=borrowing,
     )
-    return observe(scenario, seconds, _FIRST_SEED + seed, changes), buffer_packets
+    return observe(scenario, seconds, _FIRST_SEED + seed, changes=changes), buffer_packets
 
 
 def _widths(random: np.random.Generator) -> Floats:

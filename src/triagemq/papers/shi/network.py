@@ -1,4 +1,4 @@
-"""Shi et al. (Sensors 2019), section 7: one port of 100 Mbit/s with three queues, and one run of it.
+"""Shi et al. (Sensors 2019), section 7: ports of 100 Mbit/s with three queues, and what is seen in a run of them.
 
 Their queues 7, 6 and 5 are classes 0, 1 and 2 here: the lowest number is served best. Packets have 1 KB on the wire.
 The buffer is not printed; the delays that are (125 ms at 60 Mbit/s, 83 ms at 88 Mbit/s) mean 0.92 MB for a queue.
@@ -6,7 +6,7 @@ The buffer is not printed; the delays that are (125 ms at 60 Mbit/s, 83 ms at 88
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.delay.samples import Samples, by_queue
-from triagemq.plan import make_plan
+from triagemq.delay.simulated import ControlSettings, SimulatedControl
+from triagemq.plan import Plan, make_plan
 from triagemq.scenario import (
     ArrivalProcess,
     Brokers,
@@ -32,10 +33,11 @@ from triagemq.scenario import (
     Topics,
 )
 from triagemq.scenario.model import filled
-from triagemq.simulate import Change, simulate
+from triagemq.simulate import Change, Control, simulate
 from triagemq.trace import Outcome
 
 QUEUES = ("queue 7", "queue 6", "queue 5")
+PUBLISHERS = ("P0", "P1", "P2", "background")
 PORT_BPS = 100_000_000
 WIDTHS_BPS = (60e6, 30e6, 10e6)
 FLOORS_BPS = (30e6, 10e6, 2e6)
@@ -51,49 +53,106 @@ def shi_scenario(
     rates: Sequence[float],
     traffic: ArrivalProcess,
     *,
+    background_rate: float = 0.0,
+    port_bps: float = PORT_BPS,
+    packet_bytes: float = PACKET_BYTES,
     widths_bps: Sequence[float] = WIDTHS_BPS,
     buffer_packets: float = BUFFER_PACKETS,
     borrowing: bool = False,
 ) -> Scenario:
-    """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle."""
-    sends = np.flatnonzero(np.asarray(rates) > 0)
-    rate = np.asarray(rates, dtype=np.float64)[sends]
+    """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle. One switch.
+
+    `background_rate` are Poisson packets into queue 7 besides. `widths_bps` are those of a port of PORT_BPS, and the
+    same shares of any other.
+    """
+    return _scenario(
+        rates,
+        traffic,
+        ("SW1",),
+        ("port",),
+        "S1",
+        (np.inf,) * len(QUEUES),
+        background_rate=background_rate,
+        port_bps=port_bps,
+        packet_bytes=packet_bytes,
+        widths_bps=widths_bps,
+        buffer_packets=buffer_packets,
+        borrowing=borrowing,
+    )
+
+
+def line_scenario(
+    rates: Sequence[float],
+    traffic: ArrivalProcess = ArrivalProcess.POISSON,
+    *,
+    max_latency_seconds: Sequence[float],
+) -> Scenario:
+    """The path from P1 to S3 over three switches; `max_latency_seconds` is what S3 requires of each queue."""
+    switches = ("SW1", "SW2", "SW3")
+    return _scenario(rates, traffic, switches, tuple(map(str.lower, switches)), "S3", max_latency_seconds)
+
+
+def _scenario(
+    rates: Sequence[float],
+    traffic: ArrivalProcess,
+    switches: tuple[str, ...],
+    ports: tuple[str, ...],
+    subscriber: str,
+    max_latency_seconds: Sequence[float],
+    *,
+    background_rate: float = 0.0,
+    port_bps: float = PORT_BPS,
+    packet_bytes: float = PACKET_BYTES,
+    widths_bps: Sequence[float] = WIDTHS_BPS,
+    buffer_packets: float = BUFFER_PACKETS,
+    borrowing: bool = False,
+) -> Scenario:
+    """Switches in a line, each with a port to the next, the last with one to the subscriber."""
+    sent = [(queue, queue, rate, traffic) for queue, rate in enumerate(rates) if rate > 0]
+    if background_rate > 0:
+        sent.append((len(QUEUES), 0, background_rate, ArrivalProcess.POISSON))
+    publishers, topics, rate, processes = zip(*sent, strict=True)
+    share = port_bps / PORT_BPS
+    count = len(switches)
     return Scenario.of(
         name="shi",
         topics=Topics(QUEUES),
         brokers=filled(Brokers, 1, name=("none",)),
-        switches=filled(Switches, 1, name=("SW1",)),
+        switches=filled(Switches, count, name=switches, fed_by_port=range(-1, count - 1)),
         ports=filled(
             OutputPorts,
-            1,
-            name=("port",),
-            switch=0,
-            bandwidth_bps=float(PORT_BPS),
+            count,
+            name=ports,
+            switch=range(count),
+            bandwidth_bps=float(port_bps),
             buffer_packets=buffer_packets,
             discipline=Discipline.WIDTHS,
-            widths_bps=(np.array(widths_bps),),
-            floors_bps=(np.minimum(FLOORS_BPS, widths_bps),),
+            widths_bps=(share * np.array(widths_bps),) * count,
+            floors_bps=(share * np.minimum(FLOORS_BPS, widths_bps),) * count,
             borrowing=int(borrowing),
         ),
-        publishers=filled(
-            Publishers, len(QUEUES), name=tuple(f"P{queue}" for queue in range(len(QUEUES))), broker=0
-        ),
+        publishers=filled(Publishers, len(PUBLISHERS), name=PUBLISHERS, broker=0),
         publications=filled(
             Publications,
-            len(sends),
-            publisher=sends,
-            topic=sends,
+            len(sent),
+            publisher=publishers,
+            topic=topics,
             rate_per_second=rate,
-            size_bytes=PACKET_BYTES,
+            size_bytes=packet_bytes,
             size_distribution=SizeDistribution.CONSTANT,
-            arrival_process=int(traffic),
+            arrival_process=[int(process) for process in processes],
             pareto_shape=PARETO_SHAPE,
             on_seconds=ON_SECONDS,
             off_seconds=OFF_SECONDS,
         ),
-        subscribers=filled(Subscribers, 1, name=("S1",), broker=0, port=0),
+        subscribers=filled(Subscribers, 1, name=(subscriber,), broker=0, port=count - 1),
         subscriptions=filled(
-            Subscriptions, len(QUEUES), subscriber=0, topic=range(len(QUEUES)), utility_weight=(1e8, 1e4, 1.0)
+            Subscriptions,
+            len(QUEUES),
+            subscriber=0,
+            topic=range(len(QUEUES)),
+            utility_weight=(1e8, 1e4, 1.0),
+            max_latency_seconds=np.asarray(max_latency_seconds, dtype=np.float64),
         ),
         overhead_bytes=0.0,
         planning=PlanningSettings(flows_per_subscriber=len(QUEUES), priority_classes=len(QUEUES)),
@@ -117,12 +176,29 @@ class QueueRun:
         return float(np.nanmean(self.delay_seconds)) if np.isfinite(self.delay_seconds).any() else 0.0
 
 
+def shi_plan(scenario: Scenario) -> Plan:
+    """Queue 7 is class 0, and nothing is dropped on purpose."""
+    return make_plan(scenario, drops="none")
+
+
+def controlled(
+    scenario: Scenario, plan: Plan, settings: ControlSettings | None, seed: int = 0
+) -> Callable[[int], Control] | None:
+    """What `simulate` takes for these settings; None for none."""
+    if settings is None:
+        return None
+    return lambda replication: SimulatedControl(scenario, plan, settings, seed + replication)
+
+
 def observe(
-    scenario: Scenario, seconds: float, seed: int, changes: Sequence[Change] = ()
+    scenario: Scenario,
+    seconds: float,
+    seed: int,
+    control: ControlSettings | None = None,
+    changes: Sequence[Change] = (),
 ) -> dict[int, QueueRun]:
     """Run it; what was seen of each queue."""
-    seen = _Seen()
-    plan = make_plan(scenario, drops="none")
+    seen, plan = Seen(), shi_plan(scenario)
     simulate(
         scenario,
         plan,
@@ -132,6 +208,7 @@ def observe(
         changes=changes,
         sink=seen,
         threads=1,
+        control=controlled(scenario, plan, control, seed),
     )
     hops, columns = seen.table("hops"), seen.table("queue_samples")
     return {
@@ -162,23 +239,29 @@ def _means(window: NDArray[np.int64], taken: Floats, windows: int) -> Floats:
     return means
 
 
-class _Seen:
-    """A Sink that keeps hops and samples."""
+class Seen:
+    """A Sink that keeps deliveries, hops, samples and decisions."""
 
-    with_hops = True
+    def __init__(self, *, with_hops: bool = True) -> None:
+        self.with_hops = with_hops
+        self._parts: dict[str, list[Mapping[str, NDArray[Any]]]] = {}
 
-    def __init__(self) -> None:
-        self._parts: dict[str, list[Mapping[str, NDArray[Any]]]] = {"hops": [], "queue_samples": []}
-
-    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._parts["hops"].append({name: np.array(values) for name, values in columns.items()})
-
-    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._parts["queue_samples"].append({name: np.array(values) for name, values in columns.items()})
+    def _keep(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._parts.setdefault(name, []).append({key: np.array(values) for key, values in columns.items()})
 
     def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+
+    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._keep("deliveries", columns)
+
+    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._keep("hops", columns)
+
+    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._keep("queue_samples", columns)
+
+    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._keep("decisions", columns)
 
     def table(self, name: str) -> dict[str, NDArray[Any]]:
         parts = self._parts[name]
