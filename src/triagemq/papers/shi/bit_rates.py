@@ -7,7 +7,7 @@ third is the same part as the third of the constant ones. All are in queue 7; fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,6 +59,12 @@ class Flow:
     @property
     def mean_lost(self) -> float:
         return float(self.lost.mean())
+
+
+MEASURES: tuple[tuple[str, Callable[[Flow], Floats]], ...] = (
+    ("throughput, Mbit/s", lambda flow: flow.throughput_bps / 1e6),
+    ("share lost", lambda flow: flow.lost),
+)
 
 
 def _flow(traffic: ArrivalProcess, rate: float, port_bps: float, seconds: float, *, adjusted: bool) -> Flow:
@@ -117,10 +123,7 @@ def _findings(
                     for name, flow in zip(FLOWS, flows, strict=True)
                 ),
             )
-            for what, value in (
-                ("throughput, Mbit/s", lambda flow: flow.throughput_bps / 1e6),
-                ("share lost", lambda flow: flow.lost),
-            )
+            for what, value in MEASURES
         ),
         differences=(
             Difference(

@@ -120,7 +120,7 @@ def course(
     waited = (hops["dequeued_ns"] - hops["enqueued_ns"]) * 1e-9
     decisions = seen.table("decisions") if control else None
     return Course(
-        seconds=(np.arange(windows) + 1) * WINDOW_NS * 1e-9,
+        seconds=np.arange(1, windows + 1, dtype=np.float64) * (WINDOW_NS * 1e-9),
         end_to_end=np.stack(
             [_means(deliveries["delivered_ns"][own], latency[own], windows) for own in queues], axis=1
         ),
@@ -169,7 +169,9 @@ def _means(ends_ns: NDArray[np.int64], values: Floats, windows: int) -> Floats:
     inside = window < windows
     count = np.bincount(window[inside], minlength=windows)
     total = np.bincount(window[inside], values[inside], minlength=windows)
-    return np.divide(total, count, out=np.full(windows, np.nan), where=count > 0)
+    means: Floats = np.full(windows, np.nan)
+    np.divide(total, count, out=means, where=count > 0)
+    return means
 
 
 def _allowed(decisions: dict[str, NDArray[Any]] | None, windows: int) -> Floats:
