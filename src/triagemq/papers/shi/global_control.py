@@ -261,7 +261,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 f"backlog; by model queue 7 waits {duration(float(courses['model'].worst_windows[0]))} at the "
                 f"worst, by idm {duration(float(courses['idm'].worst_windows[0]))}",
                 "Where the length of a queue is not shown, counters that are read 20 ms apart do not tell 3 ms from "
-                "20: idm is late, and model takes more for queue 7 than it needs, at queue 5's cost.",
+                "20: idm takes more for queue 7 than it needs, at queue 5's cost, or comes late where load rises fast.",
             ),
             Difference(
                 "load",
