@@ -37,7 +37,7 @@ from triagemq.papers.shi.network import (
     PORT_BPS,
     QUEUES,
     WIDTHS_BPS,
-    Seen,
+    SeenRun,
     controlled,
     line_scenario,
     shi_plan,
@@ -98,7 +98,7 @@ def course(
 ) -> Course:
     """Run it; what was seen."""
     scenario = line_scenario(FIRST_RATES, max_latency_seconds=REQUIREMENTS_SECONDS)
-    plan, seen = shi_plan(scenario), Seen()
+    plan, seen = shi_plan(scenario), SeenRun()
     simulate(
         scenario,
         plan,

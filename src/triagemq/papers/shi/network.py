@@ -181,7 +181,7 @@ def observe(
     scenario: Scenario, seconds: float, seed: int, control: ControlSettings | None = None
 ) -> dict[int, QueueRun]:
     """Run it; what was seen of each queue."""
-    seen, plan = Seen(), shi_plan(scenario)
+    seen, plan = SeenRun(), shi_plan(scenario)
     simulate(
         scenario,
         plan,
@@ -210,7 +210,7 @@ def _queue_run(samples: Samples, hops: Mapping[str, NDArray[Any]]) -> QueueRun:
     return QueueRun(samples, delay, float((~left).mean()) if len(left) else 0.0)
 
 
-class Seen:
+class SeenRun:
     """A Sink that keeps deliveries, hops, samples and decisions."""
 
     def __init__(self, *, with_hops: bool = True) -> None:
