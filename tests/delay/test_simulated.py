@@ -16,7 +16,7 @@ from triagemq.papers.shi.network import (
     FLOORS_BPS,
     PORT_BPS,
     QUEUES,
-    Seen,
+    SeenRun,
     controlled,
     line_scenario,
     shi_plan,
@@ -28,8 +28,8 @@ from triagemq.simulate import Change, Steering, simulate
 
 def _run(
     scenario: Scenario, settings: ControlSettings, seconds: float = 3.0, **more: Any
-) -> tuple[Seen, Any]:
-    seen, plan = Seen(), shi_plan(scenario)
+) -> tuple[SeenRun, Any]:
+    seen, plan = SeenRun(), shi_plan(scenario)
     result = simulate(
         scenario,
         plan,
@@ -44,7 +44,7 @@ def _run(
     return seen, result
 
 
-def _widths(seen: Seen) -> np.ndarray[Any, Any]:
+def _widths(seen: SeenRun) -> np.ndarray[Any, Any]:
     """A row for every instant and port, a column for every queue."""
     columns = seen.table("queue_samples")
     order = np.lexsort((columns["queue"], columns["port_id"], columns["sampled_ns"]))
@@ -61,7 +61,7 @@ def test_a_control_that_changes_nothing_changes_no_figure() -> None:
     scenario = shi_scenario([9_000, 4_000, 500], ArrivalProcess.POISSON)
     plan, runs = shi_plan(scenario), []
     for control in (None, lambda number: _Nothing()):
-        seen = Seen()
+        seen = SeenRun()
         result = simulate(scenario, plan, duration_seconds=2.0, seed=3, sink=seen, threads=1, control=control)
         report = result.as_json()
         del report["wall_seconds"], report["compile_seconds"]

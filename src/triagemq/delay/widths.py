@@ -169,7 +169,8 @@ class WidthControl:
     ) -> NDArray[np.float64]:
         """Below this no width stays in force."""
         strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
-        return np.maximum((1.0 - NEED_SLACK) * best.floor_bps, np.minimum(strict, best.floor_bps))
+        needed = np.asarray((1.0 - NEED_SLACK) * best.floor_bps, np.float64)
+        return np.maximum(needed, np.minimum(strict, best.floor_bps), dtype=np.float64)
 
     def _cost(self, division: PortDivision) -> float:
         return float(np.dot(self._port.weights, division.delay_seconds))

@@ -13,11 +13,11 @@ from triagemq.papers import reproduce, write_files
 @pytest.mark.parametrize(
     ("figure", "asked"),
     [
-        ("6", {"seconds": 3.0}),
+        ("6", {"seconds": 2.0}),
         ("7", {"seconds": 6.0, "seeds": 2}),
-        ("8", {"seconds": 8.0}),
-        ("9", {"seconds": 8.0}),
-        ("10", {"seconds": 8.0}),
+        ("8", {"seconds": 10.0}),
+        ("9", {"seconds": 10.0}),
+        ("10", {"seconds": 10.0}),
         ("12", {"seconds": 2.0}),
         ("13", {"seconds": 8.0}),
         ("14", {"seconds": 12.0}),

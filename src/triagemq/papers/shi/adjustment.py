@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -20,6 +20,7 @@ from triagemq.papers.experiment import (
     PrintedTable,
     Progress,
     Series,
+    Style,
     duration,
     percent,
 )
@@ -71,6 +72,13 @@ class Cell:
     fits: bool
 
 
+MEASURES: tuple[tuple[str, Callable[[Cell], float]], ...] = (
+    ("delay, ms", lambda cell: 1e3 * cell.delay_seconds),
+    ("share lost", lambda cell: cell.lost),
+    ("width, Mbit/s", lambda cell: cell.width_bps / 1e6),
+)
+
+
 def _cells(frequency: int, congested: int, seconds: float, control: ControlSettings | None) -> list[Cell]:
     rates = [frequency if queue < congested else 0 for queue in range(len(QUEUES))]
     runs = observe(shi_scenario(rates, ArrivalProcess.PERIODIC), seconds, 0, control)
@@ -107,6 +115,10 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
     alone = next(cell for cell in after if cell.congested == 1 and cell.frequency == max(FREQUENCIES))
     static = next(cell for cell in before if cell.congested == 1 and cell.frequency == max(FREQUENCIES))
     lowest = next(cell for cell in after if cell.queue == 2 and cell.frequency == max(FREQUENCIES))
+    drawn: tuple[tuple[str, list[Cell], Style], ...] = (
+        ("static", before, "dashed"),
+        ("adjusted", after, "line"),
+    )
     full_seconds = 8 * PACKET_BYTES * BUFFER_PACKETS / alone.width_bps
     return Findings(
         tables=(
@@ -140,15 +152,12 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                         style,
                     )
                     for queue in range(congested)
-                    for name, cells, style in (("static", before, "dashed"), ("adjusted", after, "line"))
+                    for name, cells, style in drawn
                 ),
                 logarithmic_x=True,
             )
             for congested in range(1, len(QUEUES) + 1)
-            for what, value in (
-                ("delay, ms", lambda cell: 1e3 * cell.delay_seconds),
-                ("share lost", lambda cell: cell.lost),
-            )
+            for what, value in MEASURES[:2]
         ),
         differences=(
             Difference(
@@ -316,7 +325,7 @@ def _with_equal_widths(scenario: Scenario) -> Scenario:
 
 def _figure_12(effort: Effort, progress: Progress) -> Findings:
     runs: dict[float, list[Cell]] = {0.0: [], BACKGROUND_RATE: []}
-    starts = {}
+    starts: dict[float, int] = {}
     for number, frequency in enumerate(BACKGROUND_FREQUENCIES):
         for background, cells in runs.items():
             scenario = shi_scenario([frequency, 0, 0], ArrivalProcess.PERIODIC, background_rate=background)
@@ -359,11 +368,7 @@ def _figure_12(effort: Effort, progress: Progress) -> Findings:
                     for background, cells in runs.items()
                 ),
             )
-            for what, value in (
-                ("delay, ms", lambda cell: 1e3 * cell.delay_seconds),
-                ("share lost", lambda cell: cell.lost),
-                ("width, Mbit/s", lambda cell: cell.width_bps / 1e6),
-            )
+            for what, value in MEASURES
         ),
         differences=(
             Difference(

@@ -7,7 +7,7 @@ third is the same part as the third of the constant ones. All are in queue 7; fo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from triagemq.papers.shi.network import (
     PARETO_SHAPE,
     PORT_BPS,
     QUEUES,
-    Seen,
+    SeenRun,
     controlled,
     shi_plan,
     shi_scenario,
@@ -50,7 +50,7 @@ PARETO_PORT_BPS = float(round(PORT_BPS * PARETO_RATES[2] / CONSTANT_RATES[2]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flow:
+class FlowSeconds:
     """By second: bits that left, and the share of what came that was dropped."""
 
     throughput_bps: Floats
@@ -61,9 +61,17 @@ class Flow:
         return float(self.lost.mean())
 
 
-def _flow(traffic: ArrivalProcess, rate: float, port_bps: float, seconds: float, *, adjusted: bool) -> Flow:
+MEASURES: tuple[tuple[str, Callable[[FlowSeconds], Floats]], ...] = (
+    ("throughput, Mbit/s", lambda flow: flow.throughput_bps / 1e6),
+    ("share lost", lambda flow: flow.lost),
+)
+
+
+def _flow(
+    traffic: ArrivalProcess, rate: float, port_bps: float, seconds: float, *, adjusted: bool
+) -> FlowSeconds:
     scenario = shi_scenario([rate, 0, 0], traffic, port_bps=port_bps, packet_bytes=PACKET_BYTES)
-    plan, seen = shi_plan(scenario), Seen(with_hops=False)
+    plan, seen = shi_plan(scenario), SeenRun(with_hops=False)
     simulate(
         scenario,
         plan,
@@ -76,7 +84,7 @@ def _flow(traffic: ArrivalProcess, rate: float, port_bps: float, seconds: float,
     )
     samples = by_queue(seen.table("queue_samples"), "linux")[0, 0].take(slice(4, None, 5))
     came, dropped = np.diff(samples.packets_in), np.diff(samples.drops)
-    return Flow(8.0 * np.diff(samples.bytes_out), dropped / np.maximum(came, 1))
+    return FlowSeconds(8.0 * np.diff(samples.bytes_out), dropped / np.maximum(came, 1))
 
 
 def _findings(
@@ -117,10 +125,7 @@ def _findings(
                     for name, flow in zip(FLOWS, flows, strict=True)
                 ),
             )
-            for what, value in (
-                ("throughput, Mbit/s", lambda flow: flow.throughput_bps / 1e6),
-                ("share lost", lambda flow: flow.lost),
-            )
+            for what, value in MEASURES
         ),
         differences=(
             Difference(

@@ -37,7 +37,7 @@ from triagemq.papers.shi.network import (
     PORT_BPS,
     QUEUES,
     WIDTHS_BPS,
-    Seen,
+    SeenRun,
     controlled,
     line_scenario,
     shi_plan,
@@ -98,7 +98,7 @@ def course(
 ) -> Course:
     """Run it; what was seen."""
     scenario = line_scenario(FIRST_RATES, max_latency_seconds=REQUIREMENTS_SECONDS)
-    plan, seen = shi_plan(scenario), Seen()
+    plan, seen = shi_plan(scenario), SeenRun()
     simulate(
         scenario,
         plan,
@@ -120,7 +120,7 @@ def course(
     waited = (hops["dequeued_ns"] - hops["enqueued_ns"]) * 1e-9
     decisions = seen.table("decisions") if control else None
     return Course(
-        seconds=(np.arange(windows) + 1) * WINDOW_NS * 1e-9,
+        seconds=np.arange(1, windows + 1, dtype=np.float64) * (WINDOW_NS * 1e-9),
         end_to_end=np.stack(
             [_means(deliveries["delivered_ns"][own], latency[own], windows) for own in queues], axis=1
         ),
@@ -169,7 +169,9 @@ def _means(ends_ns: NDArray[np.int64], values: Floats, windows: int) -> Floats:
     inside = window < windows
     count = np.bincount(window[inside], minlength=windows)
     total = np.bincount(window[inside], values[inside], minlength=windows)
-    return np.divide(total, count, out=np.full(windows, np.nan), where=count > 0)
+    means: Floats = np.full(windows, np.nan)
+    np.divide(total, count, out=means, where=count > 0)
+    return means
 
 
 def _allowed(decisions: dict[str, NDArray[Any]] | None, windows: int) -> Floats:
@@ -259,7 +261,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 f"backlog; by model queue 7 waits {duration(float(courses['model'].worst_windows[0]))} at the "
                 f"worst, by idm {duration(float(courses['idm'].worst_windows[0]))}",
                 "Where the length of a queue is not shown, counters that are read 20 ms apart do not tell 3 ms from "
-                "20: idm is late, and model takes more for queue 7 than it needs, at queue 5's cost.",
+                "20: idm takes more for queue 7 than it needs, at queue 5's cost, or comes late where load rises fast.",
             ),
             Difference(
                 "load",

@@ -198,7 +198,7 @@ def observe(
     changes: Sequence[Change] = (),
 ) -> dict[int, QueueRun]:
     """Run it; what was seen of each queue."""
-    seen, plan = Seen(), shi_plan(scenario)
+    seen, plan = SeenRun(), shi_plan(scenario)
     simulate(
         scenario,
         plan,
@@ -239,7 +239,7 @@ def _means(window: NDArray[np.int64], taken: Floats, windows: int) -> Floats:
     return means
 
 
-class Seen:
+class SeenRun:
     """A Sink that keeps deliveries, hops, samples and decisions."""
 
     def __init__(self, *, with_hops: bool = True) -> None:
