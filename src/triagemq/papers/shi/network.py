@@ -45,6 +45,10 @@ BUFFER_PACKETS = 920.0
 PARETO_SHAPE = 1.75
 ON_SECONDS, OFF_SECONDS = 0.5, 0.5
 """Of on-off sources: half of the time at twice the rate."""
+_OF_TRAFFIC: Mapping[ArrivalProcess, dict[str, float]] = {
+    ArrivalProcess.PARETO: {"pareto_shape": PARETO_SHAPE},
+    ArrivalProcess.ON_OFF: {"on_seconds": ON_SECONDS, "off_seconds": OFF_SECONDS},
+}
 
 
 def shi_scenario(
@@ -87,9 +91,7 @@ def shi_scenario(
             size_bytes=PACKET_BYTES,
             size_distribution=SizeDistribution.CONSTANT,
             arrival_process=int(traffic),
-            pareto_shape=PARETO_SHAPE,
-            on_seconds=ON_SECONDS,
-            off_seconds=OFF_SECONDS,
+            **_OF_TRAFFIC.get(traffic, {}),
         ),
         subscribers=filled(Subscribers, 1, name=("S1",), broker=0, port=0),
         subscriptions=filled(
