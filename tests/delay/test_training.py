@@ -21,7 +21,7 @@ DEPTH_2 = replace(PAPER[0], name="depth-2", max_depth=2, early_stopping_rounds=5
 
 def _rows(runs: int = 6, windows: int = 200) -> LearningRows:
     random = np.random.default_rng(1)
-    found = []
+    found: list[LearningRows] = []
     for _ in range(runs):
         samples = queue_feed(random.poisson(random.uniform(150, 230), windows), buffer_packets=500)
         assert samples.backlog_bytes is not None

@@ -47,6 +47,10 @@ BUFFER_PACKETS = 920.0
 PARETO_SHAPE = 1.75
 ON_SECONDS, OFF_SECONDS = 0.5, 0.5
 """Of on-off sources: half of the time at twice the rate."""
+_OF_TRAFFIC: Mapping[ArrivalProcess, dict[str, float]] = {
+    ArrivalProcess.PARETO: {"pareto_shape": PARETO_SHAPE},
+    ArrivalProcess.ON_OFF: {"on_seconds": ON_SECONDS, "off_seconds": OFF_SECONDS},
+}
 
 
 def shi_scenario(
@@ -141,9 +145,7 @@ def _scenario(
             size_bytes=packet_bytes,
             size_distribution=SizeDistribution.CONSTANT,
             arrival_process=[int(process) for process in processes],
-            pareto_shape=PARETO_SHAPE,
-            on_seconds=ON_SECONDS,
-            off_seconds=OFF_SECONDS,
+            **_OF_TRAFFIC.get(traffic, {}),
         ),
         subscribers=filled(Subscribers, 1, name=(subscriber,), broker=0, port=count - 1),
         subscriptions=filled(
