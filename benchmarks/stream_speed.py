@@ -17,7 +17,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location
 from triagemq.pipeline.store.manifest import versions
 from triagemq.trace import TraceWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 TOPICS = 400
 RATE = 10_000
@@ -196,7 +199,6 @@ def drain_bare(kind: str, source: str, out: str) -> None:
 
     from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
     from triagemq.pipeline.streaming.job import DISK_CHECKPOINT, MEMORY, STATE_STORE
-    from triagemq.pipeline.tables.topic_rates import event_time, long_windows
 
     with spark_session(SparkOptions(rows=SMALL_ROWS, memory=MEMORY)) as spark:
         for name, value in (STATE_STORE | DISK_CHECKPOINT).items():
@@ -208,7 +210,7 @@ def drain_bare(kind: str, source: str, out: str) -> None:
             # About as many events a batch as the stream takes.
             .option("maxFilesPerTrigger", "300")
             .parquet(source)
-            .withColumn("published_at", event_time(F.col("published_ns")))
+            .withColumn("published_at", F.expr("timestamp_micros(published_ns div 1000)"))
             .withWatermark("published_at", f"{WATERMARK_SECONDS} seconds")
         )
         if kind == "same":
@@ -217,7 +219,7 @@ def drain_bare(kind: str, source: str, out: str) -> None:
             F.window("published_at", f"{WINDOW_SECONDS} seconds", "1 second"), "topic_id"
         ).agg(F.count("*").alias("publications"), F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"))
         if kind == "same":
-            windows = windows.unionByName(long_windows(rows, "topic_id"), allowMissingColumns=True)
+            windows = windows.unionByName(bursts(rows), allowMissingColumns=True)
         query = (
             windows.writeStream.format("parquet")
             .option("path", out)
@@ -227,6 +229,56 @@ def drain_bare(kind: str, source: str, out: str) -> None:
         )
         query.awaitTermination()
         print(time.monotonic() - began)
+
+
+def bursts(publications: DataFrame) -> DataFrame:
+    """Events, bytes and burstiness in 10 s windows, as `topic_rates` has them, in Spark's own expressions."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    count, mean, gaps = F.col("publications"), F.col("publications") / 50, F.col("publications") - 1
+    mean_gap = F.col("seconds") / gaps
+    known = (count >= 3) & (F.col("seconds") > 0)
+    return (
+        publications.groupBy(F.window("published_at", "10 seconds"), "topic_id")
+        .agg(
+            F.count("*").alias("publications"),
+            F.sum(F.col("size_bytes").cast("bigint")).alias("bytes"),
+            F.sort_array(F.collect_list("published_ns")).alias("times"),
+        )
+        .withColumn("squares", _squares(F.col("times")))
+        .withColumn("seconds", (F.element_at("times", -1) - F.col("times")[0]) * 1e-9)
+        .withColumn("index_of_dispersion", (F.col("squares.counts") - count * mean) / 49 / mean)
+        .withColumn("ca2", F.when(known, F.col("squares.gaps") / gaps / (mean_gap * mean_gap) - 1))
+        .withColumn("window_start_ns", F.unix_micros("window.start") * 1000)
+        .drop("window", "times", "squares", "seconds")
+    )
+
+
+def _squares(sorted_times: Column) -> Column:
+    """Sum of the squared counts of the 200 ms windows, and of the squared gaps in seconds, in one walk."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    def add(state: Column, time: Column) -> Column:
+        window = F.call_function("div", time, F.lit(200_000_000))
+        in_same = F.when(window == state["window"], state["in_window"]).otherwise(0)
+        gap = (time - state["time"]) * 1e-9
+        return F.struct(
+            time.alias("time"),
+            window.alias("window"),
+            (in_same + 1).alias("in_window"),
+            # (n + 1)^2 = n^2 + 2 n + 1
+            (state["counts"] + 2 * in_same + 1).alias("counts"),
+            (state["gaps"] + gap * gap).alias("gaps"),
+        )
+
+    nothing = F.struct(
+        sorted_times[0].alias("time"),
+        F.lit(-1).cast("bigint").alias("window"),
+        F.lit(0).alias("in_window"),
+        F.lit(0).cast("bigint").alias("counts"),
+        F.lit(0.0).alias("gaps"),
+    )
+    return F.aggregate(sorted_times, nothing, add)
 
 
 def long_and_overlapping(work: Path, seconds: int) -> dict[str, Any]:

@@ -118,14 +118,13 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
 
     from triagemq.pipeline.partitions import schema_of
-    from triagemq.pipeline.tables.topic_rates import event_time
 
     published = F.col("published_ns")
     return (
         readings.withColumns(
             {
                 "run_id": F.lit(run_id),
-                "published_at": event_time(published),
+                "published_at": F.expr("timestamp_micros(published_ns div 1000)"),
                 "day": F.floor(published / _DAY_NS).cast("bigint"),
             }
         )

@@ -87,6 +87,13 @@ class TraceInput:
         return None if found is None else int(found)
 
     @property
+    def described(self) -> dict[str, Any]:
+        """What run_summary is to say of it."""
+        stated = ("producer", "started", "finished", "measured_from_ns")
+        described = {name: getattr(self.manifest, name) for name in stated}
+        return described | {"scenario": self.scenario.name if self.scenario else None}
+
+    @property
     def rows(self) -> int:
         """Rows of all tables."""
         return sum(self.manifest.rows(table) for table in self.manifest.tables)
@@ -106,6 +113,11 @@ class LogInput:
     files_by_line_end: Dictionary[str, Sequence[InputFile]]
     """Those of a log of lines, by what their lines end with."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """What run_summary is to say of it; it has no warm-up."""
+        return {"producer": "log", "measured_from_ns": 0}
 
     @property
     def rows(self) -> int:

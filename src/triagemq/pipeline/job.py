@@ -133,11 +133,12 @@ class Batch:
 
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
-        published, rows = self._read("publications"), self._rows
+        rows = self._rows
         samples, ports = checked["queue_samples"].good(), self._dimensions["ports"]
-        times = publication_profile.run_times(rows("publications"), self._measured_from_ns())
+        measured_from_ns = {run: each.described["measured_from_ns"] for run, each in self._inputs.items()}
+        times = publication_profile.run_times(rows("publications"), measured_from_ns)
         first: Made = {
-            "topic_rates": lambda: topic_rates.transform(published, self._topics),
+            "topic_rates": lambda: topic_rates.transform(rows("publications"), self._topics),
             "publication_profile": lambda: publication_profile.transform(
                 rows("publications"), self._topics, self._publishers, times
             ),
@@ -237,19 +238,9 @@ class Batch:
         known = []
         for run, each in self._inputs.items():
             counted = self._published(run)
-            row: dict[str, Any] = {
-                "run": run,
-                "source": each.source,
-                "producer": "log",
-                "measured_from_ns": 0,
-            }
+            row = {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
             row["publications"] = sum(file.rows for file in counted.tables["publications"])
-            row |= {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
-            if isinstance(each, TraceInput):
-                stated = ("producer", "started", "finished", "measured_from_ns")
-                row |= {name: getattr(each.manifest, name) for name in stated}
-                row["scenario"] = each.scenario.name if each.scenario else None
-            known.append(row)
+            known.append({"run": run, "source": each.source} | each.described | row)
         used = run_summary.USED.items()
         return run_summary.transform(
             known, *(collected(self._rows(name).select(list(of))) for name, of in used)
@@ -265,13 +256,6 @@ class Batch:
 
     def _has(self, table: str) -> bool:
         return any(each.manifest.rows(table) > 0 for each in self._traces.values())
-
-    def _measured_from_ns(self) -> dict[int, int]:
-        """A foreign log has no warm-up."""
-        return {
-            run: each.manifest.measured_from_ns if isinstance(each, TraceInput) else 0
-            for run, each in self._inputs.items()
-        }
 
     def _judged_until(self) -> Column | None:
         """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""

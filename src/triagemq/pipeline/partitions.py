@@ -20,13 +20,16 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from triagemq.pipeline import latency_bins
-from triagemq.trace import latency_bins as bins
+from triagemq import pipeline
+from triagemq.scenario import kinds, utility
+from triagemq.trace import blocks, latency_bins
+
+# Workers get the functions of these instead of importing them, and half of all packages with them.
+for _module in (pipeline, blocks, latency_bins, kinds, utility):
+    register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
 Rows: TypeAlias = "DataFrame | pa.Table"
 """Rows in Spark, or the few rows of a small session as Arrow."""
-
-_TABLES = "triagemq.pipeline.tables"
 
 InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
@@ -67,7 +70,6 @@ def in_spark(spark: SparkSession, rows: Rows) -> DataFrame:
 
 def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
     """What a function makes of each group of rows with equal keys, which are whole numbers."""
-    _send_code_of(function)
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return map(function, _groups(pieces, keys))
@@ -89,7 +91,6 @@ def in_pieces(
     rows_at_once: int = sys.maxsize,
 ) -> Rows:
     """What a function makes of every so many rows of a partition."""
-    _send_code_of(function)
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         gathered: list[pa.Table] = []
@@ -130,7 +131,6 @@ def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
     Python workers do it where the rows are; few rows are done with here.
     """
     if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
-        _send_code_of(function)
         arrow = to_arrow_schema(schema_of(schema))
 
         def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -139,12 +139,6 @@ def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
 
         return rows.mapInArrow(made, schema_of(schema))
     return table_of(list(function(iter([collected(rows)]))), schema)
-
-
-def _send_code_of(function: Callable[..., object]) -> None:
-    """Workers get the functions of a module instead of importing it, and half of this package with it."""
-    for name in (function.__module__, _TABLES, __name__, latency_bins.__name__, bins.__name__):
-        register_pickle_by_value(sys.modules[name])  # type: ignore[no-untyped-call]
 
 
 def table_of(tables: Sequence[pa.Table], schema: str) -> pa.Table:

@@ -51,7 +51,7 @@ def achieved_utility(
 def deadline_factor(subscriptions: Subscriptions, share_within: Floats) -> Floats:
     """What is left of a worth when such a share comes in time: the part of the share that is asked for, at most all."""
     asked = subscriptions.max_latency_share
-    part = np.ones(len(subscriptions))
+    part = np.ones(len(asked))
     np.divide(np.nan_to_num(share_within), asked, out=part, where=asked > 0)
     return np.minimum(part, 1.0)
 

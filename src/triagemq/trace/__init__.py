@@ -5,7 +5,8 @@
     DIR/scenario.yaml, plan.json    as given, not interpreted here
     DIR/<table>/part-00000.parquet  visible only when whole: a live directory can be read at any moment
 
-A simulation, an emulation and a live exchange all write it with `TraceWriter`; `Trace` reads it.
+A simulation, an emulation and a live exchange all write it with `TraceWriter`; `Trace` reads it, and
+`blocks` follows a table that still grows.
 """
 
 from triagemq.trace.columns import Columns

@@ -6,6 +6,8 @@ spectrum of the last samples needs neither.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,3 +55,20 @@ def period_and_phase(series: NDArray[np.float64]) -> tuple[float, float, float] 
     turns = np.exp(-2j * np.pi * np.arange(len(series)) / period)
     peak = float(np.mod(-np.angle(centred @ turns) / (2 * np.pi), 1.0))
     return float(period), peak, float(min(here, 1.0))
+
+
+def track_periods(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Period in samples, phase and strength at each sample, each from the samples before; NaN for none."""
+    length = len(counts)
+    period, phase, strength = (np.full(length, np.nan) for _ in range(3))
+    for end in range(STEP, length + 1, STEP):
+        begin = max(0, end - WINDOW)
+        found = period_and_phase(counts[begin:end])
+        if found is None:
+            continue
+        # What was found holds from the last sample looked at until it is looked for again.
+        valid = np.arange(end - 1, min(end - 1 + STEP, length))
+        period[valid] = found[0]
+        phase[valid] = np.mod((valid - begin) / found[0] - found[1], 1.0)
+        strength[valid] = found[2]
+    return period, phase, strength

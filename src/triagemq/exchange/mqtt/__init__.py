@@ -4,6 +4,7 @@ packets, properties    pure functions between values and octets
 suspicion, outbox      what goes to the broker, and which of it the broker ends the connection over
 session                octets in, octets and reports out, no socket
 connection             the sockets
+ear                    what passes through a broker, for who only listens
 """
 
 from triagemq.exchange.mqtt.connection import MqttConnection

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from triagemq.pipeline.latency_bins import unpacked_lists
 from triagemq.pipeline.report.inputs import Row, Run
 from triagemq.pipeline.report.words import number, percent, plot_text
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
@@ -18,8 +20,6 @@ MOST_POINTS = 1000
 LEVELS = 9
 """Colours for classes in the style sheet; classes beyond take the last."""
 
-_COUNT_BITS = 48
-"""How `latency_bins` packs a bin and its count into one number."""
 _SPREAD = 0.7
 """How much of the room of a class its runs may take side by side."""
 _SHARES = {"tickformat": ".0%", "range": [0, 1.02]}
@@ -111,9 +111,9 @@ def curve_of_bins(packed: Sequence[int], copies: int, longest_seconds: float | N
     >>> [round(each * 1e9, 6) for each in seconds], share
     ([1.015625, 2.0, 2.03125], [0.375, 0.5, 0.75])
     """
-    numbers = np.sort(np.array(packed, dtype=np.int64))
-    places, first = np.unique(numbers >> _COUNT_BITS, return_index=True)
-    counts = np.add.reduceat(numbers & ((1 << _COUNT_BITS) - 1), first)
+    _, number, count = unpacked_lists(pa.array([packed], pa.list_(pa.int64())))
+    places, at = np.unique(number, return_inverse=True)
+    counts = np.bincount(at, count)
     part = np.maximum(places, 1) - 1
     ends = 2.0 ** (part // PARTS_PER_DOUBLING) * (1 + (part % PARTS_PER_DOUBLING + 1) / PARTS_PER_DOUBLING)
     seconds = np.minimum(

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-NEVER_NS = -(1 << 62)
-"""Before every event."""
+from triagemq.pipeline.rate_windows import Integers
+from triagemq.trace.blocks import NEVER_NS
+
 FOREVER_NS = 1 << 62
 """After every event: the time of a row that says that no more will come."""
 
@@ -30,8 +30,6 @@ EVENTS = pa.schema(
         ("late", pa.int64()),  # events of the topic that are not in the row because they came too late
     ]
 )
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

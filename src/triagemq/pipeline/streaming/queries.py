@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pyspark.cloudpickle import register_pickle_by_value
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.store import TableStore
-from triagemq.pipeline.streaming import broker, events, publications, settings, windows
+from triagemq.pipeline.streaming import broker, publications, windows
 from triagemq.pipeline.streaming.cells import cells
-from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
+from triagemq.pipeline.streaming.events import FOREVER_NS, Packing
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.sink import BatchSink, publishing
+from triagemq.trace.blocks import NEVER_NS
 
 _CHECKPOINT = "_checkpoint"
 _MOST_AT_ONCE = 4
@@ -59,9 +59,6 @@ class Queries:
     _slow_starts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        # Workers get the code instead of importing it: they start sooner, and a cluster needs no triagemq.
-        for module in (events, publications, settings, windows):
-            register_pickle_by_value(module)  # type: ignore[no-untyped-call]
         self.session.dataSource.register(publications.PublicationsSource)
         self.session.dataSource.register(broker.MqttSource)
         self.store.begin()

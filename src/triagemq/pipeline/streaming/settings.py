@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 
 from triagemq.errors import ParameterError
-from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
-
-LONG_NS = 10_000_000_000
-"""Windows of this length are made of every stream; they know burstiness."""
+from triagemq.pipeline.rate_windows import LONG_NS
+from triagemq.pipeline.streaming.events import FOREVER_NS
+from triagemq.trace.blocks import NEVER_NS
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from triagemq.pipeline.partitions import in_pieces, spread, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
-from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS
+from triagemq.pipeline.streaming.events import FOREVER_NS
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import FoundRun
 from triagemq.pipeline.streaming.settings import StreamSettings
@@ -39,6 +39,7 @@ from triagemq.pipeline.streaming.windows import (
     recent,
 )
 from triagemq.pipeline.tables.topic_rates import SCHEMA as RATES
+from triagemq.trace.blocks import NEVER_NS
 
 _CELLS = "_cells"
 _SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}

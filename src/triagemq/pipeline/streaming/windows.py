@@ -7,22 +7,18 @@ No Spark here.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.pipeline.streaming.events import Integers
-from triagemq.pipeline.streaming.settings import LONG_NS, StreamSettings
+from triagemq.pipeline.rate_windows import LONG_NS, Integers, Windows, long_windows, steps, sums, with_rates
+from triagemq.pipeline.streaming.settings import StreamSettings
 
 KEYS = ("topic_id", "topic")
 COUNTED = ("events", "late", "duplicates")
 COUNTS = "topic_id int, topic string, events bigint, late bigint, duplicates bigint"
 COUNTERS = f"run_id string, {COUNTS}"
 CELLS = f"{COUNTS}, start_ns bigint, bytes bigint, published_ns array<bigint>"
-_SHORT_NS = 200_000_000
-_SHORT_IN_LONG = LONG_NS // _SHORT_NS
 
 
 def counters(counts: pa.Table, run_id: str) -> pa.Table:
@@ -53,21 +49,15 @@ def rates(cells: pa.Table, run_id: str, settings: StreamSettings, before_ns: int
         has_no_other = sliding["window_start_ns"] % LONG_NS != 0
         sliding = {name: values[has_no_other] for name, values in sliding.items()}
     long = _long(cells, topic, before_ns, closed_ns)
-    for columns, seconds in ((sliding, settings.window_seconds), (long, LONG_NS / 1e9)):
-        named = topics.select(KEYS).take(columns.pop("topic_row"))
-        columns |= {name: named[name] for name in KEYS}
-        columns |= {
-            "run_id": pa.repeat(run_id, len(named)),
-            "window_seconds": np.full(len(named), seconds, float),
-        }
-        columns["rate_per_second"] = columns["publications"] / seconds
-        columns["bytes_per_second"] = columns["bytes"] / seconds
-    return pa.concat_tables([pa.table(sliding), pa.table(long)], promote_options="default")
+    made = ((sliding, settings.window_seconds), (long, LONG_NS / 1e9))
+    tables = [with_rates(windows, seconds, topics.select(KEYS)) for windows, seconds in made]
+    both = pa.concat_tables(tables, promote_options="default")
+    return both.append_column("run_id", pa.repeat(run_id, len(both)))
 
 
 def _sliding(
     cells: pa.Table, topic: Integers, settings: StreamSettings, before_ns: int, closed_ns: int
-) -> dict[str, Any]:
+) -> Windows:
     """A running sum over what enters and leaves: as many steps as there are cells, however many windows hold each."""
     step, length = settings.slide_ns, settings.window_ns
     first = max(0, before_ns // step * step - length + step)
@@ -76,62 +66,29 @@ def _sliding(
     changes = np.concatenate([np.maximum(start - length + step, first), start + step])
     # What leaves before the first window, and what enters or leaves after the last one, changes none.
     counts = np.tile(start >= first, 2) & (changes <= last)
-    topic, changes, of = _pairs(np.tile(topic, 2)[counts], changes[counts], step)
+    topic, changes, of = steps(np.tile(topic, 2)[counts], changes[counts], step)
     is_last = np.append(np.diff(topic) != 0, True)[: len(topic)]
     before = np.cumsum(is_last) - is_last
-    sums = []
+    totals = []
     for name in ("events", "bytes"):
         values = cells[name].to_numpy()
-        total = np.cumsum(_sums(of, np.concatenate([values, -values])[counts], len(topic)))
-        sums.append(total - np.append(0, total[is_last])[before])
+        total = np.cumsum(sums(of, np.concatenate([values, -values])[counts], len(topic)))
+        totals.append(total - np.append(0, total[is_last])[before])
     until = np.where(is_last, last + step, np.append(changes[1:], 0)[: len(topic)])
-    times = np.where(sums[0] > 0, (until - changes) // step, 0)
+    times = np.where(totals[0] > 0, (until - changes) // step, 0)
     nth = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times)
-    repeated = [np.repeat(values, times) for values in (topic, changes, *sums)]
+    repeated = [np.repeat(values, times) for values in (topic, changes, *totals)]
     columns = dict(zip(("topic_row", "window_start_ns", "publications", "bytes"), repeated, strict=True))
     return columns | {"window_start_ns": columns["window_start_ns"] + nth * step}
 
 
-def _long(cells: pa.Table, topic: Integers, before_ns: int, closed_ns: int) -> dict[str, Any]:
-    """10 s windows with burstiness, by the formulas of `tables.topic_rates`, in the same order."""
+def _long(cells: pa.Table, topic: Integers, before_ns: int, closed_ns: int) -> Windows:
+    """10 s windows with burstiness."""
     start = cells["start_ns"].to_numpy() // LONG_NS * LONG_NS
     row = np.flatnonzero((start >= 0) & (start + LONG_NS > before_ns) & (start + LONG_NS <= closed_ns))
-    cells = cells.take(row)
-    topic, start, of = _pairs(topic[row], start[row], LONG_NS)
-    count, size = (_sums(of, cells[name].to_numpy(), len(topic)) for name in ("events", "bytes"))
-    lists = cells["published_ns"]
-    times, window = pc.list_flatten(lists).to_numpy(), of[pc.list_parent_indices(lists)]
-    order = np.lexsort((times, window))
-    times, window = times[order], window[order]
-    short, _, nth = _pairs(window, times, _SHORT_NS)
-    squares = np.bincount(short, np.bincount(nth) ** 2, len(topic))
-    begins = np.searchsorted(window, np.arange(len(topic) + 1))
-    seconds = (times[begins[1:] - 1] - times[begins[:-1]]) * 1e-9
-    gaps = np.diff(times, prepend=0) * 1e-9
-    gaps[begins[:-1]] = 0.0
-    # It adds one after the other, as a walk over the times does: the sum is the same to the last bit.
-    squared_gaps = np.bincount(window, gaps * gaps, len(topic))
-    mean = count / _SHORT_IN_LONG
-    with np.errstate(divide="ignore", invalid="ignore"):
-        mean_gap = seconds / (count - 1)
-        ca2 = squared_gaps / (count - 1) / (mean_gap * mean_gap) - 1
-    return {
-        "topic_row": topic,
-        "window_start_ns": start,
-        "publications": count,
-        "bytes": size,
-        "index_of_dispersion": (squares - count * mean) / (_SHORT_IN_LONG - 1) / mean,
-        "ca2": pa.array(ca2, mask=(count < 3) | (seconds <= 0)),
-    }
-
-
-def _pairs(topic: Integers, time_ns: Integers, step_ns: int) -> tuple[Integers, Integers, Integers]:
-    """Every topic with a step of time that there is, in order, and which of them each one is."""
-    steps = time_ns // step_ns
-    span = steps.max(initial=0) + 1
-    found, of = np.unique(topic * span + steps, return_inverse=True)
-    return found // span, found % span * step_ns, of
-
-
-def _sums(of: Integers, values: Integers, groups: int) -> Integers:
-    return np.bincount(of, values, groups).astype(np.int64)
+    lists = cells["published_ns"].take(row).combine_chunks()
+    # The bytes of a cell stand with the first of its events.
+    size_bytes = np.zeros(pc.sum(lists.value_lengths()).as_py() or 0, np.int64)
+    size_bytes[lists.offsets.to_numpy()[:-1]] = cells["bytes"].to_numpy()[row]
+    of = topic[row][pc.list_parent_indices(lists)]
+    return long_windows(of, lists.flatten().to_numpy(), size_bytes)

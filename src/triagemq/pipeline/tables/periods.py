@@ -5,14 +5,11 @@ Sensors that report every so many seconds make queues long at the same moments; 
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 
-from triagemq.delay.learning.periods import STEP, WINDOW, period_and_phase
+from triagemq.delay.learning.periods import track_periods
 from triagemq.pipeline.partitions import Rows, by_group
 
 
@@ -28,24 +25,9 @@ def _with_periods(table: pa.Table) -> pa.Table:
     counts = ordered.column("packets_in_gained").to_numpy().astype(np.float64)
     seconds = ordered.column("seconds").to_numpy()
     interval = float(np.median(seconds)) if len(seconds) else 0.2
-    for name, values in zip(("period_seconds", "phase", "period_strength"), _track(counts), strict=True):
+    for name, values in zip(
+        ("period_seconds", "phase", "period_strength"), track_periods(counts), strict=True
+    ):
         scaled = values * interval if name == "period_seconds" else values
         ordered = ordered.append_column(name, pa.array(scaled, pa.float64(), from_pandas=True))
     return ordered.filter(ordered["measured"])
-
-
-def _track(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Period in samples, phase and strength at each sample, each from the samples before; NaN for none."""
-    length = len(counts)
-    period, phase, strength = (np.full(length, np.nan) for _ in range(3))
-    for end in range(STEP, length + 1, STEP):
-        begin = max(0, end - WINDOW)
-        found = period_and_phase(counts[begin:end])
-        if found is None:
-            continue
-        # What was found holds from the last sample looked at until it is looked for again.
-        valid = np.arange(end - 1, min(end - 1 + STEP, length))
-        period[valid] = found[0]
-        phase[valid] = np.mod((valid - begin) / found[0] - found[1], 1.0)
-        strength[valid] = found[2]
-    return period, phase, strength

@@ -85,11 +85,16 @@ def run_times(publications: Rows, measured_from_ns: Mapping[int, int]) -> RunTim
 def _profiles(pieces: Iterator[pa.Table], times: RunTimes) -> Iterator[pa.Table]:
     """A row for each source, of events in order of source and time, whatever pieces they come in."""
     unfinished = _Sources.none()
-    for rows in pieces:
-        known = unfinished.followed_by(rows)
-        last = max(0, len(known.first) - 1)
-        yield known.between(0, last).profile(times)
-        unfinished = known.between(last, last + 1)
+    for rows in filter(len, (piece.filter(piece["measured"]) for piece in pieces)):
+        keys = np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
+        # The last source may go on in the next piece.
+        last = keys[:, -1:]
+        begin = int(np.argmax((keys == last).all(axis=0)))
+        known = unfinished.followed_by(keys[:, :begin], rows.slice(0, begin))
+        if (known.keys[:, -1:] != last).any():
+            yield known.profile(times)
+            known = _Sources.none()
+        unfinished = known.followed_by(keys[:, begin:], rows.slice(begin))
     yield unfinished.profile(times)
 
 
@@ -156,10 +161,9 @@ class _Sources(NamedTuple):
         bins = _Bins(empty, empty, empty, empty, np.zeros(0), empty)
         return cls(whole, empty, empty, empty, bins, bins, whole)
 
-    def followed_by(self, rows: pa.Table) -> _Sources:
-        """With the next events. Of what came before, only the last source can go on."""
-        before, rows = len(self.first), rows.filter(rows["measured"])
-        given = np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
+    def followed_by(self, given: Any, rows: pa.Table) -> _Sources:
+        """With the next events, of the sources `given`. Of what came before, only the last source can go on."""
+        before = len(self.first)
         keys = np.concatenate([self.keys, given], axis=1)
         time = np.concatenate([self.last, rows["published_ns"].to_numpy()])
         changes = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(time)]
@@ -178,27 +182,6 @@ class _Sources(NamedTuple):
             self.gaps.with_values(source[follows], until - since),
             self.sizes.with_values(source[before:], rows["size_bytes"].to_numpy().astype(np.int64)),
             _longest(np.concatenate([self.longest, gaps], axis=1)),
-        )
-
-    def between(self, begin: int, end: int) -> _Sources:
-        """Those from one to before another, counted from 0 again."""
-
-        def some(source: Any) -> Any:
-            return (source >= begin) & (source < end)
-
-        gaps, sizes, spans = (
-            self.gaps.where(some(self.gaps.source)),
-            self.sizes.where(some(self.sizes.source)),
-            self.longest[:, some(self.longest[0])],
-        )
-        return _Sources(
-            self.keys[:, begin:end],
-            self.first[begin:end],
-            self.last[begin:end],
-            self.publications[begin:end],
-            gaps._replace(source=gaps.source - begin),
-            sizes._replace(source=sizes.source - begin),
-            spans - np.array([[begin], [0], [0]]),
         )
 
     def profile(self, times: RunTimes) -> pa.Table:

@@ -5,6 +5,7 @@ A run with a scenario has a row for every subscription of it, also for those of 
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from pyspark.sql import DataFrame
 from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
 from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
-from triagemq.scenario import UtilityShape
+from triagemq.scenario.utility import achieved_utility
 
 SCHEMA = f"""
     run_id                             string,
@@ -43,7 +44,14 @@ _MEASURED = f"""
     in_time bigint, {FIGURES}
 """
 _NO_CLASS = 0xFFFF
-_LOG, _LINEAR = int(UtilityShape.LOG), int(UtilityShape.LINEAR)
+_WANTED = {
+    "utility_shape": 0,
+    "utility_weight": 0,
+    "utility_threshold": 0,
+    "freshness_seconds": np.inf,
+    "max_latency_share": 0,
+}
+"""What decides about the worth, and what stands for none."""
 
 
 def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
@@ -67,32 +75,23 @@ def _figures(rows: pa.Table) -> pa.Table:
 
 
 def _with_worth(rows: pa.Table) -> pa.Table:
-    """What each is, what share came in time, and what that is worth (PrioDeX eq. 19, see scenario.utility)."""
+    """What each is, what share came in time, and what that is worth."""
 
     def number(name: str, unknown: float = np.nan) -> Any:
         return rows[name].cast(pa.float64()).fill_null(unknown).to_numpy()
 
-    shape, weight, threshold = (number(f"utility_{name}") for name in ("shape", "weight", "threshold"))
-
-    def worth(success: Any) -> Any:
-        reached = success >= threshold * (1 - 1e-12)
-        return weight * np.where(
-            shape == _LOG, np.log1p(success), np.where(shape == _LINEAR, success, reached)
-        )
-
-    delivered, asked = number("delivered", 0), number("max_latency_share")
+    delivered, has_worth = number("delivered", 0), rows["utility_shape"].is_valid().to_numpy()
     within = np.divide(number("in_time"), delivered, out=np.full(len(rows), np.nan), where=delivered > 0)
     within[np.isnan(number("max_latency_seconds"))] = np.nan
-    freshness, latency_seconds = number("freshness_seconds"), number("mean_latency_seconds")
-    fresh = np.where(np.isnan(freshness), 1.0, np.exp(-latency_seconds / freshness))
-    in_time = np.where(np.isnan(asked), 1.0, np.minimum(np.nan_to_num(within) / asked, 1.0))
+    wanted: Any = SimpleNamespace(**{name: number(name, unknown) for name, unknown in _WANTED.items()})
     # Before the first delivery of a fresh topic there is nothing to enjoy.
-    utility = np.nan_to_num(worth(number("success_rate", 0)) * fresh * in_time)
+    latency_seconds = number("mean_latency_seconds", np.inf)
+    utility = achieved_utility(wanted, number("success_rate", 0), latency_seconds, within)
     columns = {name: pc.coalesce(rows[name], rows[f"seen_{name}"]) for name in _SEEN}
     columns |= {name: rows[name].fill_null(0) for name in ("count", *OUTCOMES, "late")}
     columns |= {
         "share_within_max_latency": pa.array(within, from_pandas=True),
-        "utility": pa.array(utility, mask=np.isnan(shape)),
-        "maximum_utility": pa.array(worth(np.ones(len(rows))), mask=np.isnan(shape)),
+        "utility": pa.array(utility, mask=~has_worth),
+        "maximum_utility": pa.array(achieved_utility(wanted, np.ones(len(rows))), mask=~has_worth),
     }
     return pa.table({name: rows[name] for name in rows.column_names} | columns)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triagemq.pipeline.partitions import Rows, by_group, collected, in_pieces, joined
-from triagemq.pipeline.tables.topic_rates import SHORT_NS
+from triagemq.pipeline.rate_windows import SHORT_NS
 
 SCHEMA = """
     run_id          string,
