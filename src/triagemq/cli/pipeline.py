@@ -1,4 +1,4 @@
-"""`triage pipeline run|stream|show|scenario|archive`: tables from what happened."""
+"""`triage pipeline run|stream|show|scenario|archive|train|models`: tables from what happened."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.table import Table
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json, screen
 from triagemq.cli.pipeline_stream import stream
+from triagemq.cli.pipeline_train import models, train
 from triagemq.errors import ParameterError, PipelineError
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
 app.command("stream")(stream)
+app.command("train")(train)
+app.command("models")(models)
 
 
 @app.command()

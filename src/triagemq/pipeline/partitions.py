@@ -72,7 +72,7 @@ def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.
     """What a function makes of each group of rows with equal keys, which are whole numbers."""
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
-        return map(function, _groups(pieces, keys))
+        return map(function, groups(pieces, keys))
 
     return in_order(rows, keys, (), made, schema)
 
@@ -163,7 +163,7 @@ def schema_of(columns: str) -> StructType:
     return found
 
 
-def _groups(pieces: Iterator[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
+def groups(pieces: Iterator[pa.Table], keys: Sequence[str]) -> Iterator[pa.Table]:
     """Rows with equal keys together, of rows in their order."""
     unfinished: list[pa.Table] = []
     for piece in filter(len, pieces):
