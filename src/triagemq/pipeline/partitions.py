@@ -20,12 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from triagemq import pipeline
 from triagemq.scenario import kinds, utility
 from triagemq.trace import blocks, latency_bins
 
-# Workers get the functions of these instead of importing them, and half of all packages with them.
-for _module in (pipeline, blocks, latency_bins, kinds, utility):
+# Workers get the functions of these and of this package instead of importing them, and half of all packages with them.
+for _module in (sys.modules[__package__], blocks, latency_bins, kinds, utility):
     register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
 Rows: TypeAlias = "DataFrame | pa.Table"
