@@ -32,7 +32,7 @@ PARAMETERS = "absolute-8"
 
 def simulated() -> list[tuple[str, dict[int, QueueRun]]]:
     """Runs of two kinds of traffic, with their scenarios."""
-    found = []
+    found: list[tuple[str, dict[int, QueueRun]]] = []
     for traffic in (ArrivalProcess.POISSON, ArrivalProcess.PERIODIC):
         for load in LOADS:
             scenario = shi_scenario([load * width / 8_000 for width in WIDTHS_BPS], traffic)
