@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -51,7 +51,7 @@ def _subscriber(
 ) -> SubscriberAnswer:
     flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        connection=Connection(**_whereto(here, caller, record), flows=flows),
+        connection=Connection(**_whereto(here, caller, record), flows=flows, may_move=_may_move(here)),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
     )
@@ -60,10 +60,15 @@ def _subscriber(
 def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
     broker = None if here.broker_address is None else reached_by(here.broker_address, caller.reached)
     return PublisherAnswer(
-        connection=Connection(**_whereto(here, caller, record), broker=broker),
+        connection=Connection(**_whereto(here, caller, record), broker=broker, may_move=_may_move(here)),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
     )
+
+
+def _may_move(here: Coordinator) -> bool | None:
+    """Whether there is another gateway to be sent to; nothing is said where there is not."""
+    return True if here.runtime.gateways.are_several else None
 
 
 def _promises(here: Coordinator, record: Record) -> list[Promise]:
@@ -85,7 +90,7 @@ def _told(here: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
 def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str]:
     """Where and as whom; who only looks is not told the key."""
     return {
-        "gateway": reached_by(here.gateway_address, caller.reached),
+        "gateway": here.runtime.gateways.address_of(record.key, caller.reached),
         "client_id": here.rights.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
     }
 
@@ -151,7 +156,9 @@ async def read_assignment(
     here.service.look(caller, (SUBSCRIBER, name))
     await here.runtime.assignments.subscribers.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
-    return AssignmentAnswer(**asdict(here.runtime.assignments.of(name)))
+    found = asdict(here.runtime.assignments.of(name))
+    gateway = here.runtime.gateways.address_of((SUBSCRIBER, name), caller.reached)
+    return AssignmentAnswer(**{**found, "gateway": gateway})
 
 
 @router.get("/subscribers/{name}/promises")
@@ -237,7 +244,8 @@ async def read_direction(
     here.service.look(caller, (PUBLISHER, name))
     await here.runtime.assignments.publishers.wait(name, after, wait_seconds)
     here.service.look(caller, (PUBLISHER, name))
-    return here.runtime.assignments.direction(name)
+    gateway = here.runtime.gateways.address_of((PUBLISHER, name), caller.reached)
+    return replace(here.runtime.assignments.direction(name), gateway=gateway)
 
 
 @router.post("/intents")

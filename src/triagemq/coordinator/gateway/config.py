@@ -24,6 +24,8 @@ class GatewayConfig:
     also tells what they count) or "none".
     `access` is "open", or "required": then nobody is let in before it has been told who may do what.
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
+    `name` is what the coordinator and other gateways call it. It joins the coordinator at the address `join` with a
+    `token`, where that does not come to its control socket; `join_authority` (PEM) is whom to trust there.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
     """
@@ -47,6 +49,10 @@ class GatewayConfig:
     certificate: str | None = None
     private_key: str | None = None
     client_authority: str | None = None
+    name: str = "gateway"
+    join: str | None = None
+    token: str | None = field(default=None, repr=False)
+    join_authority: str | None = None
 
     def __post_init__(self) -> None:
         if self.dataplane not in ("embedded", "reported", "none"):

@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.gateways import Gateways
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import Decided
+from triagemq.coordinator.decide.homes import Move
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
@@ -44,6 +46,9 @@ CARRIED_SECONDS = 1.0
 
 _CARRIED_LOOK_SECONDS = 0.01
 
+LOOK_AFTER_SECONDS = 0.25
+"""How often it is looked whether all gateways can serve their clients."""
+
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
 """How long after a mistake planning is tried again: the first time, and at most, twice as long each time between."""
@@ -56,7 +61,7 @@ class Runtime:
         self,
         *,
         store: Store,
-        lead: GatewayLead,
+        gateways: Gateways,
         replanner: Replanner,
         rates: KnownRates,
         port_names: Sequence[str],
@@ -66,7 +71,9 @@ class Runtime:
         metrics: Metrics,
         access: bool = False,
     ) -> None:
-        self.lead = lead
+        self.gateways = gateways
+        self.lead = gateways.first.lead
+        """Of the gateway that was there from the start."""
         self._access = access
         self.rates = rates
         self.metrics = metrics
@@ -98,7 +105,7 @@ class Runtime:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
         self.measuring = Measuring(
-            lead, rates, port_watch, store, on_change=self._request, on_second=self._second
+            gateways, rates, port_watch, store, on_change=self._request, on_second=self._second
         )
 
     @property
@@ -127,6 +134,7 @@ class Runtime:
         self._spawn(self._for_ever(self._plan_when_due))
         self._spawn(self._for_ever(self.measuring.one_second))
         self._spawn(self._for_ever(self._tell_again))
+        self._spawn(self._for_ever(self._look_after_gateways))
 
     async def stop(self) -> None:
         await end(*self._tasks)
@@ -160,6 +168,7 @@ class Runtime:
             self._steps.append(key)
             self._not_in_force.pop(key, None)
             kind, name = key
+            self.gateways.forget(key)
             (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
         self._request(reason)
         self.rights_changed()
@@ -187,15 +196,15 @@ class Runtime:
     def rights_changed(self) -> None:
         """Somebody may do more or less than before: the gateway is told."""
         if self._access:
-            self.lead.want_grants()
+            self.gateways.want_grants()
             self._spawn(self._tell())
 
     async def rights_in_force(self) -> bool:
         """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""
-        if self._access and not self.lead.grants_in_force:
+        if self._access and not self.gateways.grants_in_force:
             telling = asyncio.ensure_future(self._tell())
             await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
-        return not self._access or self.lead.grants_in_force
+        return not self._access or self.gateways.grants_in_force
 
     def _request(self, reason: str) -> None:
         self._pacing.request(time.monotonic(), reason)
@@ -289,7 +298,7 @@ class Runtime:
         await self._keep(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(decided.changed_for)
-        self.lead.want_orders(self._stages[0])
+        self.gateways.want_orders(self._stages[0])
         await self._tell()
 
     def _queue(self, stages: Sequence[Orders]) -> None:
@@ -313,7 +322,7 @@ class Runtime:
         Of several stages the next is told when one is confirmed, and kept before that: whoever starts again finds what
         the gateway follows, or what it was to follow next.
         """
-        await self.lead.tell()
+        await self.gateways.tell()
         while len(self._stages) > 1:
             stage = self._stages[0]
             # Several may wait for the same stage; one of them goes on.
@@ -321,9 +330,9 @@ class Runtime:
                 break
             self._stages.popleft()
             await self._keep((), self._stages[0])
-            self.lead.want_orders(self._stages[0])
-            await self.lead.tell()
-        if self.lead.follows(self._orders):
+            self.gateways.want_orders(self._stages[0])
+            await self.gateways.tell()
+        if self.gateways.follows(self._orders):
             self._in_force()
         refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
         if refusal is not None and refusal != self._refusal_noted:
@@ -334,9 +343,9 @@ class Runtime:
     async def _carried_out(self, stage: Orders) -> bool:
         """Do the gateway and all who carry its orders out elsewhere follow a stage? They have a moment for it."""
         end_at = time.monotonic() + CARRIED_SECONDS
-        while self.lead.follows(stage):
+        while self.gateways.follows(stage):
             try:
-                measured = await self.lead.link.measure(flows=False, topics=False)
+                measured = await self.gateways.measure(flows=False, topics=False)
             except ControlError:
                 return False
             if measured.carried is None or measured.carried >= stage.generation:
@@ -348,7 +357,7 @@ class Runtime:
 
     async def _tell_again(self) -> None:
         await asyncio.sleep(self.lead.pause_seconds)
-        if self.lead.link.connected:
+        if any(each.lead.link.connected for each in self.gateways):
             await self._tell()
 
     def _in_force(self) -> None:
@@ -364,6 +373,48 @@ class Runtime:
         self.lead.lost()
         await self._tell()
         await self.lead.tell_decisions()
+
+    # Several gateways.
+
+    async def gateway_joined(self, name: str, link: GatewayLink, host: str) -> None:
+        """A gateway has come by itself, from a host: it is told its part, and clients may be sent there."""
+        led = await self.gateways.join(name, link, host)
+        self.metrics.gateway_connections += 1
+        self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
+        await self._tell()
+
+    async def _look_after_gateways(self) -> None:
+        """Whoever is at home where nobody can be served is sent elsewhere."""
+        await asyncio.sleep(LOOK_AFTER_SECONDS)
+        if not self.gateways.are_several:
+            return
+        sites = self.gateways.sites()
+        problems = {site.name: site.problem for site in sites}
+        moves = [
+            Move(key, self.gateways.home_of(key).name, target, problems[self.gateways.home_of(key).name])
+            for key, target in self.gateways.homes.fleeing(sites)
+        ]
+        if moves:
+            await self.move(moves)
+
+    async def move(self, moves: Sequence[Move]) -> None:
+        """Send clients to other gateways: these know of them before the clients are told."""
+        for each in moves:
+            self.gateways.move(each.key, each.target)
+        await self.gateways.tell()
+        generation = self._orders.generation
+        for each in moves:
+            kind, name = each.key
+            of_kind = self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers
+            of_kind.changed([name], generation)
+        self.note(
+            [
+                Decision(
+                    "moved", " ".join(each.key), f"gateway {each.source}", f"gateway {each.target}", each.why
+                )
+                for each in moves
+            ]
+        )
 
     async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
         """Store decisions and orders, then have the decisions written into the trace."""

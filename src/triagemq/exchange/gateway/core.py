@@ -252,6 +252,7 @@ class GatewayCore:
     def datagram(self, address: tuple[str, int], datagram: bytes) -> None:
         """A datagram from somewhere; any octets at all."""
         self.counters.datagrams_in += 1
+        self.counters.datagram_bytes += len(datagram)
         try:
             message = decode(datagram)
         except DecodeError as error:

@@ -1,0 +1,250 @@
+"""All gateways that one coordinator leads: the first, which it is started with, and those that join.
+
+Each has a broker beside it and clients at home there, is told its own part of what is wanted under versions of its own,
+and takes from the brokers of the others what its clients want. With one gateway there is nothing to share out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from triagemq.addresses import is_loopback
+from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.merged import MergedTopics, merged
+from triagemq.coordinator.channel.messages import ControlError, GatewayIdentity, Measured
+from triagemq.coordinator.decide.homes import Homes, Site
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.intents.registry import Key
+from triagemq.coordinator.refusals import ConflictError, RequestError
+from triagemq.exchange.broker.address import BrokerAddress
+from triagemq.exchange.exposure import reached_by
+from triagemq.intents import SUBSCRIBER
+
+_DEAD_SECONDS = 1.5
+"""A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
+
+_LEAVING_SECONDS = 60.0
+"""So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
+
+
+@dataclass(slots=True, eq=False)
+class LedGateway:
+    """A gateway, where clients find it, and the URL of the broker beside it (empty while it is not known)."""
+
+    name: str
+    lead: GatewayLead
+    address: str
+    broker: str = field(default="", repr=False)
+    latest: Measured | None = None
+    before: Measured | None = None
+    """What it had counted a second earlier."""
+    _ailing_since: float | None = None
+
+    @property
+    def problem(self) -> str:
+        """Why it cannot serve anybody now, if that is so."""
+        if not self.lead.link.connected:
+            return "the gateway is away"
+        if self.latest is not None and not self.latest.broker_connected:
+            return self.latest.broker_problem or "it has no broker"
+        return ""
+
+    def is_dead(self, now: float) -> bool:
+        """Is that more than a moment's trouble?"""
+        if not self.problem:
+            self._ailing_since = None
+            return False
+        self._ailing_since = now if self._ailing_since is None else self._ailing_since
+        return now - self._ailing_since >= _DEAD_SECONDS
+
+    @property
+    def broker_shown(self) -> str:
+        """Its address without a password."""
+        return str(BrokerAddress.parse(self.broker)) if self.broker else ""
+
+
+class Gateways:
+    """`first` leads the one that was there from the start. All is called in one event loop."""
+
+    def __init__(
+        self, first: GatewayLead, name: str, address: str, homes: Homes, grants: Callable[[], Grants]
+    ) -> None:
+        self.first = LedGateway(name, first, address)
+        self.homes = homes
+        self._grants = grants
+        self._led = {name: self.first}
+        self._topics = MergedTopics()
+        self._marks: dict[str, str] = {}
+        self._orders: Orders | None = None
+        # Who left which gateway, and until when that has orders about it.
+        self._leaving: dict[Key, tuple[str, float]] = {}
+
+    def __iter__(self) -> Iterator[LedGateway]:
+        return iter(tuple(self._led.values()))
+
+    def __len__(self) -> int:
+        return len(self._led)
+
+    @property
+    def are_several(self) -> bool:
+        return len(self._led) > 1
+
+    # Who is where.
+
+    def sites(self, now: float | None = None) -> list[Site]:
+        """Where clients may be at home."""
+        now = time.monotonic() if now is None else now
+        return [Site(each.name, each.problem if each.is_dead(now) else "") for each in self._led.values()]
+
+    def home_of(self, key: Key) -> LedGateway:
+        """The gateway of a client; one that has none gets one."""
+        if not self.are_several:
+            return self.first
+        return self._led[self.homes.of(key, self.sites())]
+
+    def address_of(self, key: Key, reached: str) -> str:
+        """Where a client finds its gateway, as one can use it who has come by this host."""
+        return reached_by(self.home_of(key).address, reached)
+
+    def move(self, key: Key, target: str) -> None:
+        """A client is at home elsewhere from now on; the gateway that it leaves still sends what it has."""
+        self._leaving[key] = self.homes.of(key, self.sites()), time.monotonic() + _LEAVING_SECONDS
+        self.homes.move(key, target)
+
+    def forget(self, key: Key) -> None:
+        """A client is gone."""
+        self.homes.forget(key)
+        self._leaving.pop(key, None)
+
+    # Joining.
+
+    async def join(self, name: str, link: GatewayLink, host: str) -> LedGateway:
+        """A gateway has come, from a host, over a link that is connected; RequestError says why it cannot stay."""
+        identity = await link.identity()
+        known = self._led.get(name)
+        if known is self.first or (known is not None and known.lead.link.connected):
+            raise ConflictError(f"there is a gateway {name!r} already; give this one another --name")
+        _check_broker(name, identity, host)
+        self.first.broker = (await self.first.lead.link.identity()).broker
+        address = reached_by(identity.listen, host)
+        led = LedGateway(name, GatewayLead(link, self._grants), address, identity.broker)
+        self._led[name] = led
+        self._topics.forget(name)
+        self._marks.pop(name, None)
+        self.refit()
+        return led
+
+    # What is wanted.
+
+    def want_orders(self, orders: Orders) -> None:
+        """Have all follow these, each its part."""
+        if self.are_several and orders is self._orders:
+            return
+        self._orders = orders
+        self.refit()
+
+    def refit(self) -> None:
+        """Share the orders out anew: somebody has moved, or a gateway has come."""
+        orders = self._orders
+        if not self.are_several:
+            if orders is not None:
+                self.first.lead.want_orders(orders)
+            return
+        now = time.monotonic()
+        self._leaving = {key: left for key, left in self._leaving.items() if left[1] > now}
+        brokers = {each.name: each.broker for each in self._led.values() if each.broker}
+        served: dict[str, set[str]] = {name: set() for name in self._led}
+        for (kind, name), at in self.homes:
+            if kind == SUBSCRIBER and at in served:
+                served[at].add(name)
+        for (kind, name), (at, _) in self._leaving.items():
+            if kind == SUBSCRIBER and at in served:
+                served[at].add(name)
+        for name, each in self._led.items():
+            peers = {other: url for other, url in brokers.items() if other != name}
+            each.lead.want_orders((orders or Orders()).part_for(served[name], peers))
+
+    def want_grants(self) -> None:
+        for each in self._led.values():
+            each.lead.want_grants()
+
+    async def tell(self) -> None:
+        """Bring everyone who is there to what is wanted."""
+        if not self.are_several:
+            await self.first.lead.tell()
+            return
+        self.refit_if_new()
+        await asyncio.gather(
+            *(
+                each.lead.tell()
+                for each in self._led.values()
+                if each is self.first or each.lead.link.connected
+            )
+        )
+
+    def refit_if_new(self) -> None:
+        """Somebody has come whose gateway has no orders about it yet."""
+        if self.homes.take_changed():
+            self.refit()
+
+    def follows(self, orders: Orders) -> bool:
+        """Does everyone who can follow these orders, each its part?"""
+        if not self.are_several:
+            return self.first.lead.follows(orders)
+        return orders is self._orders and all(
+            each.lead.orders_in_force for each in self._led.values() if not each.problem
+        )
+
+    @property
+    def grants_in_force(self) -> bool:
+        return all(each.lead.grants_in_force for each in self._led.values() if not each.problem)
+
+    # What is measured.
+
+    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
+        """As GatewayLink.measure, of all that answer."""
+        if not self.are_several:
+            return await self.first.lead.link.measure(flows=flows, topics=topics, after=after)
+        several: dict[str, Measured] = {}
+        others = [each for each in self._led.values() if each.lead.link.connected]
+        answers = await asyncio.gather(
+            *(
+                each.lead.link.measure(flows=flows, topics=topics, after=self._marks.get(each.name, ""))
+                for each in others
+            ),
+            return_exceptions=True,
+        )
+        for each, answer in zip(others, answers, strict=True):
+            if isinstance(answer, ControlError):
+                each.lead.lost()
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                several[each.name] = answer
+                if each is not self.first:
+                    each.lead.measured(answer)
+        if not several:
+            raise ControlError("no gateway answers")
+        for name, measured in several.items():
+            led = self._led[name]
+            if flows:
+                led.before, led.latest = led.latest, measured
+            if topics:
+                self._topics.add(name, measured.at_ns, measured.topics, measured.begun)
+                self._marks[name] = measured.mark
+        return merged(several, self._topics.take() if topics else {})
+
+
+def _check_broker(name: str, identity: GatewayIdentity, host: str) -> None:
+    """Others must be able to reach a gateway's broker."""
+    broker = BrokerAddress.parse(identity.broker)
+    if is_loopback(broker.host) and not is_loopback(host):
+        raise RequestError(
+            f"the broker of gateway {name!r} is at {broker.host}, where the other gateways cannot reach it; "
+            "give --broker mqtt://HOST:PORT with an address of its machine"
+        )
