@@ -71,7 +71,6 @@ class Coordinator:
         access: bool = False,
         multicast: MulticastRange = DEFAULT_RANGE,
     ) -> None:
-        self.gateway_address = gateway_address
         self.broker_address = broker_address
         self.metrics = Metrics()
         self.live = Live()
@@ -109,6 +108,15 @@ class Coordinator:
         )
         self.runtime.on_second = self._every_second
         self.service = Service(store, registry, tokens, self.runtime, access=access)
+
+    @property
+    def gateway_address(self) -> str:
+        """Where clients find the first gateway."""
+        return self.runtime.gateways.first.address
+
+    @gateway_address.setter
+    def gateway_address(self, address: str) -> None:
+        self.runtime.gateways.first.address = address
 
     async def start(self) -> None:
         """Begin with what the store kept; clients of before have one lease to be heard again."""

@@ -15,7 +15,7 @@ from triagemq.coordinator.channel.gateways import LedGateway
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.decide.homes import Move
+from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import subscriber_of
 from triagemq.coordinator.refusals import MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
@@ -48,7 +48,9 @@ async def move(name: Annotated[Name, Path()], body: MoveBody, caller: Operator, 
         here.service.look(caller, key)
     homes = {key: gateways.home_of(key).name for key in wanted}
     moves = [
-        Move(key, home, name, "an operator wants it there") for key, home in homes.items() if home != name
+        ClientMove(key, home, name, "an operator wants it there")
+        for key, home in homes.items()
+        if home != name
     ]
     await here.runtime.move(moves)
     return MoveAnswer(moved=len(moves))

@@ -51,7 +51,7 @@ def _subscriber(
 ) -> SubscriberAnswer:
     flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        connection=Connection(**_whereto(here, caller, record), flows=flows, may_move=_may_move(here)),
+        connection=Connection(**_whereto(here, caller, record), flows=flows),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
     )
@@ -60,15 +60,10 @@ def _subscriber(
 def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
     broker = None if here.broker_address is None else reached_by(here.broker_address, caller.reached)
     return PublisherAnswer(
-        connection=Connection(**_whereto(here, caller, record), broker=broker, may_move=_may_move(here)),
+        connection=Connection(**_whereto(here, caller, record), broker=broker),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
     )
-
-
-def _may_move(here: Coordinator) -> bool | None:
-    """Whether there is another gateway to be sent to; nothing is said where there is not."""
-    return True if here.runtime.gateways.are_several else None
 
 
 def _promises(here: Coordinator, record: Record) -> list[Promise]:
@@ -87,10 +82,11 @@ def _told(here: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
     } | (record.intent.as_json() if whole else {})
 
 
-def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str]:
+def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, Any]:
     """Where and as whom; who only looks is not told the key."""
     return {
         "gateway": here.runtime.gateways.address_of(record.key, caller.reached),
+        "may_move": here.runtime.gateways.are_several,
         "client_id": here.rights.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
     }
 

@@ -144,7 +144,7 @@ class Connection(BaseModel):
     client_id: str
     flows: int | None = None
     broker: str | None = None
-    may_move: bool | None = None
+    may_move: bool = False
 
 
 class AnnouncedAnswer(BaseModel):

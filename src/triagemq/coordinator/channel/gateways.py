@@ -202,7 +202,8 @@ class Gateways:
 
     @property
     def grants_in_force(self) -> bool:
-        return all(each.lead.grants_in_force for each in self._led.values() if not each.problem)
+        """Does everyone follow the latest grants? Who is away may still serve somebody who has lost a right."""
+        return all(each.lead.grants_in_force for each in self._led.values())
 
     # What is measured.
 

@@ -19,7 +19,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ClientMove:
     """A client leaves one gateway for another, and why."""
 
     key: Key

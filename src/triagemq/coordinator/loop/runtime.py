@@ -19,7 +19,7 @@ from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.coordinator.decide.homes import Move
+from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
@@ -391,13 +391,15 @@ class Runtime:
         sites = self.gateways.sites()
         problems = {site.name: site.problem for site in sites}
         moves = [
-            Move(key, self.gateways.home_of(key).name, target, problems[self.gateways.home_of(key).name])
+            ClientMove(
+                key, self.gateways.home_of(key).name, target, problems[self.gateways.home_of(key).name]
+            )
             for key, target in self.gateways.homes.fleeing(sites)
         ]
         if moves:
             await self.move(moves)
 
-    async def move(self, moves: Sequence[Move]) -> None:
+    async def move(self, moves: Sequence[ClientMove]) -> None:
         """Send clients to other gateways: these know of them before the clients are told."""
         for each in moves:
             self.gateways.move(each.key, each.target)
