@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triagemq.errors import ParameterError
-from triagemq.scenario import Brokers, Scenario, SizeDistribution, SizeSamples, loads, port_depths, port_paths
+from triagemq.scenario import (
+    Scenario,
+    SizeDistribution,
+    SizeSamples,
+    UnmanagedSwitches,
+    loads,
+    port_depths,
+    port_paths,
+)
 from triagemq.scenario.model import take
 
 TEXT = """\
@@ -96,7 +104,7 @@ def test_tables_cannot_be_changed() -> None:
 
 def test_columns_of_unequal_length_are_refused() -> None:
     with pytest.raises(ParameterError, match="unequal length"):
-        Brokers(("hall",), np.ones(1), np.ones(2))
+        UnmanagedSwitches(("hall",), np.ones(2))
 
 
 def test_equal_size_samples_are_one_row_and_unused_ones_go() -> None:

@@ -89,8 +89,12 @@ def build_scenario(
     return Scenario.of(
         name="by hand",
         topics=Topics(names("topic", topics)),
-        brokers=Brokers(
-            names("broker", brokers), floats(inbound_rate, brokers), floats(outbound_rate, brokers)
+        brokers=filled(
+            Brokers,
+            brokers,
+            name=names("broker", brokers),
+            inbound_rate_per_second=inbound_rate,
+            outbound_rate_per_second=outbound_rate,
         ),
         broker_links=BrokerLinks(
             integers([a for a, _ in links]),

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
+from triagemq.cli.campus import CampusOptions, show_placement
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     best_forecast,
@@ -43,6 +44,7 @@ SHOWN_TOPICS = 3
 def plan(
     file: options.File,
     planner: PlannerOptions,
+    campus: CampusOptions,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the plan (.json or .parquet).")
     ] = None,
@@ -59,7 +61,12 @@ def plan(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Work out which flow, priority class and drop rate every subscription gets."""
+    """Work out which flow, priority class and drop rate every subscription gets; with --placement, which broker."""
+    if campus.placement is not None or campus.correlations is not None:
+        if out is not None or against is not None or instructions:
+            raise ParameterError("--placement", "goes without --out, --diff and --instructions")
+        show_placement(file, campus, planner.seed, explain, as_json=json)
+        return
     if instructions:
         if out is not None or explain is not None or against is not None:
             raise ParameterError("--instructions", "goes without --out, --explain and --diff")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="priodex, firedex, midas or shi.")],
+    paper: Annotated[str, typer.Argument(help="priodex, firedex, midas, shi or peer-wd.")],
     figure: Annotated[
         str | None, typer.Argument(help="A figure of the paper (default: list what there is).")
     ] = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triagemq.cli import options
+from triagemq.cli.campus import CampusOptions, simulate_balancing
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     duration,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 def simulate(
     file: options.File,
     planner: PlannerOptions,
+    campus: CampusOptions,
     plan: options.PlanFile = None,
     publications: Annotated[
         int | None, typer.Option(min=1, help="Events to publish (default: 1,000,000, or as --for says).")
@@ -76,11 +78,34 @@ def simulate(
             help="Cut promised publishers by a token bucket, or a window, and not as their switch does."
         ),
     ] = None,
+    balancing: Annotated[
+        str | None,
+        typer.Option(
+            help="Clusters: simulate brokers whose clients move: ours, peer (by load alone) or none, for --for seconds."
+        ),
+    ] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Threads (default: all processors).")] = None,
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Simulate every queue on the way, millions of deliveries a second."""
+    """Simulate every queue on the way, millions of deliveries a second; with --balancing, clusters of brokers."""
+    if balancing is not None:
+        if any(each is not None for each in (plan, publications, precision, replay, trace)):
+            raise ParameterError(
+                "--balancing", "goes without --plan, --publications, --precision, --replay and --trace"
+            )
+        simulate_balancing(
+            file,
+            campus,
+            balancing,
+            seconds=60.0 if duration_seconds is None else duration_seconds,
+            seed=planner.seed,
+            with_conditions=follow,
+            as_json=json,
+        )
+        return
+    if campus.placement is not None or campus.correlations is not None:
+        raise ParameterError("--placement", "needs --balancing; events are simulated where the scenario says")
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run

@@ -2,7 +2,7 @@
 
 `registry` has them by paper and figure, `experiment` says what one is, `runs` what they share, `page` and `plotting`
 show what was found. Each of the others is one experiment, with the text that explains where it parts from the paper;
-`midas` and `shi` are folders of them.
+`midas`, `shi` and `peer_wd` are folders of them.
 """
 
 from triagemq.papers.experiment import (

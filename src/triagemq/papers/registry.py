@@ -16,6 +16,8 @@ from triagemq.papers.experiment import Effort, Experiment, Findings, Progress
 from triagemq.papers.midas.packets import PACKETS_BABBLING, PACKETS_BEST_EFFORT, PACKETS_MANAGED
 from triagemq.papers.midas.simulated import MIDAS_BABBLING, MIDAS_BEST_EFFORT, MIDAS_MANAGED
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
+from triagemq.papers.peer_wd.balancing import PEER_WD_PEER, PEER_WD_QUEUE, PEER_WD_UPLINKS
+from triagemq.papers.peer_wd.bursts import PEER_WD_BURSTS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
 from triagemq.papers.shi.estimators import SHI_ESTIMATORS
@@ -47,12 +49,21 @@ _MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8"
 # Shi et al. (Sensors 2019), section 7.
 _SHI: dict[str, Experiment] = {"5": SHI_ESTIMATORS}
 
+# PEER-WD (Tao and Poslad, UbiComp 2013), section 5; the last is of section 4.1, without a figure.
+_PEER_WD: dict[str, Experiment] = {
+    "3": PEER_WD_UPLINKS,
+    "4": PEER_WD_QUEUE,
+    "5": PEER_WD_PEER,
+    "placement": PEER_WD_BURSTS,
+}
+
 PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
     {
         "priodex": MappingProxyType(_PRIODEX),
         "firedex": MappingProxyType(_FIREDEX),
         "midas": MappingProxyType(_MIDAS),
         "shi": MappingProxyType(_SHI),
+        "peer-wd": MappingProxyType(_PEER_WD),
     }
 )
 """Paper to figure to experiment; two figures that show one experiment share it."""

@@ -102,6 +102,10 @@ NONE: dict[str, Any] = {
     "limiter_tolerance_seconds": 0.0,
     "limiter_precision": 0.0,
     "rules": np.inf,
+    "cluster": "",
+    "head": 0,
+    "downlink_bps": np.inf,
+    "uplink_bps": np.inf,
 }
 """What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
 
@@ -117,7 +121,10 @@ GUARANTEE_COLUMNS = frozenset(
 )
 """What only promises use."""
 
-LATER_COLUMNS = GUARANTEE_COLUMNS | WIDTH_COLUMNS
+CLUSTER_COLUMNS = frozenset(("cluster", "head", "downlink_bps", "uplink_bps"))
+"""What only clusters of brokers use: placement and balancing."""
+
+LATER_COLUMNS = GUARANTEE_COLUMNS | WIDTH_COLUMNS | CLUSTER_COLUMNS
 """A scenario that states nothing in one of these has the fingerprint that it had without the column."""
 
 TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}
@@ -177,11 +184,19 @@ class Topics(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Brokers(Table):
-    """An inbound queue that matches events, and one outbound queue per subscriber (PrioDeX Fig. 3)."""
+    """An inbound queue that matches events, and one outbound queue per subscriber (PrioDeX Fig. 3).
+
+    A broker of a `cluster` is its head, which serves publishers, or one of its edges, which serve subscribers; what it
+    gets comes over a downlink and what it sends goes over an uplink (PEER-WD Fig. 1).
+    """
 
     name: Names
     inbound_rate_per_second: Floats
     outbound_rate_per_second: Floats
+    cluster: Names
+    head: Codes
+    downlink_bps: Floats
+    uplink_bps: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -41,7 +41,7 @@ from triagemq.scenario import (
     loads,
     save,
 )
-from triagemq.scenario.model import Codes
+from triagemq.scenario.model import Codes, filled
 
 positive = st.one_of(
     st.floats(1e-6, 1e12), st.integers(1, 10**7).map(float), st.sampled_from([1e6, 1e-300, 1e300, 1e22, 0.1])
@@ -128,7 +128,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
     return Scenario.of(
         name=draw(name),
         topics=Topics(topics),
-        brokers=Brokers(brokers, floats(draw, positive, len(brokers)), floats(draw, positive, len(brokers))),
+        brokers=filled(
+            Brokers,
+            len(brokers),
+            name=brokers,
+            inbound_rate_per_second=floats(draw, positive, len(brokers)),
+            outbound_rate_per_second=floats(draw, positive, len(brokers)),
+            downlink_bps=floats(draw, positive, len(brokers)),
+            uplink_bps=floats(draw, positive, len(brokers)),
+        ),
         broker_links=links,
         unmanaged_switches=UnmanagedSwitches(unmanaged, floats(draw, positive, len(unmanaged))),
         switches=Switches(

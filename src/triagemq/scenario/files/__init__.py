@@ -8,6 +8,7 @@ at once, each with its line, its field, what is wrong and what to write. On the 
 - `reading` checks them against `document`, the one model of a file; numbers may have the units in `quantities`;
 - `rows` (YAML) and `parquet` bring publications and subscriptions as columns, `rules` says what these may be;
 - `references` checks what entries say of each other, and what is published and wanted against the network;
+  `clusters` does so for clusters of brokers;
 - `explain` puts all that is wrong into words.
 
 `saving` writes, in plain numbers of base units.

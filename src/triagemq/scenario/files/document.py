@@ -104,10 +104,20 @@ class PlanningEntry(FileEntry):
 
 
 class BrokerEntry(FileEntry):
-    """A broker: events a second it can match and hand out."""
+    """A broker: events a second it can match and hand out; its cluster, and the bandwidths of its own links."""
 
     inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
     outbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
+    cluster: Name | None = Field(None, examples=["CLUSTER"])
+    head: Truth = False
+    downlink_bps: Bandwidth | None = Field(None, examples=["8e6"])
+    uplink_bps: Bandwidth | None = Field(None, examples=["8e6"])
+
+    @model_validator(mode="after")
+    def _head_of_something(self) -> BrokerEntry:
+        if self.head and self.cluster is None:
+            raise mistake("head", "stands without cluster", "add cluster: CLUSTER, or remove head")
+        return self
 
 
 class BrokerLinkEntry(FileEntry):
@@ -353,6 +363,7 @@ class PublisherEntry(FileEntry):
     """Where a publisher is; what it publishes is read row by row."""
 
     broker: Name | None = Field(None, examples=["BROKER"])
+    cluster: Name | None = Field(None, examples=["CLUSTER"])
     switch: Name | None = Field(None, examples=["SWITCH"])
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
@@ -371,6 +382,7 @@ class SubscriberEntry(FileEntry):
     """Where a subscriber is; what it subscribes to is read row by row."""
 
     broker: Name | None = Field(None, examples=["BROKER"])
+    cluster: Name | None = Field(None, examples=["CLUSTER"])
     port: Name = Field(examples=["PORT"])
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0

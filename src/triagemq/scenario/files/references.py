@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.mqttsn.filters import TopicTree
+from triagemq.scenario.files.clusters import check_clusters, clusters_of, first_broker
 from triagemq.scenario.files.document import (
     USUAL_PROFILE,
     BrokerLinkEntry,
@@ -47,6 +48,7 @@ def check_references(document: Document) -> None:
     """Report everything between entries that does not fit."""
     _check_names(document)
     _check_links(document)
+    check_clusters(document)
     _check_tree(document)
     _check_queues(document)
     _check_backups(document)
@@ -64,7 +66,7 @@ def _check_names(document: Document) -> None:
             named = getattr(entry, key)
             if named is not None and named not in known:
                 file.complain((title, name, key), *file.unknown(kind, named, known, target))
-            elif named is None and target == "brokers" and len(known) > 1:
+            elif named is None and target == "brokers" and len(known) > 1 and entry.cluster is None:
                 what, fix = "is missing where there are several", f"write one of {listed(known)}"
                 file.complain((title, name, key), what, fix)
 
@@ -324,11 +326,12 @@ def broker_column(document: Document, title: Literal["publishers", "subscribers"
     """The broker of every publisher or subscriber; the only one where none is named, -1 where it is not known."""
     numbers = {name: number for number, name in enumerate(document.names["brokers"])}
     only = 0 if len(numbers) == 1 else -1
+    clusters = clusters_of(document)
     right: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.right, title)
     found = []
     for name in document.names[title]:
         entry = right.get(name)
-        named = None if entry is None else entry.broker
+        named = None if entry is None else first_broker(clusters, title, entry)
         found.append(-1 if entry is None else only if named is None else numbers.get(named, -1))
     return np.array(found, dtype=np.int32)
 

@@ -192,7 +192,11 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
     publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access)
     subscriber_keys = (broker, ("port", "port", ports.name), *link)
     sections: dict[str, Iterable[str]] = {
-        "brokers": _entries(scenario.brokers, ("inbound_rate_per_second", "outbound_rate_per_second")),
+        "brokers": _entries(
+            scenario.brokers,
+            ("inbound_rate_per_second", "outbound_rate_per_second", "downlink_bps", "uplink_bps"),
+            more=_clusters(scenario.brokers),
+        ),
         "broker_links": _broker_links(scenario, ("bandwidth_bps", *link)),
         "unmanaged_switches": _entries(unmanaged, ("bandwidth_bps",)),
         "switches": _entries(
@@ -295,6 +299,15 @@ def _built(switches: Switches, row: int) -> Fields:
     return _fields(switches, row, (key for key in FIGURES if key != "limiter")) + (
         [] if kind is NONE["limiter"] else [("limiter", kind.name.lower())]
     )
+
+
+def _clusters(brokers: Brokers) -> Mapping[str, Fields]:
+    """The cluster of each broker that has one, and whether it is the head."""
+    return {
+        name: [("cluster", quoted(cluster)), *([("head", "true")] if head else [])]
+        for name, cluster, head in zip(brokers.name, brokers.cluster, brokers.head, strict=True)
+        if cluster
+    }
 
 
 def _disciplines(ports: OutputPorts) -> Mapping[str, Fields]:

@@ -1,0 +1,35 @@
+"""Balancing: when a broker of a campus has too much, and who goes where (PEER-WD sections 4.2 to 4.4).
+
+Decisions without input, output or a clock: what is measured goes in as events that carry their time, migrations come
+out. The simulator and the exchange use the same.
+
+- `settings` has thresholds and times, `events` what goes in and comes out;
+- `rates` predicts the next interval, `detection` says which brokers are in LOW, HIGH and OVERLOAD;
+- `offloading` is the order in which clients leave, `selection` who leaves for where;
+- `balancer` is the state machine around these: one balancing at a time for a broker, time-outs, no ping-pong;
+- `peer` is PEER, which looks at loads alone.
+"""
+
+from triagemq.plan.balancing.balancer import Balancer
+from triagemq.plan.balancing.detection import Detected, LoadState, LoadWatch, detect, queue_threshold
+from triagemq.plan.balancing.events import Completed, LoadReport, Migration
+from triagemq.plan.balancing.peer import Peer
+from triagemq.plan.balancing.rates import SmoothedRates
+from triagemq.plan.balancing.settings import BalancingSettings, PeerSettings, Thresholds
+
+__all__ = [
+    "Balancer",
+    "BalancingSettings",
+    "Completed",
+    "Detected",
+    "LoadReport",
+    "LoadState",
+    "LoadWatch",
+    "Migration",
+    "Peer",
+    "PeerSettings",
+    "SmoothedRates",
+    "Thresholds",
+    "detect",
+    "queue_threshold",
+]

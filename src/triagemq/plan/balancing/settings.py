@@ -1,0 +1,47 @@
+"""Thresholds and times of balancing, with what PEER-WD prints where it prints something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Parts of a capacity: below `low` a broker takes more, above `high` it has too much (PEER-WD 4.2.3).
+
+    The uplink of an edge has no upper threshold. `full` is how far clients of others may fill it: predictions miss by
+    hundredths, and beyond all of it queues would grow.
+    """
+
+    low: float = 0.9
+    high: float = 0.95
+    full: float = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class BalancingSettings:
+    """How our balancing goes about.
+
+    A balancing that is not completed after `timeout_seconds` is over; its broker begins no other for `rest_seconds`,
+    in which queues may shrink; and who has moved stays for `stay_seconds`.
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    interval_seconds: float = 1.0
+    timeout_seconds: float = 10.0
+    rest_seconds: float = 5.0
+    stay_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """PEER: two brokers are balanced when a load differs by more than `difference`, in parts of a capacity.
+
+    PEER-WD prints PEER's two thresholds and not the difference; a tenth is ours. `difference_seconds` is the same for
+    matching delays.
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    difference: float = 0.1
+    difference_seconds: float = 0.1
+    timeout_seconds: float = 10.0

@@ -1,0 +1,243 @@
+"""Balancing: who is overloaded, who leaves first and for where, and what the state machine does not do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.plan.campuses import campus_scenario, report
+
+from triagemq.plan.balancing import (
+    Balancer,
+    BalancingSettings,
+    Completed,
+    LoadState,
+    LoadWatch,
+    Peer,
+    SmoothedRates,
+    queue_threshold,
+)
+from triagemq.plan.balancing.offloading import OtherEnds, QueueState, publisher_order, subscriber_order
+from triagemq.plan.campus import Campus, Metric, Placement
+from triagemq.scenario import Floats, Scenario
+
+R, B, L, N = OtherEnds.REMOTE, OtherEnds.BOTH, OtherEnds.LOCAL, OtherEnds.NONE
+
+
+def burdened(**changes: object) -> Scenario:
+    """Two edges of 8 Mbit/s; the first has two topics of 6 and 3 Mbit/s, and the second nothing."""
+    options = {
+        "edges": ((8e6, 8e6),),
+        "rates": [[750, 375]],
+        "subscribers": [[1, 1]],
+        "max_latency_seconds": [1.0, 60.0],
+    }
+    return campus_scenario(**(options | changes))  # type: ignore[arg-type]
+
+
+def placed(campus: Campus, *edges: int) -> Placement:
+    """Topic by topic, the number of the broker."""
+    broker = np.array(edges, dtype=np.int32)[campus.scenario.subscriptions.topic]
+    return Placement(broker, campus.stated.publications)
+
+
+def waiting(campus: Campus, *queues: float) -> Floats:
+    return np.array(queues, dtype=np.float64)[campus.scenario.subscriptions.topic]
+
+
+def test_the_threshold_is_the_papers_with_the_interval_it_lacks() -> None:
+    # 0.5 s at 181 events/s, less what comes in two seconds beyond what leaves.
+    found = queue_threshold(np.array([0.5, np.inf]), np.array([200.0, 1.0]), np.array([181.0, 0.0]), 2.0)
+    assert found.tolist() == [0.5 * 181 - 2 * 19, np.inf]
+
+
+def test_rates_that_climb_are_followed_without_a_lag_and_steady_ones_stay() -> None:
+    rates = SmoothedRates(2)
+    for step in range(20):
+        rates.add(np.array([100.0 + 10 * step, 50.0]))
+    # Without a trend it would lag by a quarter of a step.
+    assert rates.expected()[0] == pytest.approx(100 + 10 * 19, abs=0.5)
+    assert rates.expected()[1] == pytest.approx(50.0)
+
+
+def test_a_full_uplink_alone_is_no_overload_but_a_queue_that_endangers_a_deadline_is() -> None:
+    campus = Campus.of(burdened())
+    watch = LoadWatch(campus, BalancingSettings())
+    full = report(campus)
+    assert full.use[Metric.UPLINK, 1] > 1
+    assert watch.measured(full).detected.state.tolist() == [LoadState.LOW, LoadState.HIGH, LoadState.LOW]
+    deep = replace(full, queue_events=waiting(campus, 800.0, 0.0), at_seconds=2.0)
+    seen = watch.measured(deep).detected
+    assert seen.state[1] == LoadState.OVERLOAD
+    assert seen.metric[1] == Metric.QUEUE_DEPTH
+    assert seen.deep.tolist() == [True, False]
+
+
+@pytest.mark.parametrize("metric", [Metric.DOWNLINK, Metric.MATCHING])
+def test_static_thresholds_hold_for_the_downlink_and_matching_of_an_edge(metric: Metric) -> None:
+    campus = Campus.of(burdened())
+    for use, state in ((0.85, LoadState.LOW), (0.92, LoadState.HIGH), (0.96, LoadState.OVERLOAD)):
+        seen = report(campus, placed(campus, 1, 1))
+        seen.use[:] = 0.0
+        seen.use[metric, 1] = use
+        assert LoadWatch(campus, BalancingSettings()).measured(seen).detected.state[1] == state
+
+
+def test_publishers_leave_a_head_in_the_papers_order() -> None:
+    ends = np.array([L, N, B, R], dtype=np.int32)
+    same = np.ones(4)
+    assert ends[publisher_order(Metric.DOWNLINK, ends, same)].tolist() == [N, R, B, L]
+    assert ends[publisher_order(Metric.UPLINK, ends, same)].tolist() == [R, B, L, N]
+
+
+def test_subscribers_leave_an_edge_in_the_order_of_table_4_and_those_that_may_wait_longest_first() -> None:
+    ends = np.array([N, L, B, R], dtype=np.int32)
+    queues, wait = np.zeros(4, dtype=np.int32), np.array([4.0, 1.0, 2.0, 3.0])
+    for metric in (Metric.DOWNLINK, Metric.UPLINK):
+        assert ends[subscriber_order(metric, ends, queues, wait)].tolist() == [R, B, L, N]
+    # By matching, those without publishers leave first, and all others by their waits alone.
+    assert ends[subscriber_order(Metric.MATCHING, ends, queues, wait)].tolist() == [N, R, B, L]
+    states = np.array([QueueState.TOO_DEEP, QueueState.EMPTY, QueueState.WAITING, QueueState.EMPTY], np.int32)
+    order = subscriber_order(Metric.QUEUE_DEPTH, ends, states, wait)
+    assert order.tolist() == [3, 1, 2, 0]
+
+
+def test_the_topic_that_can_wait_leaves_for_the_least_used_broker_in_low() -> None:
+    campus = Campus.of(
+        burdened(
+            edges=((8e6, 8e6, 8e6, 8e6),),
+            rates=[[750, 375, 50, 930]],
+            subscribers=[[1] * 4],
+            max_latency_seconds=[1.0, 60.0, 60.0, 60.0],
+        )
+    )
+    now = placed(campus, 1, 1, 2, 4)
+    (moved,) = Balancer(campus).handle(report(campus, now, queue_events=waiting(campus, 800, 0, 0, 0)))
+    assert moved.topics(campus) == ["t01"]
+    assert (moved.source, moved.target) == (1, 3)
+    assert moved.reason == "queues are too deep for the deadlines of t00"
+    assert moved.decision(campus).before == "c0-e0"
+
+
+def test_only_a_broker_in_low_takes_clients_and_none_is_filled_beyond_what_it_can() -> None:
+    campus = Campus.of(
+        burdened(rates=[[750, 375, 910]], subscribers=[[1] * 3], max_latency_seconds=[1.0, 60, 60])
+    )
+    seen = report(campus, placed(campus, 1, 1, 2), queue_events=waiting(campus, 800, 0, 0))
+    assert 0.9 < seen.use[Metric.UPLINK, 2] < 0.95
+    assert Balancer(campus).handle(seen) == ()
+    # In LOW, but without room for all of a topic.
+    campus = Campus.of(
+        burdened(rates=[[750, 375, 700]], subscribers=[[1] * 3], max_latency_seconds=[1.0, 60, 60])
+    )
+    seen = report(campus, placed(campus, 1, 1, 2), queue_events=waiting(campus, 800, 0, 0))
+    assert Balancer(campus).handle(seen) == ()
+
+
+def test_a_bundle_is_split_only_where_none_is_taken_as_a_whole() -> None:
+    many = {"rates": [[100, 75]], "subscribers": [[10, 8]], "max_latency_seconds": [1.0, 60.0]}
+    campus = Campus.of(burdened(**many))
+    (whole,) = Balancer(campus).handle(report(campus, queue_events=waiting(campus, 100, 0)))
+    assert len(whole.subscriptions) == 8
+    campus = Campus.of(burdened(**many, edges=((8e6, 4e6),)))
+    (some,) = Balancer(campus).handle(report(campus, queue_events=waiting(campus, 100, 0)))
+    assert 0 < len(some.subscriptions) < 8
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_target_is_ever_asked_for_more_than_it_has(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    scenario = campus_scenario(
+        edges=((8e6, 4e6, 6e6),),
+        rates=[draw.uniform(5, 40, 12).tolist()],
+        subscribers=[draw.integers(1, 6, 12).tolist()],
+        max_latency_seconds=draw.uniform(0.5, 5, 12).tolist(),
+    )
+    campus = Campus.of(scenario)
+    broker = draw.choice([1, 1, 2, 3], len(scenario.topics)).astype(np.int32)[scenario.subscriptions.topic]
+    now = Placement(broker, campus.stated.publications)
+    queues = np.where(broker == 1, 500.0, 0.0)
+    before = campus.use(now)[Metric.UPLINK]
+    for each in Balancer(campus).handle(report(campus, now, queue_events=queues)):
+        assert each.source == 1
+        assert before[each.target] < 0.9
+        broker[each.subscriptions] = each.target
+    after = campus.use(Placement(broker, now.publications))[Metric.UPLINK]
+    assert (after[2:] <= np.maximum(before[2:], 0.98) + 1e-9).all()
+
+
+def test_one_balancing_at_a_time_then_a_rest_and_who_has_moved_stays() -> None:
+    campus = Campus.of(
+        burdened(rates=[[750, 375, 375]], subscribers=[[1] * 3], max_latency_seconds=[1.0, 60, 60])
+    )
+    settings = BalancingSettings(timeout_seconds=10, rest_seconds=5, stay_seconds=60)
+    balancer = Balancer(campus, settings)
+
+    def at(seconds: float, *edges: int) -> list[str]:
+        now = placed(campus, *edges)
+        seen = report(campus, now, at_seconds=seconds, queue_events=waiting(campus, 800, 0, 0))
+        return [name for each in balancer.handle(seen) for name in each.topics(campus)]
+
+    first = at(1, 1, 1, 1)
+    assert first == ["t01", "t02"]
+    assert at(2, 1, 1, 1) == []
+    assert balancer.handle(Completed(3.0, 1, 0.2)) == ()
+    assert at(4, 1, 1, 1) == []
+    # Only the one that has not moved yet may leave now; and when its balancing has timed out, its broker rests.
+    assert at(9, 1, 1, 1) == ["t00"]
+    assert at(70, 1, 1, 1) == []
+    assert at(76, 1, 1, 1) == first
+
+
+def test_a_balancing_that_nobody_completes_is_over_after_its_time() -> None:
+    campus = Campus.of(burdened())
+    balancer = Balancer(campus, BalancingSettings(timeout_seconds=10, rest_seconds=0, stay_seconds=0))
+    seen = report(campus, queue_events=waiting(campus, 800, 0))
+    assert balancer.handle(seen)
+    assert not balancer.handle(replace(seen, at_seconds=10.5))
+    assert balancer.handle(replace(seen, at_seconds=11.5))
+
+
+def test_what_balancing_costs_is_learned_from_what_it_has_cost() -> None:
+    campus = Campus.of(burdened())
+    watch, seen = LoadWatch(campus, BalancingSettings()), report(campus)
+    assert watch.measured(seen).expected.balancing_seconds[0] == 0
+    watch.completed(Completed(1.0, 1, 0.4))
+    watch.completed(Completed(2.0, 2, 0.8))
+    assert watch.measured(seen).expected.balancing_seconds[0] == pytest.approx(0.3 * 0.8 + 0.7 * 0.4)
+
+
+def test_other_clusters_are_asked_when_the_own_has_no_room() -> None:
+    scenario = burdened(edges=((8e6,), (8e6,)), rates=[[750, 375], [0, 0]], subscribers=[[1, 1], [0, 0]])
+    campus = Campus.of(scenario)
+    (moved,) = Balancer(campus).handle(report(campus, queue_events=waiting(campus, 800, 0)))
+    assert scenario.brokers.name[moved.target] == "c1-e0"
+
+
+def test_publishers_with_remote_subscribers_leave_an_overloaded_head_first() -> None:
+    # 1 Mbit/s each, to the own cluster, to the other, to both and to nobody; the head's uplink takes 3 of 4.
+    scenario = campus_scenario(
+        edges=((80e6,), (80e6,)),
+        heads=(3.9e6, 80e6),
+        rates=[[125, 125, 125, 125], [0] * 4],
+        subscribers=[[1, 0, 1, 0], [0, 1, 1, 0]],
+    )
+    campus = Campus.of(scenario)
+    seen = report(campus)
+    assert seen.use[Metric.UPLINK, 0] == pytest.approx(4 / 3.9)
+    moves = Balancer(campus).handle(seen)
+    assert [each.topics(campus) for each in moves] == [["t01"]]
+    assert not len(moves[0].subscriptions)
+    assert scenario.brokers.name[moves[0].target] == "c1"
+
+
+def test_peer_moves_for_a_difference_where_ours_sees_no_risk() -> None:
+    campus = Campus.of(burdened(rates=[[250, 250]]))
+    seen = report(campus)
+    assert Balancer(campus).handle(seen) == ()
+    (moved,) = Peer(campus).handle(seen)
+    assert len(moved.subscriptions) == 1
+    assert moved.reason == "uplink use is 50.0% beside 0.0%"
+    even = report(campus, placed(campus, 1, 2))
+    assert Peer(campus).handle(even) == ()
