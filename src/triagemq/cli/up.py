@@ -377,6 +377,8 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
     promised = result.forecast.figures["utility"]["rate"]
     console.print(f"{utility_line(result.measured.utility)}, forecast {percent(promised)}", highlight=False)
     print_deadlines(result.measured.deadlines)
+    for each in result.moved or ():
+        typer.echo(f"{each['subject']} moved from {each['before']} to {each['after']}: {each['reason']}")
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")

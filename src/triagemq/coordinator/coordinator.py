@@ -96,6 +96,7 @@ class Coordinator:
                 gateway_address,
                 Homes.of_scenario(network.scenario),
                 self.rights.grants,
+                network.scenario.brokers,
             ),
             replanner=Replanner(network, planner, orders, multicast),
             rates=KnownRates(store.measured(), time.monotonic()),

@@ -60,7 +60,7 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
     several = here.runtime.gateways.are_several
     now = each.latest if several else here.runtime.measuring.latest
     connected = each.lead.link.connected
-    downlink, matched, uplink = _load(each.before, now) if several and now is not None else (None, None, None)
+    load = each.load
     return GatewayAnswer(
         name=each.name,
         address=each.address,
@@ -73,29 +73,10 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
         publishers=count[each.name, PUBLISHER] if several else here.count(PUBLISHER),
         subscribers=count[each.name, SUBSCRIBER] if several else here.count(SUBSCRIBER),
         sessions=None if now is None else now.sessions,
-        downlink_bps=downlink,
-        matched_per_second=matched,
-        uplink_bps=uplink,
+        downlink_bps=None if load is None else load.downlink_bps,
+        matched_per_second=None if load is None else load.matched_per_second,
+        uplink_bps=None if load is None else load.uplink_bps,
         queues=[] if now is None else _queues(here, now),
-    )
-
-
-def _load(before: Measured | None, now: Measured) -> tuple[float | None, float | None, float | None]:
-    """Downlink, matching and uplink between two measurements."""
-    if before is None or before.epoch != now.epoch or now.at_ns <= before.at_ns:
-        return None, None, None
-    seconds = (now.at_ns - before.at_ns) / 1e9
-
-    def since(*names: str) -> float:
-        return float(sum(now.counters[name] - before.counters[name] for name in names)) / seconds
-
-    def sent(measured: Measured) -> int:
-        return sum(queue.bytes_out for port in measured.ports.values() for queue in port.queues)
-
-    return (
-        8 * since("datagram_bytes", "broker_bytes"),
-        since("client_messages", "broker_messages"),
-        8 * (sent(now) - sent(before)) / seconds,
     )
 
 

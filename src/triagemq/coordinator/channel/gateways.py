@@ -17,6 +17,7 @@ from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import MergedTopics, merged
 from triagemq.coordinator.channel.messages import ControlError, GatewayIdentity, Measured
+from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.homes import Homes, Site
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key
@@ -24,6 +25,7 @@ from triagemq.coordinator.refusals import ConflictError, RequestError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.exposure import reached_by
 from triagemq.intents import SUBSCRIBER
+from triagemq.scenario import Brokers
 
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
@@ -63,6 +65,29 @@ class LedGateway:
         return now - self._ailing_since >= _DEAD_SECONDS
 
     @property
+    def load(self) -> GatewayLoad | None:
+        """What it had to do in the last second, if that is known."""
+        before, now = self.before, self.latest
+        if before is None or now is None or before.epoch != now.epoch or now.at_ns <= before.at_ns:
+            return None
+        seconds = (now.at_ns - before.at_ns) / 1e9
+
+        def since(*names: str) -> float:
+            return float(sum(now.counters[name] - before.counters[name] for name in names)) / seconds
+
+        def sent(measured: Measured) -> int:
+            return sum(queue.bytes_out for port in measured.ports.values() for queue in port.queues)
+
+        return GatewayLoad(
+            downlink_bps=8 * since("datagram_bytes", "broker_bytes"),
+            matched_per_second=since("client_messages", "broker_messages"),
+            uplink_bps=8 * (sent(now) - sent(before)) / seconds,
+            flows=now.flows,
+            flows_before=before.flows,
+            seconds=seconds,
+        )
+
+    @property
     def broker_shown(self) -> str:
         """Its address without a password."""
         return str(BrokerAddress.parse(self.broker)) if self.broker else ""
@@ -72,11 +97,22 @@ class Gateways:
     """`first` leads the one that was there from the start. All is called in one event loop."""
 
     def __init__(
-        self, first: GatewayLead, name: str, address: str, homes: Homes, grants: Callable[[], Grants]
+        self,
+        first: GatewayLead,
+        name: str,
+        address: str,
+        homes: Homes,
+        grants: Callable[[], Grants],
+        brokers: Brokers | None = None,
     ) -> None:
         self.first = LedGateway(name, first, address)
         self.homes = homes
         self._grants = grants
+        # The cluster of each broker of the scenario, and whether it is the head.
+        self._clusters: dict[str, tuple[str, bool]] = {}
+        if brokers is not None:
+            clusters = zip(brokers.cluster, (brokers.head > 0).tolist(), strict=True)
+            self._clusters = dict(zip(brokers.name, clusters, strict=True))
         self._led = {name: self.first}
         self._topics = MergedTopics()
         self._marks: dict[str, str] = {}
@@ -99,7 +135,14 @@ class Gateways:
     def sites(self, now: float | None = None) -> list[Site]:
         """Where clients may be at home."""
         now = time.monotonic() if now is None else now
-        return [Site(each.name, each.problem if each.is_dead(now) else "") for each in self._led.values()]
+        return [
+            Site(
+                each.name,
+                each.problem if each.is_dead(now) else "",
+                *self._clusters.get(each.name, ("", False)),
+            )
+            for each in self._led.values()
+        ]
 
     def home_of(self, key: Key) -> LedGateway:
         """The gateway of a client; one that has none gets one."""
@@ -206,6 +249,15 @@ class Gateways:
         return all(each.lead.grants_in_force for each in self._led.values())
 
     # What is measured.
+
+    def loads(self) -> dict[str, GatewayLoad]:
+        """What each that was measured twice had to do between."""
+        found = {each.name: each.load for each in self._led.values() if not each.problem}
+        return {name: load for name, load in found.items() if load is not None}
+
+    def topic_totals(self) -> dict[str, int]:
+        """Events of every topic, in all."""
+        return {topic: events for topic, (events, _) in self._topics.totals().items()}
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """As GatewayLink.measure, of all that answer."""

@@ -54,6 +54,10 @@ class MergedTopics:
         self._last = {key: value for key, value in self._last.items() if key[0] != gateway}
         self._counter = {topic: value for topic, value in self._counter.items() if value[0] != gateway}
 
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """All that was counted."""
+        return dict(self._total)
+
     def take(self) -> dict[str, tuple[int, int]]:
         """What has changed since this was asked last, in all."""
         changed, self._changed = self._changed, {}

@@ -1,4 +1,4 @@
-"""Which gateway serves which client: as the scenario states, else the one with the fewest clients. Pure."""
+"""Which gateway serves which client: as the scenario states, else one near by with few clients. Pure."""
 
 from __future__ import annotations
 
@@ -7,15 +7,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from triagemq.coordinator.intents.registry import Key
+from triagemq.intents import PUBLISHER
 from triagemq.scenario import Scenario
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A gateway with its broker, and why nobody can be at home there now, if that is so."""
+    """A gateway with its broker, and why nobody can be at home there now, if that is so.
+
+    In a `cluster` the head serves publishers, and the others subscribers.
+    """
 
     name: str
     problem: str = ""
+    cluster: str = ""
+    head: bool = False
+
+    def serves(self, kind: str) -> bool:
+        """Whether it is for clients of a kind."""
+        return not self.cluster or self.head == (kind == PUBLISHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,14 @@ class Homes:
         return found
 
     def _choice(self, key: Key, sites: Sequence[Site], count: Counter[str]) -> str:
-        good = [site.name for site in sites if not site.problem] or [site.name for site in sites]
+        """What is stated, else one of the same cluster, and of these the one with the fewest clients."""
+        good = [site for site in sites if not site.problem] or list(sites)
         stated = self._stated.get(key)
-        return stated if stated in good else min(good, key=lambda name: count[name])
+        if any(site.name == stated for site in good):
+            return str(stated)
+        near = self._homes.get(key, stated)
+        clusters = {site.name: site.cluster for site in sites}
+        fit = [site for site in good if site.serves(key[0])] or good
+        return min(
+            fit, key=lambda site: (site.cluster != clusters.get(near or "", ""), count[site.name])
+        ).name

@@ -18,6 +18,7 @@ from typing import Any
 from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, GatewayRefusalError, Measured
+from triagemq.coordinator.decide.campus_balance import CampusBalance
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders
@@ -102,6 +103,9 @@ class Runtime:
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
+        self._balancing = CampusBalance()
+        # When topics were counted last, and what there was of each.
+        self._counted: tuple[float, dict[str, int]] = 0.0, {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
         self.measuring = Measuring(
@@ -399,6 +403,26 @@ class Runtime:
         if moves:
             await self.move(moves)
 
+    async def _balance(self) -> None:
+        """Who is to go elsewhere because a broker has too much, by what was measured in the last second."""
+        now = time.monotonic()
+        (before, counted), totals = self._counted, self.gateways.topic_totals()
+        self._counted = now, totals
+        decided = self.decided
+        if decided is None or not counted:
+            return
+        seconds = max(now - before, 1e-9)
+        moves = self._balancing.moves(
+            decided.scenario,
+            self._orders,
+            dict(self.gateways.homes),
+            self.gateways.loads(),
+            {topic: (events - counted.get(topic, 0)) / seconds for topic, events in totals.items()},
+            now,
+        )
+        if moves:
+            await self.move(moves)
+
     async def move(self, moves: Sequence[ClientMove]) -> None:
         """Send clients to other gateways: these know of them before the clients are told."""
         for each in moves:
@@ -436,6 +460,8 @@ class Runtime:
         self.lead.measured(now)
         if not self._orders_kept and self._store.writing.ok:
             self._spawn(self._keep((), self._stages[0]))
+        if self.gateways.are_several:
+            await self._balance()
         if before is not None and self.on_second is not None:
             await self.on_second(before, now)
 

@@ -362,7 +362,8 @@ class Exchange(Rig):
             "qos": self.options.qos,
         }
         await self._start_clients("subscribers", **config)
-        said = await self._start_clients("publishers", **config)
+        # Of what conditions say, brokers are balanced by the rates.
+        said = await self._start_clients("publishers", **config, follows_rates=bool(self._sites))
         return int(said["publishing_from_ns"])
 
     async def is_draining(self) -> bool:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
-from triagemq.errors import TraceError
+from triagemq.errors import CoordinatorError, TraceError
 from triagemq.live.figures import (
     BySubscription,
     LiveFigures,
@@ -174,6 +175,8 @@ class LiveResult:
     restarts: dict[str, int]
     gone: list[str]
     """Why a process did not run any more at the end."""
+    moved: list[dict[str, Any]] | None = None
+    """Who went from where to where and why; None where there is one gateway."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `triage simulate --json` for what was measured; the forecast as `triage forecast --json`."""
@@ -182,6 +185,7 @@ class LiveResult:
             **self.measured.as_json(),
             "forecast": {**self.forecast.figures, "classes": _forecast_classes(self.forecast)},
             "restarts": self.restarts,
+            **({} if self.moved is None else {"moved": self.moved}),
         }
 
 
@@ -219,11 +223,31 @@ async def run_live(
         except ControlError as error:
             on_problem(f"the trace does not say what is measured: {error}")
         restarts = exchange.restarts
+        moved = await _moved(exchange.rest) if len(exchange.links) > 1 else None
     await loading
     measured = measure(
         exchange.traces, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
     )
-    return LiveResult(scenario, measured, expected, restarts, exchange.gone)
+    return LiveResult(scenario, measured, expected, restarts, exchange.gone, moved)
+
+
+async def _moved(rest: str) -> list[dict[str, Any]]:
+    """The decisions about clients that were sent to another gateway."""
+    coordinator = Coordinator(rest)
+    found: list[dict[str, Any]] = []
+    try:
+        after = -1
+        page: dict[str, Any] = {"last": 0}
+        while page["last"] != after:
+            after = page["last"]
+            page = await coordinator.ask("GET", f"/v1/decisions?limit=1000&after={after}")
+            found += [each for each in page["decisions"] if each["kind"] == "moved"]
+    except CoordinatorError:
+        # What is known of it is in the trace.
+        pass
+    finally:
+        await coordinator.close()
+    return [{name: each[name] for name in ("subject", "before", "after", "reason")} for each in found]
 
 
 def _forecast_classes(forecast: PlannedFigures) -> list[dict[str, Any]]:
