@@ -127,14 +127,15 @@ def gateway(
 
     if join is None and (name is not None or ca is not None):
         raise ParameterError("--name" if name is not None else "--ca", "goes with --join URL")
-    if join is not None and (mode, predefined, priorities, credentials, tokens) != (
-        "aggregating",
-        *[None] * 4,
-    ):
-        raise ParameterError(
-            "--join", "goes without --mode, --predefined, --priorities, --credentials and --tokens: "
-            "the coordinator says who gets what"
-        )  # fmt: skip
+    others = {
+        "--predefined": predefined,
+        "--priorities": priorities,
+        "--credentials": credentials,
+        "--tokens": tokens,
+    }
+    for option, given in (others | {"--mode": mode != "aggregating"}).items():
+        if join is not None and given:
+            raise ParameterError(option, "goes without --join: the coordinator says who gets what")
     here = host_and_port(listen, "--listen", lowest_port=0)
     said_aloud = check_listeners(
         [
@@ -142,7 +143,7 @@ def gateway(
                 "MQTT-SN",
                 "--listen",
                 here[0],
-                tokens=None if tokens is not None or (join and token) else "--tokens FILE",
+                tokens=None if tokens or (join and token) else "--token" if join else "--tokens FILE",
                 encryption=None if dtls or tls_certificate is not None else "--dtls",
             )
         ],
@@ -160,7 +161,8 @@ def gateway(
         for line in said_aloud:
             typer.echo(line, err=True)
         security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
-        config: dict[str, Any] = {
+        files = () if security is None else tuple(str(each) for each in security.files)
+        config = {
             "listen": listen,
             "state": str(state / "gateway"),
             "control": str(state / "control.sock"),
@@ -172,19 +174,9 @@ def gateway(
             "join": join,
             "token": token,
             "join_authority": None if ca is None else str(ca),
+            **dict(zip(("certificate", "private_key", "client_authority"), files, strict=False)),
         }
-        if security is not None:
-            certificate, key = security.files[:2]
-            authority = None if client_ca is None else str(client_ca)
-            config |= {
-                "certificate": str(certificate),
-                "private_key": str(key),
-                "client_authority": authority,
-            }
-        counters = asyncio.run(_serve_joined(config, address, state / "broker", json))
-        print_json({"gateway_id": gateway_id, "counters": counters}) if json else typer.echo(
-            _summary(counters)
-        )
+        _print_end(gateway_id, asyncio.run(_serve_joined(config, address, state / "broker", json)), json)
         return
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
     ranks_and_limits: dict[str, Any] = {
@@ -232,7 +224,11 @@ def gateway(
         if live is not None:
             live.abort(f"{type(error).__name__}: {error}")
         raise
-    if json:
+    _print_end(gateway_id, counters, json)
+
+
+def _print_end(gateway_id: int, counters: dict[str, Any], as_json: bool) -> None:
+    if as_json:
         print_json({"gateway_id": gateway_id, "counters": counters})
     else:
         typer.echo(_summary(counters))

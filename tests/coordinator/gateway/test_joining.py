@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 
 import pytest
 from tests.client.loopback import QUICK, until
 from tests.coordinator.campus import campus
 from tests.coordinator.coordinating import database_in, make_token
+from tests.exchange.real import GATEWAY, Child, ended
 
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.coordinator.gateway.config import GatewayConfig
@@ -54,6 +57,33 @@ def test_each_gateway_is_told_its_part_and_events_reach_everyone_once(tmp_path: 
             assert there.running.coordinator.runtime.rates.watch.estimates()["hall/smoke"].publications == 20
             for client in (*subscribers, publisher):
                 await client.close()
+
+    asyncio.run(scene())
+
+
+def test_triage_gateway_joins_with_a_broker_of_its_own(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north") as there:
+            command = [sys.executable, "-c", GATEWAY, "--listen", "127.0.0.1:0", "--json", "--name", "south"]
+            command += ["--join", there.url, "--state", str(tmp_path / "south")]
+            child = Child(command, tmp_path / "south.log")
+            with ended(child):
+                ready = json.loads(await asyncio.to_thread(child.line, 60.0))
+                await there.joined(2)
+                [_, south] = await there.get("/v1/gateways")
+                assert (south["address"], south["broker"]) == (ready["listen"], ready["broker"])
+                got: list[Event] = []
+                async with (
+                    Subscriber(there.url, name="ff-0", on_event=got.append, settings=QUICK) as subscriber,
+                    Publisher(there.url, name="sensor", settings=QUICK) as publisher,
+                ):
+                    await subscriber.subscribe("hall/smoke", qos=1)
+                    assert {
+                        str(subscriber.connections[0].address),
+                        str(publisher._require_connection().address),
+                    } == {"{}:{}".format(*there.gateways["north"].gateway.address), ready["listen"]}
+                    await publisher.publish("hall/smoke", b"1", qos=1)
+                    await until(lambda: len(got) == 1)
 
     asyncio.run(scene())
 
