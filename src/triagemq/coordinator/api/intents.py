@@ -153,7 +153,7 @@ async def read_assignment(
     await here.runtime.assignments.subscribers.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
     found = asdict(here.runtime.assignments.of(name))
-    gateway = here.runtime.gateways.address_of((SUBSCRIBER, name), caller.reached)
+    gateway = here.runtime.gateways.news_for((SUBSCRIBER, name), caller.reached)
     return AssignmentAnswer(**{**found, "gateway": gateway})
 
 
@@ -240,7 +240,7 @@ async def read_direction(
     here.service.look(caller, (PUBLISHER, name))
     await here.runtime.assignments.publishers.wait(name, after, wait_seconds)
     here.service.look(caller, (PUBLISHER, name))
-    gateway = here.runtime.gateways.address_of((PUBLISHER, name), caller.reached)
+    gateway = here.runtime.gateways.news_for((PUBLISHER, name), caller.reached)
     return replace(here.runtime.assignments.direction(name), gateway=gateway)
 
 

@@ -19,16 +19,19 @@ from triagemq.coordinator.channel.merged import MergedTopics, merged
 from triagemq.coordinator.channel.messages import ControlError, GatewayIdentity, Measured
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.homes import Homes, Site
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders import FLOW_MARK, Orders, subscriber_of
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.exposure import reached_by
-from triagemq.intents import SUBSCRIBER
+from triagemq.intents import PUBLISHER, SUBSCRIBER
 from triagemq.scenario import Brokers
 
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
+
+_RETURNING_SECONDS = 5.0
+"""So long after its start the coordinator waits for gateways that were there before it."""
 
 _LEAVING_SECONDS = 60.0
 """So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
@@ -116,7 +119,10 @@ class Gateways:
         self._led = {name: self.first}
         self._topics = MergedTopics()
         self._marks: dict[str, str] = {}
-        self._orders: Orders | None = None
+        self._orders = first.wanted_orders
+        self._started = time.monotonic()
+        # Everyone who is announced.
+        self._clients: set[Key] = set()
         # Who left which gateway, and until when that has orders about it.
         self._leaving: dict[Key, tuple[str, float]] = {}
 
@@ -154,6 +160,17 @@ class Gateways:
         """Where a client finds its gateway, as one can use it who has come by this host."""
         return reached_by(self.home_of(key).address, reached)
 
+    def news_for(self, key: Key, reached: str) -> str:
+        """The same for one that has a gateway; empty while that may not have come back to a coordinator that has only
+        just started: it stays where it is."""
+        if not self.homes.has(key) and time.monotonic() - self._started < _RETURNING_SECONDS:
+            return ""
+        return self.address_of(key, reached)
+
+    def announced(self, key: Key) -> None:
+        """A client is there."""
+        self._clients.add(key)
+
     def move(self, key: Key, target: str) -> None:
         """A client is at home elsewhere from now on; the gateway that it leaves still sends what it has."""
         self._leaving[key] = self.homes.of(key, self.sites()), time.monotonic() + _LEAVING_SECONDS
@@ -161,6 +178,7 @@ class Gateways:
 
     def forget(self, key: Key) -> None:
         """A client is gone."""
+        self._clients.discard(key)
         self.homes.forget(key)
         self._leaving.pop(key, None)
 
@@ -176,11 +194,21 @@ class Gateways:
         self.first.broker = (await self.first.lead.link.identity()).broker
         address = reached_by(identity.listen, host)
         led = LedGateway(name, GatewayLead(link, self._grants), address, identity.broker)
+        for at, there in ((self.first.name, self.first.lead.link), (name, link)):
+            await self._find_clients(at, there)
         self._led[name] = led
         self._topics.forget(name)
         self._marks.pop(name, None)
         self.refit()
         return led
+
+    async def _find_clients(self, name: str, link: GatewayLink) -> None:
+        """Whoever is at a gateway stays there: before the coordinator was started anew, it was sent there."""
+        for event in await link.present():
+            kind = SUBSCRIBER if FLOW_MARK in event.client_id else PUBLISHER
+            key = kind, subscriber_of(event.flow)[0]
+            if key in self._clients and not self.homes.has(key):
+                self.homes.move(key, name)
 
     # What is wanted.
 

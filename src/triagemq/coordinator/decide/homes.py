@@ -76,6 +76,10 @@ class Homes:
             self._changed = True
         return self._homes[key]
 
+    def has(self, key: Key) -> bool:
+        """Whether a client has a home."""
+        return key in self._homes
+
     def move(self, key: Key, home: str) -> None:
         self._homes[key] = home
         self._changed = True

@@ -167,6 +167,7 @@ class Runtime:
     def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
         for record in announced:
             self._steps.append(record.intent)
+            self.gateways.announced(record.key)
             self._not_in_force[record.key] = record.sequence
         for key in withdrawn:
             self._steps.append(key)
