@@ -14,6 +14,9 @@ from tests.coordinator.campus import campus
 
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.client.moving import Handover
+from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.gateways import Gateways
+from triagemq.coordinator.decide.homes import Homes
 from triagemq.exchange.broker.process import find_mosquitto
 
 TOPICS = ("hall/smoke", "hall/heat")
@@ -149,5 +152,28 @@ def test_a_broker_that_dies_loses_its_clients_to_others_within_seconds(tmp_path:
                 "gateway north",
             )
             assert "cannot be reached" in moved["reason"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            async with Subscriber(there.url, name="ff-0", settings=QUICK) as subscriber:
+                await subscriber.subscribe(TOPICS[0])
+                south = there.gateways["south"].gateway.address[1]
+                await there.move("south", "ff-0")
+                await until(lambda: subscriber.connections[0].address.port == south)
+                await until(lambda: not there.gateways["north"].gateway.core.sessions)
+                gateways = there.running.coordinator.runtime.gateways
+                # As one that has only just begun: nobody has a home, and the gateway joins again.
+                fresh = Gateways(gateways.first.lead, "north", gateways.first.address, Homes(), Grants)
+                fresh.announced(("subscriber", "ff-0"))
+                assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
+                [_, led] = gateways
+                await fresh.join("south", led.lead.link, "127.0.0.1")
+                assert fresh.home_of(("subscriber", "ff-0")).name == "south"
 
     asyncio.run(scene())
