@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.plan.balancing import Balancer, LoadReport
 from triagemq.plan.campus import Campus, Metric
-from triagemq.plan.placement import PLACEMENTS, Correlations, place
+from triagemq.plan.placement import PLACEMENTS, CampusPlan, Correlations, place
 from triagemq.scenario import (
     BrokerLinks,
     Brokers,
@@ -140,16 +140,12 @@ def main() -> None:
     brokers, topics, subscribers = (20, 1_000, 10_000) if arguments.quick else (100, 10_000, 100_000)
     scenario = campus_scenario(brokers, topics, subscribers, 1)
     pairs = correlated(topics)
-    found = {}
+    found: dict[str, tuple[float, CampusPlan]] = {}
     for name in PLACEMENTS:
         began = time.perf_counter()
         placed = place(scenario, name, correlations=pairs, seed=1)
-        found[name] = {
-            "seconds": time.perf_counter() - began,
-            "imbalance": placed.imbalance,
-            "placed": placed,
-        }
-    placed = found["apart"]["placed"]
+        found[name] = time.perf_counter() - began, placed
+    placed = found["apart"][1]
     campus, broker = placed.campus, placed.placement.subscriptions
     decisions, moved = [], 0
     for overloaded in np.flatnonzero(campus.edge)[:20].tolist():
@@ -163,8 +159,8 @@ def main() -> None:
         "topics": topics,
         "subscribers": subscribers,
         "placements": {
-            name: {key: value for key, value in each.items() if key != "placed"}
-            for name, each in found.items()
+            name: {"seconds": seconds, "imbalance": placed.imbalance}
+            for name, (seconds, placed) in found.items()
         },
         "decisions": len(decisions),
         "decision_seconds": {"median": float(np.median(decisions)), "most": max(decisions)},
@@ -176,8 +172,8 @@ def main() -> None:
     lines = [
         f"{topics:,} topics of {subscribers:,} subscribers on {brokers} brokers; limit {PLACEMENT_LIMIT_SECONDS:g} s",
         *(
-            f"{name}: {each['seconds']:.2f} s, most used edge {each['imbalance']:.2f} times the mean"
-            for name, each in found.items()
+            f"{name}: {seconds:.2f} s, most used edge {placed.imbalance:.2f} times the mean"
+            for name, (seconds, placed) in found.items()
         ),
         f"one balancing decision: median {1e3 * np.median(decisions):.0f} ms, slowest of {len(decisions)} "
         f"{1e3 * max(decisions):.0f} ms, limit {1e3 * DECISION_LIMIT_SECONDS:.0f}; {moved} subscriptions moved in all",

@@ -148,11 +148,7 @@ def simulate_balancing(
         )
     console.print(table)
     for row in report["migrations"][:SHOWN_BROKERS]:
-        who = (
-            f"{row['subscriptions']} subscriptions"
-            if row["subscriptions"]
-            else f"{row['publications']} publications"
-        )
+        who = _counted(row["subscriptions"], "subscription") or _counted(row["publications"], "publication")
         console.print(
             f"{row['at_seconds']:.0f} s: {who} of {', '.join(row['topics'])} from {row['source']} to {row['target']}: "
             f"{row['reason']}",
@@ -161,8 +157,16 @@ def simulate_balancing(
     if len(report["migrations"]) > SHOWN_BROKERS:
         console.print(f"... and {len(report['migrations']) - SHOWN_BROKERS} more migrations (--json has all)")
     console.print(
-        f"{len(report['migrations'])} migrations, {report['needless_migrations']} of them with no deadline at risk; "
+        f"migrations: {len(report['migrations'])}, {report['needless_migrations']} of them with no deadline at risk; "
         f"{report['late_events']:,.0f} of {report['events']:,.0f} events late, of {report['late_subscriptions']} "
         f"subscriptions; longest wait {duration(report['longest_wait_seconds'])}",
         soft_wrap=True,
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    """
+    >>> _counted(1, "topic"), _counted(3, "topic"), _counted(0, "topic")
+    ('1 topic', '3 topics', '')
+    """
+    return f"{number} {noun}{'s' if number > 1 else ''}" if number else ""

@@ -5,6 +5,8 @@ In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `e
 - `planner` goes through it: `demands` is what a subscription asks of the network, `ranking` what it is worth for that;
   then `flows`, `priorities` and `drops` decide, each with algorithms by name that pass one `contract`.
 - `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
+- `campus` is a scenario with clusters of brokers: `placement` says which broker serves which topic, `balancing` who
+  moves when one has too much.
 - `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
   says.
 - `instructions` carry a plan out, on a `dataplane`. Who only follows them starts without the rest, which is loaded when

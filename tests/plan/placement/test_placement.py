@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.plan.campuses import campus_scenario
 
-from triagemq.errors import ParameterError
+from triagemq.errors import ParameterError, PlanError
 from triagemq.plan.campus import Campus, Metric
-from triagemq.plan.placement import PLACEMENTS, Correlations, explain_placement, place
+from triagemq.plan.placement import PLACEMENTS, Correlations, PlacementProblem, explain_placement, place
 from triagemq.scenario import Scenario, loads
 
 
@@ -116,3 +116,14 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
         place(scenario)
     with pytest.raises(ParameterError, match="placement: 'appart' is unknown; did you mean 'apart'"):
         place(campus_scenario(rates=[[1]], subscribers=[[1]]), "appart")
+
+
+def nowhere(problem: PlacementProblem) -> np.ndarray:
+    """A placement of one's own that makes no sense: at the head."""
+    return np.zeros(len(problem.bundle), dtype=np.int32)
+
+
+def test_a_placement_of_ones_own_is_refused_where_it_makes_no_sense() -> None:
+    scenario = campus_scenario(rates=[[1]], subscribers=[[1]])
+    with pytest.raises(PlanError, match="put subscriptions where there is no edge broker"):
+        place(scenario, f"{__name__}:nowhere")

@@ -315,7 +315,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
             progress((number + (seed + 1) / effort.seeds) / len(LOADS))
 
     def total(load: float, policy: str, what: str) -> float:
-        return sum(getattr(each[policy], what) for each in runs[load])
+        return float(sum(getattr(each[policy], what) for each in runs[load]))
 
     def worse(load: float) -> list[int]:
         return [
@@ -371,7 +371,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
                 "the columns of Table 6 in other orders, at three loads",
                 "The burst of Table 6 asks for 93 % of all uplinks, more than TH_low, so that there need not be a "
                 "broker in LOW, and others take nothing. Claims are made at 90 %, chosen after seeing that at 93 % "
-                "one of twenty is stuck for want of one.",
+                "two of twenty are stuck for want of one.",
             ),
         ),
         claims=(

@@ -53,7 +53,8 @@ def bursting(seed: int) -> tuple[Scenario, Conditions, Correlations]:
     asked = 8 * EVENTS_PER_SECOND * float((publishers * subscribers * size).sum())
     scale = LOAD * 1e6 * sum(EDGE_MBPS) / asked
     table = TopicSpecifications(
-        *(tuple(int(each) for each in column) for column in (publishers, subscribers)),
+        publishers=tuple(int(each) for each in publishers),
+        subscribers=tuple(int(each) for each in subscribers),
         latency_seconds=(2.0,) * topics,
         size_bytes=tuple(int(each) for each in size),
         events_per_second=scale * EVENTS_PER_SECOND,
@@ -81,8 +82,8 @@ def _factors(draw: np.random.Generator, seconds: int) -> Floats:
 
 
 def _correlations(counts: NDArray[np.int64]) -> Correlations:
-    matrix = np.corrcoef(counts.T)
-    pairs = np.array(list(combinations(range(matrix.shape[0]), 2)), dtype=np.int32)
+    matrix = np.asarray(np.corrcoef(counts.T))
+    pairs = np.array(list(combinations(range(counts.shape[1]), 2)), dtype=np.int32)
     return Correlations(pairs[:, 0], pairs[:, 1], matrix[pairs[:, 0], pairs[:, 1]])
 
 

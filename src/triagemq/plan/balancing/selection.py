@@ -119,7 +119,8 @@ class _EdgeTrial:
         events, size = campus.published(measured.placement, basis.outlook.expected_rate)
         self._events, self._bytes = events.sum(axis=0), size.sum(axis=0)
         self._broker = np.where(measured.present, measured.placement.subscriptions, -1)
-        here = np.flatnonzero(self._broker == source)
+        self._here = here = np.flatnonzero(self._broker == source)
+        self._timely: dict[int, Flags] = {}
         self._queued = here[measured.queue_events[here] > 0]
         self._sent = expected.output_per_second * campus.topic_bytes[self._topic]
         self._coming = float(self._bytes[self._topic[here]].sum())
@@ -151,16 +152,19 @@ class _EdgeTrial:
 
     def least(self) -> Moves:
         """What was selected, without what those that were selected later make unnecessary."""
-        kept = list(self.moves)
+        needed = np.inf
+        kept = self.moves[-1:]
         for target, rows in reversed(self.moves[:-1]):
-            if self._metric is Metric.QUEUE_DEPTH and self._coming + self.load(rows).sum() > self._room:
-                continue
-            self._move(rows, target, self._source)
-            if self.relieved:
-                kept = [(each, those) for each, those in kept if those is not rows]
-            else:
+            # Where one cannot be spared, none that takes more can, either.
+            load = float(self.load(rows).sum())
+            if load < needed:
+                self._move(rows, target, self._source)
+                if self.relieved:
+                    continue
                 self._move(rows, self._source, target)
-        return kept
+                needed = load
+            kept.append((target, rows))
+        return kept[::-1]
 
     def load(self, rows: RowNumbers) -> Floats:
         """Bytes a second for each of these subscriptions."""
@@ -179,7 +183,7 @@ class _EdgeTrial:
         served = float(self._sent[left].sum())
         expected = basis.outlook.expected
         threshold = queue_threshold(
-            (expected.allowed_seconds - expected.balancing_seconds)[left],
+            expected.allowed_seconds[left] - expected.balancing_seconds[left],
             expected.input_per_second[left],
             expected.output_per_second[left] * (1 + self._freed / served if served > 0 else 1.0),
             basis.settings.interval_seconds,
@@ -193,13 +197,21 @@ class _EdgeTrial:
             return False
         added = self._asked(rows, candidates, 1)
         fits = (self._use[:, candidates] + added <= self._most[:, None]).all(axis=0)
-        for target in candidates[fits].tolist():
-            broker = np.full(len(rows), target, dtype=np.int32)
-            if (self._of.outlook.ways.allowed_seconds(broker, rows) > 0).all():
-                self._move(rows, self._source, target)
+        for place in np.flatnonzero(fits).tolist():
+            target = int(candidates[place])
+            if self._in_time(target)[rows].all():
+                self._count(rows, self._source, target, leaving, added[:, place])
                 self.moves.append((target, rows))
                 return True
         return False
+
+    def _in_time(self, target: int) -> Flags:
+        """Which subscriptions of the edge would get an event in time at another broker, if it waited nowhere."""
+        if target not in self._timely:
+            self._timely[target] = found = np.zeros(len(self._broker), dtype=bool)
+            broker = np.full(len(self._here), target, dtype=np.int32)
+            found[self._here] = self._of.outlook.ways.allowed_seconds(broker, self._here) > 0
+        return self._timely[target]
 
     def _asked(self, rows: RowNumbers, brokers: RowNumbers, sign: int) -> Floats:
         """What subscriptions of one topic ask of brokers, in parts of their capacities, if they come there (1) or leave
@@ -214,8 +226,12 @@ class _EdgeTrial:
 
     def _move(self, rows: RowNumbers, source: int, target: int) -> None:
         """Count these subscriptions at another broker."""
-        self._use[:, source] -= self._asked(rows, np.array([source]), -1)[:, 0]
-        self._use[:, target] += self._asked(rows, np.array([target]), 1)[:, 0]
+        leaving = self._asked(rows, np.array([source]), -1)[:, 0]
+        self._count(rows, source, target, leaving, self._asked(rows, np.array([target]), 1)[:, 0])
+
+    def _count(self, rows: RowNumbers, source: int, target: int, leaving: Floats, added: Floats) -> None:
+        self._use[:, source] -= leaving
+        self._use[:, target] += added
         self._broker[rows] = target
         sign = 1 if source == self._source else -1
         self._freed += sign * float(self._sent[rows].sum())

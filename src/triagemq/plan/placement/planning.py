@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from triagemq.errors import PlanError
 from triagemq.plan.campus import CAPACITIES, Campus, Placement
 from triagemq.plan.model import Decision
 from triagemq.plan.placement.problem import NO_CORRELATIONS, STRONG, Correlations, PlacementProblem
@@ -86,8 +87,15 @@ def place(
     """The placement of the named algorithm: a key of PLACEMENTS, or a function of your own as `module:function`."""
     campus = Campus.of(scenario)
     problem = PlacementProblem.of(campus, correlations, seed)
-    found = resolve("placement", algorithm, PLACEMENTS)(problem)
-    placement = Placement(np.asarray(found, dtype=np.int32), campus.stated.publications)
+    found = np.asarray(resolve("placement", algorithm, PLACEMENTS)(problem))
+    if found.shape != problem.bundle.shape or not np.issubdtype(found.dtype, np.integer):
+        raise PlanError(
+            f"placement {algorithm!r} returned {found.dtype} of shape {found.shape}; "
+            f"{len(problem.bundle)} integers are needed"
+        )
+    if not np.isin(found, np.flatnonzero(campus.edge)).all():
+        raise PlanError(f"placement {algorithm!r} put subscriptions where there is no edge broker")
+    placement = Placement(found.astype(np.int32), campus.stated.publications)
     return CampusPlan(algorithm, problem, placement, campus.use(placement))
 
 

@@ -80,7 +80,7 @@ class PlacementProblem:
         count = np.bincount(bundle, minlength=len(cells))
         possible = _possible(campus, home, bundle, len(cells))
         edges = campus.edge & (campus.cluster == cluster[:, None])
-        late = ~possible.any(axis=1)
+        late = possible.sum(axis=1) == 0
         return cls(
             campus=campus,
             cluster=cluster.astype(np.int32),

@@ -21,6 +21,8 @@ class OutputQueues:
     def __init__(
         self, campus: Campus, broker: Integers, weights: Weights, steps: int, step_seconds: float
     ) -> None:
+        """With so many steps from one mark in the memory of arrivals to the next: between marks they are taken to come
+        evenly."""
         scenario = campus.scenario
         count = len(scenario.subscriptions)
         self._campus, self._weights, self._step_seconds = campus, weights, step_seconds
@@ -28,8 +30,11 @@ class OutputQueues:
         self._size = campus.topic_bytes[self._topic]
         rates = campus.published(campus.stated)[0].sum(axis=0)
         self._stated = rates[self._topic] * self._size
-        self._history = np.zeros((steps + 1, count))
+        self._marks = [np.zeros(count)]
+        self._steps = steps
         self._step = 0
+        self.arrived = np.zeros(count)
+        """Events that have come for every subscription."""
         self.subscription: NDArray[np.int64] = np.arange(count)
         self.broker = broker.copy()
         self.balancing = np.zeros(count, dtype=np.int64)
@@ -37,11 +42,6 @@ class OutputQueues:
         self._ends = np.full(count, np.inf)
         self.late_events = np.zeros(count)
         self.longest_wait_seconds = np.zeros(count)
-
-    @property
-    def arrived(self) -> Floats:
-        """Events that have come for every subscription."""
-        return np.asarray(self._history[self._step])
 
     @property
     def depth(self) -> Floats:
@@ -55,7 +55,9 @@ class OutputQueues:
         Both are given for every subscription: the rate at which events come for it, and how long they may wait.
         """
         seconds, rows = self._step_seconds, self.subscription
-        self._history[self._step + 1] = self._history[self._step] + input_per_second * seconds
+        if self._step and self._step % self._steps == 0:
+            self._marks.append(self.arrived)
+        self.arrived = self.arrived + input_per_second * seconds
         self._step += 1
         size = self._size[rows]
         held = self.depth * size
@@ -64,7 +66,7 @@ class OutputQueues:
         before = self._left.copy()
         self._left = self._left + given
         self._judge(before, allowed_seconds)
-        return np.bincount(rows, given, minlength=self._history.shape[1]).astype(np.float64)
+        return np.bincount(rows, given, minlength=len(self.arrived)).astype(np.float64)
 
     def _judge(self, before: Floats, allowed_seconds: Floats) -> None:
         """Count what left after it had waited longer than allowed; half a step is the error of a wait."""
@@ -81,10 +83,17 @@ class OutputQueues:
 
     def _arrived_by(self, step: Floats, rows: NDArray[np.int64]) -> Floats:
         """Events that had come for subscriptions after so many steps; none before the first."""
-        step = np.clip(np.nan_to_num(step, neginf=0.0), 0.0, self._step)
-        whole = np.minimum(step.astype(np.int64), self._step - 1)
-        first, second = self._history[whole, rows], self._history[whole + 1, rows]
-        return np.asarray(first + (step - whole) * (second - first))
+        last = len(self._marks) - 1
+        place = np.clip(np.nan_to_num(step, neginf=0.0), 0.0, self._step) / self._steps
+        mark = np.minimum(place.astype(np.int64), last)
+        found = np.empty(len(rows))
+        for each in np.unique(mark).tolist():
+            here = mark == each
+            first = self._marks[each][rows[here]]
+            second = (self.arrived if each == last else self._marks[each + 1])[rows[here]]
+            length = self._step / self._steps - last if each == last else 1.0
+            found[here] = first + (place[here] - each) / length * (second - first)
+        return found
 
     def migrate(self, subscriptions: Integers, target: int, balancing: int) -> None:
         """New events go to another broker; what waits stays behind, until the subscriber has it."""

@@ -140,7 +140,7 @@ class _Run:
         self._watch = LoadWatch(campus, BalancingSettings())
         self._publications = placement.publications.copy()
         self._queues = OutputQueues(
-            campus, placement.subscriptions, SHARINGS[sharing], self.intervals * steps, self._step_seconds
+            campus, placement.subscriptions, SHARINGS[sharing], steps, self._step_seconds
         )
         self._backlog_seconds = np.zeros(len(campus.cluster))
         self._orders: list[_Order] = []
