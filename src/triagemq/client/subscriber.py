@@ -387,6 +387,7 @@ class Subscriber(Participant[Wanted]):
         await left.close()
         await level(handover)
         tap.take = self._arrived
+        self._handover = None
 
     async def _subscribe_at(self, first: Connection, wanted: Iterable[Wanted]) -> list[BaseException | None]:
         """Ask a gateway for topics, some at a time; what went wrong with each."""
