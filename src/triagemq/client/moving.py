@@ -63,8 +63,9 @@ class Handover:
         self.duplicates = 0
         self.is_given_up = False
         """Nobody waits any more for what the old gateway may have."""
-        # What the old gateway brought first, and when.
+        # What the old gateway brought first, and when: to be looked at, and all since the new one brings everything.
         self._from_old: deque[tuple[float, _Identity]] = deque()
+        self._since_joined: deque[tuple[float, _Identity]] = deque()
         self._alone_at = 0.0
 
     def old(self, event: Event) -> None:
@@ -82,7 +83,9 @@ class Handover:
             self._release(event.topic)
             return
         self._only_old[identity] += 1
-        self._from_old.append((time.monotonic(), identity))
+        now = time.monotonic()
+        self._from_old.append((now, identity))
+        self._since_joined.append((now, identity))
         self._hand_on(event)
 
     def new(self, event: Event) -> None:
@@ -102,6 +105,11 @@ class Handover:
         else:
             self._held.setdefault(event.topic, deque()).append(event)
 
+    def joined(self, now: float) -> None:
+        """The new gateway brings everything from now on."""
+        while self._since_joined and self._since_joined[0][0] < now - _RACE_SECONDS:
+            self._since_joined.popleft()
+
     def alone_at(self, now: float) -> float:
         """When the old gateway last brought something that the new one has not, as far as that is known now."""
         while self._from_old and self._from_old[0][0] < now - _RACE_SECONDS:
@@ -112,8 +120,8 @@ class Handover:
 
     @property
     def is_level(self) -> bool:
-        """Has the new gateway brought all that the old one has brought lately?"""
-        return not any(self._only_old[identity] for _, identity in self._from_old)
+        """Has the new gateway brought all that the old one has brought since it does so?"""
+        return not any(self._only_old[identity] for _, identity in self._since_joined)
 
     def finish(self) -> None:
         """Nothing more comes from the old gateway."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -359,6 +360,7 @@ class Subscriber(Participant[Wanted]):
                 for failure in await self._subscribe_at(new, self._asked.values()):
                     if failure is not None:
                         raise failure
+                handover.joined(time.monotonic())
                 self._connection, self._flows, self._tap = new, new_flows, tap
         except BaseException:
             left_tap.take = self._arrived
