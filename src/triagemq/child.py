@@ -22,7 +22,7 @@ Config = TypeVar("Config")
 def run_child(
     module: str,
     kind: type[Config],
-    work: Callable[[Config, asyncio.Event], Awaitable[None]],
+    work: Callable[[Config, asyncio.Event], Awaitable[object]],
     arguments: Sequence[str] | None = None,
 ) -> int:
     """Work with the configuration that the command line names, until the event is set; the exit code."""
@@ -37,7 +37,7 @@ def run_child(
     return 0
 
 
-async def _until_told(config: Config, work: Callable[[Config, asyncio.Event], Awaitable[None]]) -> None:
+async def _until_told(config: Config, work: Callable[[Config, asyncio.Event], Awaitable[object]]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

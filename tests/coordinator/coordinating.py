@@ -155,7 +155,7 @@ def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **o
         link=link,
         network=options.pop("network", None) or Network.plain(1e5),
         planner=options.pop("planner", PlannerSettings()),
-        gateway_address="127.0.0.1:10000",
+        gateway_address=options.pop("gateway_address", "127.0.0.1:10000"),
         broker_address="mqtt://127.0.0.1:1883",
         access=access,
         **options,

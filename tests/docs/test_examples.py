@@ -42,6 +42,16 @@ NOT_EXECUTED = {
         f"--max-latency {time}": "beside a running exchange, whose address differs"
         for time in ("20ms", "1ms")
     },
+    "docs/guides/many-brokers.md": {
+        "triage up examples/campus.yaml --for 60": "takes a minute",
+        "triage up --state hall --access --rest 0.0.0.0:8443 --gateway 0.0.0.0:10000 --dtls \\\n"
+        "    --tls-certificate hall.pem --tls-key hall.key --broker mqtt://192.0.2.1:1883": "needs several machines",
+        "triage token create --state hall --role gateway --name labs": "needs several machines",
+        "TRIAGE_TOKEN=triage_... triage gateway --join https://192.0.2.1:8443 --name labs --ca hall.pem --state labs "
+        "\\\n    --broker mqtt://192.0.2.2:1883 --listen 192.0.2.2:10000 --dtls": "needs several machines",
+        "curl -X POST http://127.0.0.1:8080/v1/gateways/labs/clients -H 'Content-Type: application/json' "
+        """-d '{"subscribers": ["ff-7"]}'""": "beside a running exchange",
+    },
     "docs/guides/pipeline.md": {
         "triage pipeline stream mqtt://user:password@broker/building/# --out rates": "needs a broker of your own",
         "triage pipeline scenario rates -o building.yaml --bandwidth-bps 1000000": "needs a broker of your own",

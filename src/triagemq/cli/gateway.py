@@ -95,6 +95,18 @@ def gateway(
             help="Let in only who has a token of this file (`triage token create --file` makes it)."
         ),
     ] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(help="http(s)://HOST:PORT of a coordinator that leads this gateway beside others."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="With --join: what it is called there.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="TRIAGE_TOKEN", help="With --join: a token of role gateway, where access is on."),
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="With --join https://: certificate of the authority to trust.")
+    ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
     ] = False,
@@ -113,6 +125,17 @@ def gateway(
     from triagemq.exchange.exposure import Exposed, check_listeners
     from triagemq.exchange.private_files import private_directory
 
+    if join is None and (name is not None or ca is not None):
+        raise ParameterError("--name" if name is not None else "--ca", "goes with --join URL")
+    others = {
+        "--predefined": predefined,
+        "--priorities": priorities,
+        "--credentials": credentials,
+        "--tokens": tokens,
+    }
+    for option, given in (others | {"--mode": mode != "aggregating"}).items():
+        if join is not None and given:
+            raise ParameterError(option, "goes without --join: the coordinator says who gets what")
     here = host_and_port(listen, "--listen", lowest_port=0)
     said_aloud = check_listeners(
         [
@@ -120,7 +143,7 @@ def gateway(
                 "MQTT-SN",
                 "--listen",
                 here[0],
-                tokens=None if tokens is not None else "--tokens FILE",
+                tokens=None if tokens or (join and token) else "--token" if join else "--tokens FILE",
                 encryption=None if dtls or tls_certificate is not None else "--dtls",
             )
         ],
@@ -129,6 +152,32 @@ def gateway(
     if broker is None and broker_ca is not None:
         raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
     address = None if broker is None else options.broker_address(broker, broker_ca)
+    if join is not None:
+        if name is None:
+            raise ParameterError("--join", "needs --name NAME: what the coordinator calls this gateway")
+        if state is None:
+            raise ParameterError("--join", "needs --state DIRECTORY: what it is told survives a restart")
+        private_directory(state, "--state")
+        for line in said_aloud:
+            typer.echo(line, err=True)
+        security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
+        files = () if security is None else tuple(str(each) for each in security.files)
+        config = {
+            "listen": listen,
+            "state": str(state / "gateway"),
+            "control": str(state / "control.sock"),
+            "trace": None if trace is None else str(trace),
+            "timestamps": timestamps,
+            "gateway_id": gateway_id,
+            "access": "open" if token is None else "required",
+            "name": name,
+            "join": join,
+            "token": token,
+            "join_authority": None if ca is None else str(ca),
+            **dict(zip(("certificate", "private_key", "client_authority"), files, strict=False)),
+        }
+        _print_end(gateway_id, asyncio.run(_serve_joined(config, address, state / "broker", json)), json)
+        return
     ranked = [] if priorities is None else list(_mapping(priorities, str, int).items())
     ranks_and_limits: dict[str, Any] = {
         "priorities": ranked,
@@ -175,7 +224,11 @@ def gateway(
         if live is not None:
             live.abort(f"{type(error).__name__}: {error}")
         raise
-    if json:
+    _print_end(gateway_id, counters, json)
+
+
+def _print_end(gateway_id: int, counters: dict[str, Any], as_json: bool) -> None:
+    if as_json:
         print_json({"gateway_id": gateway_id, "counters": counters})
     else:
         typer.echo(_summary(counters))
@@ -234,6 +287,35 @@ async def _serve(
         gc.freeze()
         await _until_ended(running, str(address), as_json)
     return running.core.counters.as_json()
+
+
+async def _serve_joined(
+    config: dict[str, Any], address: BrokerAddress | None, own_state: Path, as_json: bool
+) -> dict[str, Any]:
+    """A gateway that a coordinator leads, beside a broker that is there or one of its own."""
+    from triagemq.coordinator.gateway.config import GatewayConfig
+    from triagemq.coordinator.gateway.process import serve
+    from triagemq.exchange import BrokerProcess
+
+    async with AsyncExitStack() as stack:
+        if address is None:
+            own = BrokerProcess(own_state)
+            stack.push_async_callback(own.stop)
+            await own.start()
+            address = own.address
+            config |= {"broker_client_id": own.gateway_client_id, "broker_boot": str(own.boot_file)}
+        shown = str(address)
+
+        def ready(*, listen: str, broker_reached: bool, **_: Any) -> None:
+            if as_json:
+                facts = {"ready": True, "listen": listen, "broker": shown, "broker_reached": broker_reached}
+                typer.echo(json_format.dumps(facts))
+            else:
+                typer.echo(
+                    f"gateway {config['name']} ready on udp {listen}, broker {shown}, led by {config['join']}"
+                )
+
+        return await serve(GatewayConfig(broker=address.with_password(), **config), stop_on_signals(), ready)
 
 
 async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None) -> None:

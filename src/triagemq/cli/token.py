@@ -83,7 +83,8 @@ class Where:
 def create(
     *,
     role: Annotated[
-        list[str], typer.Option("--role", help="publisher, subscriber, operator or viewer; may repeat.")
+        list[str],
+        typer.Option("--role", help="publisher, subscriber, operator, viewer or gateway; may repeat."),
     ],
     publish: Annotated[
         list[str] | None, typer.Option("--publish", help="Topic pattern it may publish on; may repeat.")

@@ -87,6 +87,14 @@ def up(
         ),
     ] = None,
     broker_ca: options.BrokerAuthority = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--beside",
+            help="NAME=URL: where another broker of the FILE than the first runs (default: one of its own); may be "
+            "repeated.",
+        ),
+    ] = None,
     bandwidth: Annotated[
         float,
         typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
@@ -141,7 +149,10 @@ def up(
     from triagemq.scenario import load
 
     check_control(control, delay_model)
-    ports = (PLAIN_PORT,) if file is None else load(file).ports.name
+    scenario = None if file is None else load(file)
+    ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
+    brokers = () if scenario is None else scenario.brokers.name
+    others = _beside(brokers, beside or [])
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -187,7 +198,14 @@ def up(
         broker_listener=further,
         dtls=dtls,
         client_authority=client_ca,
+        name=brokers[0] if others else "gateway",
+        beside=others,
     )
+    if others and (access or dtls or interfaces):
+        raise ParameterError(
+            "FILE", "has several brokers: start each gateway with `triage gateway --join` where --access, --dtls or "
+            "--dataplane linux is wanted"
+        )  # fmt: skip
     check_listeners(exchange.listeners(), insecure=insecure)
     if state is None:
         exchange = replace(exchange, state=fresh_directory(Path("out/up")))
@@ -197,6 +215,20 @@ def up(
         result = asyncio.run(_run(exchange, seconds, json))
         _print_result(result, exchange, json)
         _require_all(result.gone)
+
+
+def _beside(brokers: Sequence[str], words: Sequence[str]) -> dict[str, str | None]:
+    """The brokers of a scenario but the first, and where those run that are not to be started."""
+    found: dict[str, str | None] = dict.fromkeys(brokers[1:])
+    for word in words:
+        name, _, url = word.partition("=")
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise ParameterError(
+                "--beside", f"{name!r} is no other broker of the scenario; there are: {known}"
+            )
+        found[name] = options.broker_address(url, None).with_password()
+    return found
 
 
 def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
@@ -258,7 +290,7 @@ async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | 
     from triagemq.live.up.run import Watch
 
     begun = time.monotonic()
-    watch = Watch(running.link)
+    watch = Watch(running.links)
     with live_screen(wanted=not as_json) as live:
         while live is not None and not ended.is_set():
             live.update(live_table(running, await watch.look(), time.monotonic() - begun, seconds))
@@ -317,6 +349,7 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
             "gateway": running.gateway,
             "gateway_certificate": None if running.certificate is None else str(running.certificate),
             "broker": running.broker_address,
+            **({"brokers": running.brokers} if len(running.brokers) > 1 else {}),
             "state": str(running.state),
             "trace": str(running.trace),
             "pids": running.pids,
@@ -327,6 +360,8 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         return
     gateway = running.gateway if running.options.dtls else f"udp {running.gateway}"
     typer.echo(f"coordinator {running.rest}, gateway {gateway}, broker {running.broker_address}")
+    for name, address in list(running.brokers.items())[1:]:
+        typer.echo(f"beside it gateway {name}, broker {address}")
     if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:
         typer.echo(f"gateway certificate, for trying out: {running.certificate} (clients: --ca)")
     typer.echo(f"state {running.state}; Ctrl-C ends it")
@@ -348,6 +383,8 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
     promised = result.forecast.figures["utility"]["rate"]
     console.print(f"{utility_line(result.measured.utility)}, forecast {percent(promised)}", highlight=False)
     print_deadlines(result.measured.deadlines)
+    for each in result.moved or ():
+        typer.echo(f"{each['subject']} moved from {each['before']} to {each['after']}: {each['reason']}")
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")

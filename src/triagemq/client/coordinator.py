@@ -33,13 +33,17 @@ _MOST_IDLE = 32
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Where and as whom to connect; `flows` is how many connections a subscriber opens."""
+    """Where and as whom to connect; `flows` is how many connections a subscriber opens.
+
+    `may_move`: there are other gateways, and it may be sent to another.
+    """
 
     gateway: GatewayAddress
     client_id: str
     flows: int
     lease_seconds: float
     generation: int
+    may_move: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +57,25 @@ class Heard:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan in force means for one subscriber. `flows` is how many connections it should have open."""
+    """What the plan in force means for one subscriber. `flows` is how many connections it should have open, and
+    `gateway` where: another than before if it is to move."""
 
     generation: int = 0
     flows: int = 1
     slots: Mapping[str, int] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
     drop_rates: Mapping[str, float] = field(default_factory=dict)
+    gateway: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The topics of a publisher that go to somebody without a broker, and the addresses that they go to."""
+    """The topics of a publisher that go to somebody without a broker, and the addresses that they go to; all others go
+    to the `gateway`."""
 
     generation: int = 0
     topics: Mapping[str, str] = field(default_factory=dict)
+    gateway: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +342,7 @@ class Coordinator(HttpClient):
             _flows(connection.get("flows")),
             self._number(answer, "lease_seconds"),
             int(self._number(answer, "generation")),
+            connection.get("may_move") is True,
         )
 
     async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> Heard:
@@ -355,13 +364,18 @@ class Coordinator(HttpClient):
             _object(answer.get("slots")),
             _object(answer.get("classes")),
             _object(answer.get("drop_rates")),
+            str(answer.get("gateway", "")),
         )
 
     async def direction(self, name: str, *, after: int, wait_seconds: float) -> Direction:
         """What a publisher sends without a broker, as soon as that is newer than `after`, or when time is over."""
         path = f"{_path('publishers', name)}/direct?after={after}&wait_seconds={wait_seconds:g}"
         answer = await self.ask("GET", path, wait_seconds=wait_seconds)
-        return Direction(int(self._number(answer, "generation")), _object(answer.get("topics")))
+        return Direction(
+            int(self._number(answer, "generation")),
+            _object(answer.get("topics")),
+            str(answer.get("gateway", "")),
+        )
 
     async def promises(self, name: str, *, wait_seconds: float) -> list[Promise]:
         """What was decided about a subscriber's guaranteed subscriptions, as soon as its last wishes are in force.

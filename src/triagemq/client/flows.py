@@ -7,6 +7,7 @@ longer needed is closed when nothing has come by it for a while: what waits in t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 
 from triagemq.addresses import GatewayAddress
@@ -20,6 +21,7 @@ FLOW_MARK = "~"
 """Between the client id that the coordinator gave and the number of a slot."""
 
 _RETRY_SECONDS = 1.0
+_LOOK_SECONDS = 0.01
 
 
 def flow_client_id(client_id: str, slot: int) -> str:
@@ -72,6 +74,13 @@ class FlowConnections:
             self._changed.set()
             if self._task is None:
                 self._task = asyncio.get_running_loop().create_task(self._keep_fitting())
+
+    async def until_fitting(self, seconds: float) -> None:
+        """Wait until all slots are open that should be, though not for longer than that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(slot not in self._slots for slot in range(1, self._count)):
+                    await asyncio.sleep(_LOOK_SECONDS)
 
     async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway."""

@@ -271,18 +271,23 @@ class Participant(ABC, Generic[_Asked]):
         """Something has come."""
 
     async def _connect(self, address: GatewayAddress, client_id: str) -> None:
-        self._connection = Connection(
+        self._connection = self._make_connection(address, client_id, self._arrived)
+        await self._connection.open()
+
+    def _make_connection(
+        self, address: GatewayAddress, client_id: str, on_event: Callable[[Event], None]
+    ) -> Connection:
+        return Connection(
             address.host,
             address.port,
             client_id,
             secure=address.secure,
-            on_event=self._arrived,
+            on_event=on_event,
             settings=self.settings,
             keep_session=self._keep_session,
             client_id_is_new=self._name_is_new,
             will=self._will,
         )
-        await self._connection.open()
 
     async def _leave(self) -> None:
         """Close the connection, withdraw from the coordinator."""

@@ -13,14 +13,14 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection, ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator
 from triagemq.client.direct import NetworkSettings
-from triagemq.client.directions import Directing, joining
+from triagemq.client.directions import POLL_SECONDS, Directing, joining
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.slowing import SlowDownMode, TopicRates
@@ -31,6 +31,13 @@ from triagemq.errors import ClientError, GatewayUnreachableError, ParameterError
 from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload, with_generation
+from triagemq.waiting import end
+
+_POLL_PAUSE_SECONDS = 0.05
+_AWAY_PAUSE_SECONDS = 1.0
+_FLUSH_SECONDS = 1.0
+_SETTLING_SECONDS = 0.05
+"""From the old broker's last acknowledgement to the new gateway's first event: the way from broker to gateways."""
 
 
 class Publisher(Participant[Declared]):
@@ -78,6 +85,12 @@ class Publisher(Participant[Declared]):
         self._lease_seconds = lease_seconds
         self._failure: ClientError | None = None
         self._rates = TopicRates(slow_down, on_slow_down)
+        self._watching: asyncio.Task[None] | None = None
+        # While it moves to another gateway: what is published waits for this.
+        self._moved: asyncio.Future[None] | None = None
+        self._leaving: asyncio.Task[None] | None = None
+        self.moves = 0
+        """How often it has gone on at another gateway."""
         self._directing = (
             None
             if self._coordinator is None or not direct
@@ -97,10 +110,15 @@ class Publisher(Participant[Declared]):
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
+        if announced.may_move:
+            self._watching = asyncio.get_running_loop().create_task(self._watch_gateway(coordinator))
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
         self._rates.close()
+        await end(self._watching)
+        if self._leaving is not None:
+            await asyncio.gather(self._leaving, return_exceptions=True)
         try:
             if self._directing is not None:
                 await self._directing.close()
@@ -109,11 +127,65 @@ class Publisher(Participant[Declared]):
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
-        if self._connection is not None:
+        if self._connection is None:
+            return
+        if announced.may_move and self._connection.client_id == announced.client_id:
+            # If it is to move, it is told by `_watch_gateway`, too.
+            if self._watching is None:
+                assert self._coordinator is not None
+                watching = self._watch_gateway(self._coordinator)
+                self._watching = asyncio.get_running_loop().create_task(watching)
+        else:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, announced.client_id)
                 if self._directing is not None:
                     await self._directing.redirect(announced.gateway, announced.client_id)
+
+    # Moving.
+
+    async def _watch_gateway(self, coordinator: Coordinator) -> None:
+        after = 0
+        while True:
+            try:
+                found = await coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
+                after = found.generation
+                address = GatewayAddress.parse(found.gateway) if found.gateway else None
+                if address is not None and address != self._require_connection().address:
+                    await self._move(address)
+            except ClientError:
+                after = 0
+                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+            await asyncio.sleep(_POLL_PAUSE_SECONDS)
+
+    async def _move(self, address: GatewayAddress) -> None:
+        """Go on at another gateway when the old one's broker has all that was published, so that nothing overtakes it.
+
+        Where that does not answer, what it has not acknowledged is sent to the new one.
+        """
+        left = self._require_connection()
+        if self._leaving is not None:
+            await self._leaving
+        new = self._make_connection(address, left.client_id, self._arrived)
+        await new.open()
+        moved = asyncio.get_running_loop().create_future()
+        try:
+            await asyncio.gather(*(new.register(topic) for topic in self._asked), return_exceptions=True)
+            self._moved = moved
+            if left.is_active and await _within(_FLUSH_SECONDS, left.flush()):
+                await asyncio.sleep(_SETTLING_SECONDS)
+                self._connection = new
+                self._leaving = asyncio.get_running_loop().create_task(left.close())
+            else:
+                await new.close()
+                await left.redirect(address, left.client_id)
+            self.moves += 1
+            if self._directing is not None:
+                await self._directing.redirect(address, left.client_id)
+        finally:
+            moved.set_result(None)
+            self._moved = None
+            if self._connection is not new:
+                await new.close()
 
     # What is declared.
 
@@ -176,6 +248,8 @@ class Publisher(Participant[Declared]):
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
         """
+        if self._moved is not None:
+            await asyncio.shield(self._moved)
         connection = self._require_connection()
         if isinstance(topic, TypedTopic):
             topic, payload = topic.topic, topic.encode(payload)
@@ -240,6 +314,15 @@ class Publisher(Participant[Declared]):
             *(connection.problem for connection in self._connections),
         ]
         return "; ".join(problem for problem in problems if problem)
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
+    """Is it done in that time?"""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await work
+            return True
+    return False
 
 
 def publish_without_connection(

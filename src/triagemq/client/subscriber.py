@@ -13,15 +13,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
+from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Assignment, Coordinator, Promise
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
+from triagemq.client.moving import Handover, Tap, drained, level, nowhere
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.types import TypedTopic
@@ -40,6 +43,7 @@ _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
 _PROMISE_PAUSE_SECONDS = 0.1
 _DECIDED_SECONDS = 10.0
+_FITTING_SECONDS = 2.0
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
@@ -91,6 +95,13 @@ class Subscriber(Participant[Wanted]):
         self._received = ReceivedCounts()
         self._turns: _Turns[str | int] = _Turns()
         self._flows: FlowConnections | None = None
+        # Where the events of the gateway go, and the one that is being left.
+        self._tap = Tap(self._arrived)
+        self._client_id_base = ""
+        self._leaving: asyncio.Task[None] | None = None
+        self._handover: Handover | None = None
+        self.moves = 0
+        """How often it has gone on at another gateway."""
         self._watching: asyncio.Task[None] | None = None
         self._types: dict[str, TypedTopic[Any]] = {}
         self._takes_direct = direct
@@ -111,21 +122,32 @@ class Subscriber(Participant[Wanted]):
             on_heard=lambda heard: self._fit(heard.flows),
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
-        await self._connect(announced.gateway, flow_client_id(announced.client_id, 0))
-        self._flows = FlowConnections(
-            announced.gateway,
-            announced.client_id,
+        self._client_id_base = announced.client_id
+        self._connection = self._make_connection(
+            announced.gateway, flow_client_id(announced.client_id, 0), self._tap
+        )
+        await self._connection.open()
+        self._flows = self._make_flows(announced.gateway, self._tap)
+        self._fit(announced.flows)
+        self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(coordinator))
+
+    def _make_flows(self, address: GatewayAddress, tap: Tap) -> FlowConnections:
+        return FlowConnections(
+            address,
+            self._client_id_base,
             self.settings,
-            self._arrived,
+            tap,
             linger_seconds=self._linger_seconds,
             client_id_is_new=self._name_is_new,
         )
-        self._fit(announced.flows)
-        self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(coordinator))
 
     async def close(self) -> None:
         """Withdraw what was wanted and leave; events that are here can still be taken."""
         await end(self._watching)
+        if self._handover is not None:
+            self._handover.is_given_up = True
+        if self._leaving is not None:
+            await asyncio.gather(self._leaving, return_exceptions=True)
         await self._listening.fit([])
         async with contextlib.AsyncExitStack() as leaving:
             leaving.callback(self._queue.end)
@@ -135,6 +157,10 @@ class Subscriber(Participant[Wanted]):
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
+        if announced.may_move and announced.client_id == self._client_id_base:
+            # If it is to move, the assignment says so.
+            return
+        self._client_id_base = announced.client_id
         if self._connection is not None:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, flow_client_id(announced.client_id, 0))
@@ -190,11 +216,11 @@ class Subscriber(Participant[Wanted]):
 
         Calls that overlap do not disturb each other; those about the same topic take effect one after the other.
         """
-        first = self._require_connection()
+        self._require_connection()
         new = {one.topic: one for one in wanted}
         self._check_is_heeded(any(one != Wanted(one.topic, qos=one.qos) for one in new.values()))
         async with self._turns.of(new):
-            await self._subscribe_in_turn(first, new)
+            await self._subscribe_in_turn(self._require_connection(), new)
 
     def _check_is_heeded(self, asked_for_more: bool) -> None:
         if self._coordinator is None and asked_for_more:
@@ -214,14 +240,8 @@ class Subscriber(Participant[Wanted]):
     async def _subscribe_in_turn(self, first: Connection, new: dict[str, Wanted]) -> None:
         before = {topic: one for topic, one in self._asked.items() if topic in new}
         await self._want(new)
-        turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
-
-        async def subscribe(one: Wanted) -> None:
-            async with turn:
-                await first.subscribe(one.topic, qos=one.qos)
-
         changed = [one for topic, one in new.items() if topic not in before or before[topic].qos != one.qos]
-        results = await asyncio.gather(*map(subscribe, changed), return_exceptions=True)
+        results = await self._subscribe_at(first, changed)
         failure = next((result for result in results if isinstance(result, BaseException)), None)
         if failure is not None:
             # All or none, as far as the gateway can still be reached.
@@ -296,8 +316,9 @@ class Subscriber(Participant[Wanted]):
             try:
                 assignment = await coordinator.assignment(self.name, after=after, wait_seconds=POLL_SECONDS)
                 if assignment.generation != after:
-                    after = assignment.generation
                     self.assignment = assignment
+                    # One that cannot be reached now is tried again.
+                    after = assignment.generation if await self._go(assignment) else 0
                     self._fit(assignment.flows)
                     await self._listen(coordinator)
             except CoordinatorError:
@@ -306,6 +327,79 @@ class Subscriber(Participant[Wanted]):
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
                 continue
             await asyncio.sleep(_POLL_PAUSE_SECONDS)
+
+    # Moving.
+
+    async def _go(self, assignment: Assignment) -> bool:
+        """To another gateway, if the assignment names another; False if that cannot be reached now."""
+        address = GatewayAddress.parse(assignment.gateway) if assignment.gateway else None
+        if address is not None and address != self._require_connection().address:
+            try:
+                await self._move(address, assignment.flows)
+            except ClientError:
+                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
+                return False
+        return True
+
+    async def _move(self, address: GatewayAddress, flows: int) -> None:
+        """Be at both gateways until the old one has nothing more."""
+        if self._leaving is not None:
+            await self._leaving
+        left, left_flows, left_tap = self._require_connection(), self._flows, self._tap
+        handover = Handover(self._arrived)
+        tap = Tap(handover.new)
+        new = self._make_connection(address, flow_client_id(self._client_id_base, 0), tap)
+        new_flows = self._make_flows(address, tap)
+        left_tap.take = handover.old
+        try:
+            async with self._turns.of(self._asked):
+                await new.open()
+                new_flows.fit(min(flows, self._most_flows or flows))
+                # Before anything comes: a topic that changes its connection later could overtake itself.
+                await new_flows.until_fitting(_FITTING_SECONDS)
+                for failure in await self._subscribe_at(new, self._asked.values()):
+                    if failure is not None:
+                        raise failure
+                handover.joined(time.monotonic())
+                self._connection, self._flows, self._tap = new, new_flows, tap
+        except BaseException:
+            left_tap.take = self._arrived
+            await new_flows.close()
+            await new.close()
+            raise
+        self.moves += 1
+        self._handover = handover
+        self._leaving = asyncio.get_running_loop().create_task(
+            self._leave_gateway(handover, tap, left, left_flows, left_tap)
+        )
+
+    async def _leave_gateway(
+        self,
+        handover: Handover,
+        tap: Tap,
+        left: Connection,
+        left_flows: FlowConnections | None,
+        left_tap: Tap,
+    ) -> None:
+        beside = [] if left_flows is None else left_flows.connections
+        await drained(handover, [left, *beside])
+        left_tap.take = nowhere
+        if left_flows is not None:
+            await left_flows.close()
+        await left.close()
+        await level(handover)
+        tap.take = self._arrived
+        self._handover = None
+
+    async def _subscribe_at(self, first: Connection, wanted: Iterable[Wanted]) -> list[BaseException | None]:
+        """Ask a gateway for topics, some at a time; what went wrong with each."""
+        turn = asyncio.Semaphore(_SUBSCRIBE_AT_ONCE)
+
+        async def subscribe(one: Wanted) -> None:
+            async with turn:
+                await first.subscribe(one.topic, qos=one.qos)
+
+        return await asyncio.gather(*map(subscribe, wanted), return_exceptions=True)
 
     async def _listen(self, coordinator: Coordinator) -> None:
         """Take what is promised directly, and say so: from then on it comes that way."""

@@ -12,11 +12,13 @@ from triagemq import __version__
 from triagemq.client.coordinator import Promise
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
+from triagemq.coordinator.decide.homes import Homes
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
@@ -65,12 +67,12 @@ class Coordinator:
         network: Network,
         planner: PlannerSettings,
         gateway_address: str,
+        gateway_name: str = "gateway",
         broker_address: str | None = None,
         access: bool = False,
         multicast: MulticastRange = DEFAULT_RANGE,
         queue_control: bool = False,
     ) -> None:
-        self.gateway_address = gateway_address
         self.broker_address = broker_address
         self.metrics = Metrics()
         self.live = Live()
@@ -92,7 +94,14 @@ class Coordinator:
         self.runtime = Runtime(
             store=store,
             # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
-            lead=GatewayLead(link, self.rights.grants, orders if orders.slots or orders.ports else None),
+            gateways=Gateways(
+                GatewayLead(link, self.rights.grants, orders if orders.slots or orders.ports else None),
+                gateway_name,
+                gateway_address,
+                Homes.of_scenario(network.scenario),
+                self.rights.grants,
+                network.scenario.brokers,
+            ),
             replanner=Replanner(network, planner, orders, multicast),
             rates=KnownRates(store.measured(), time.monotonic()),
             port_names=network.port_names,
@@ -104,6 +113,15 @@ class Coordinator:
         )
         self.runtime.on_second = self._every_second
         self.service = Service(store, registry, tokens, self.runtime, access=access)
+
+    @property
+    def gateway_address(self) -> str:
+        """Where clients find the first gateway."""
+        return self.runtime.gateways.first.address
+
+    @gateway_address.setter
+    def gateway_address(self, address: str) -> None:
+        self.runtime.gateways.first.address = address
 
     async def start(self) -> None:
         """Begin with what the store kept; clients of before have one lease to be heard again."""

@@ -55,6 +55,7 @@ async def serve(settings: Settings) -> None:
             network=_network(settings),
             planner=_planner(settings),
             gateway_address=settings.gateway_address,
+            gateway_name=settings.gateway_name,
             broker_address=settings.broker,
             access=settings.access,
             queue_control=settings.queue_control,

@@ -31,7 +31,7 @@ class Settings:
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
     class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
     it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
-    the gateway speaks DTLS.
+    the gateway speaks DTLS; `gateway_name` is what other gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled.
     `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
     UDP ports from `multicast_port` on.
@@ -43,6 +43,7 @@ class Settings:
     database: str
     gateway_socket: str
     gateway_address: str
+    gateway_name: str = "gateway"
     broker: str | None = None
     network: str | None = None
     bandwidth_bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6

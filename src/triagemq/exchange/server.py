@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +26,12 @@ from triagemq.exchange.gateway.actions import (
     SendMany,
     SendPublish,
 )
+from triagemq.exchange.gateway.broker_link import fit_peers
 from triagemq.exchange.gateway.model.slots import Identify, own_name
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.listening import DtlsListener, bind_udp, control_socket, received
-from triagemq.exchange.mqtt import MqttConnection
+from triagemq.exchange.mqtt import Login, MqttConnection
 from triagemq.exchange.mqtt.connection import BrokerConnections
 from triagemq.exchange.outlets import DirectOutlet, Outlet
 from triagemq.exchange.store import GatewayStore, Storing
@@ -99,6 +100,7 @@ class Gateway:
         )
         self._storing = None if self._store is None else Storing(self.core, self._store, _say)
         self._presence = presence
+        self._peers: Mapping[str, BrokerAddress] = {}
         self.security = security
         self._dtls: DtlsListener | None = None
         self._connections = BrokerConnections(
@@ -261,6 +263,27 @@ class Gateway:
         finally:
             self._do()
 
+    def fit_peers(self, addresses: Mapping[str, BrokerAddress], own_name: str) -> None:
+        """Take what clients want from the brokers of other gateways, too; `own_name` is how they know this one."""
+        self._peers = dict(addresses)
+        logins = {
+            name: Login(
+                f"triage-peer-{own_name}",
+                clean=False,
+                fresh=self._store is None,
+                keep_alive_seconds=self.core.settings.broker_keep_alive_seconds,
+                user=address.user,
+                password=address.password,
+            )
+            for name, address in addresses.items()
+        }
+        self.change(lambda core: fit_peers(core, logins))
+
+    @property
+    def peers_reached(self) -> dict[str, bool]:
+        """Whether each of these brokers can be reached now."""
+        return {name: link.available for name, link in self.core.peers.items()}
+
     def _readable(self) -> None:
         assert self._socket is not None
         core = self.core
@@ -320,8 +343,8 @@ class Gateway:
                         outlet.publish(action)
                     case SendControl():
                         outlet.control(action)
-                    case OpenBroker(session):
-                        self._connections.open(session)
+                    case OpenBroker(session, peer):
+                        self._connections.open(session, self._peers.get(peer))
                     case CloseBroker(session):
                         self._connections.close(session)
                     case Broadcast(datagram):

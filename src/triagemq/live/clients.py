@@ -68,8 +68,9 @@ class LoadConfig:
     For a network in a box: `namespaces` says in which network namespace each client opens its sockets, `receipts` is a
     file for what is sent or arrives (see receipts.py), `commands` a Unix datagram socket that tells clients to fail,
     return, leave, join and value topics anew (see commands.py), and `absent` are those who are not there at the start;
-    rates change as the scenario's conditions have it. `replay` is a Trace whose publications are sent at their times
-    instead of random ones. `promised` says how promised messages are sent and got; "direct" publishers do nothing else.
+    rates change as the scenario's conditions have it, as elsewhere with `follows_rates`. `replay` is a Trace whose
+    publications are sent at their times instead of random ones. `promised` says how promised messages are sent and got;
+    "direct" publishers do nothing else.
     """
 
     role: Literal["publishers", "subscribers", "direct"]
@@ -87,6 +88,7 @@ class LoadConfig:
     commands: str | None = None
     absent: list[str] = field(default_factory=list)
     replay: str | None = None
+    follows_rates: bool = False
     promised: PromisedClients | None = None
 
     def trusting(self) -> ssl.SSLContext | None:
@@ -341,7 +343,8 @@ def _stream(
         return RecordedStream(Path(config.replay), scenario)
     from triagemq.simulate.source import PublicationStream
 
-    course = _course(scenario, conditions) if config.namespaces is not None else []
+    follows = config.namespaces is not None or config.follows_rates
+    course = _course(scenario, conditions) if follows else []
     return PublicationStream(
         scenario,
         seed=config.seed,

@@ -66,7 +66,7 @@ def load_reading() -> None:
 
 
 def measure(
-    directory: Path,
+    directories: Path | Sequence[Path],
     scenario: Scenario,
     *,
     from_ns: int,
@@ -76,7 +76,7 @@ def measure(
     transmission: Transmission | None = None,
     worth: Sequence[tuple[int, Floats]] = (),
 ) -> LiveFigures:
-    """All runs of a directory together: events published from `from_ns` on, by the class they were sent in.
+    """All runs of directories together: events published from `from_ns` on, by the class they were sent in.
 
     `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
     the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
@@ -84,12 +84,16 @@ def measure(
     time, too. `worth` says what subscriptions were worth from each time on, in order, where that changed.
     """
     copies, published = [], []
-    found = runs(directory)
-    for path in (*found.complete, *found.incomplete):
+    several = [directories] if isinstance(directories, Path) else directories
+    found = [path for each in map(runs, several) for path in (*each.complete, *each.incomplete)]
+    for path in found:
         trace = Trace.open(path, allow_incomplete=True)
         copies.append(trace.table("deliveries", columns=list(_COLUMNS)))
         published.append(trace.table("publications", columns=["published_ns"]))
     times = _column(published, "published_ns")
+    if len(several) > 1:
+        # Every gateway whose clients want an event has seen it.
+        times = np.unique(times)
     rows = (
         pa.concat_tables(copies)
         if copies

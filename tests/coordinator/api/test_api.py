@@ -41,6 +41,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
                 "client_id": "p",
                 "flows": None,
                 "broker": "mqtt://127.0.0.1:1883",
+                "may_move": False,
             }
             body = {
                 "subscriptions": [{"topic": "a/+", "utility": "step:3@0.5"}],

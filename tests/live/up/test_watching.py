@@ -29,7 +29,7 @@ from triagemq.simulate.changes import Change
 def test_figures_of_a_run_that_goes_on_are_those_of_its_end(tmp_path: Path) -> None:
     scenario = table2(seed=1, subscribers=2)
     plan = make_plan(scenario)
-    so_far = SoFar(tmp_path, scenario, plan.subscription_class)
+    so_far = SoFar([tmp_path], scenario, plan.subscription_class)
     so_far.look()
     assert so_far.utility is None
     with trace_writer(tmp_path / "run-0", scenario, plan) as writer:

@@ -40,6 +40,7 @@ class Role(StrEnum):
     SUBSCRIBER = "subscriber"
     OPERATOR = "operator"
     VIEWER = "viewer"
+    GATEWAY = "gateway"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,8 @@ class TokenRights:
     """What a token is for, which names and topics, and how much.
 
     `names` are the names that may be announced, with `*` for any characters; `publish` and `subscribe` are topic
-    patterns. An operator may do everything with everything, a viewer reads what an operator reads and changes nothing.
+    patterns. An operator may do everything with everything, a viewer reads what an operator reads and changes nothing,
+    and with a gateway's token one may join under these names.
     Limits are over everything announced with it; None means no limit.
     """
 
@@ -55,7 +57,7 @@ class TokenRights:
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
-    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=4)]
+    roles: Annotated[tuple[Role, ...], Field(min_length=1, max_length=5)]
     names: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=1_000)] = ("*",)
     publish: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()
     subscribe: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from triagemq import __version__
-from triagemq.coordinator.api import intents, live, operations, views
+from triagemq.coordinator.api import gateways, intents, live, operations, views
 from triagemq.coordinator.api.methods import Methods, PathMethods
 from triagemq.coordinator.api.models import REFUSALS
 from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
@@ -28,7 +28,7 @@ def create_app(coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1
     app.state.coordinator = coordinator
     refuse_in_words(app)
     routes = list(app.routes)
-    for part in (intents, views, operations, live):
+    for part in (intents, views, operations, gateways, live):
         app.include_router(part.router)
         routes += part.router.routes
     app.add_middleware(Methods, methods=PathMethods(routes))

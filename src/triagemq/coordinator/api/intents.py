@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
@@ -84,10 +84,11 @@ def _told(here: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
     } | (record.intent.as_json() if whole else {})
 
 
-def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, str]:
+def _whereto(here: Coordinator, caller: Caller, record: Record) -> dict[str, Any]:
     """Where and as whom; who only looks is not told the key."""
     return {
-        "gateway": reached_by(here.gateway_address, caller.reached),
+        "gateway": here.runtime.gateways.address_of(record.key, caller.reached),
+        "may_move": here.runtime.gateways.are_several,
         "client_id": here.rights.client_id_base(record) if caller.owns(record.owner) else record.intent.name,
     }
 
@@ -153,7 +154,9 @@ async def read_assignment(
     here.service.look(caller, (SUBSCRIBER, name))
     await here.runtime.assignments.subscribers.wait(name, after, wait_seconds)
     here.service.look(caller, (SUBSCRIBER, name))
-    return AssignmentAnswer(**asdict(here.runtime.assignments.of(name)))
+    found = asdict(here.runtime.assignments.of(name))
+    gateway = here.runtime.gateways.news_for((SUBSCRIBER, name), caller.reached)
+    return AssignmentAnswer(**{**found, "gateway": gateway})
 
 
 @router.get("/subscribers/{name}/promises")
@@ -243,7 +246,8 @@ async def read_direction(
     here.service.look(caller, (PUBLISHER, name))
     await here.runtime.assignments.publishers.wait(name, after, wait_seconds)
     here.service.look(caller, (PUBLISHER, name))
-    return here.runtime.assignments.direction(name)
+    gateway = here.runtime.gateways.news_for((PUBLISHER, name), caller.reached)
+    return replace(here.runtime.assignments.direction(name), gateway=gateway)
 
 
 @router.post("/intents")

@@ -136,12 +136,16 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 class Connection(BaseModel):
-    """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id."""
+    """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id.
+
+    `may_move`: there are other gateways, and it may be sent to another (see `gateway` of the assignment).
+    """
 
     gateway: str
     client_id: str
     flows: int | None = None
     broker: str | None = None
+    may_move: bool = False
 
 
 class AnnouncedAnswer(BaseModel):
@@ -200,6 +204,53 @@ class AssignmentAnswer(BaseModel):
     slots: dict[str, int]
     classes: dict[str, int]
     drop_rates: dict[str, float]
+    gateway: str
+
+
+class MoveBody(Body):
+    """Clients that are to go to a gateway, by name."""
+
+    publishers: Annotated[list[Name], Field(max_length=100_000)] = []
+    subscribers: Annotated[list[Name], Field(max_length=100_000)] = []
+
+
+class MoveAnswer(BaseModel):
+    """How many go; those who were there already stay."""
+
+    moved: int
+
+
+class QueueAnswer(BaseModel):
+    """Packets that wait at a gateway for a subscriber, with these topics, which share a flow."""
+
+    subscriber: str
+    topics: list[str]
+    packets: int
+
+
+class GatewayAnswer(BaseModel):
+    """A gateway, the broker beside it, and what it has done in the last second.
+
+    Downlink is what came in from clients and brokers, uplink what left for subscribers, both on the wire but for the
+    brokers' part, of which it is payloads; matched are the messages that it looked up subscribers for. What was not
+    measured yet is null.
+    """
+
+    name: str
+    address: str
+    broker: str
+    problem: str
+    connected: bool
+    broker_connected: bool | None
+    wanted_version: int
+    in_force_version: int | None
+    publishers: int
+    subscribers: int
+    sessions: int | None
+    downlink_bps: float | None
+    matched_per_second: float | None
+    uplink_bps: float | None
+    queues: list[QueueAnswer]
 
 
 class BulkAnswer(BaseModel):

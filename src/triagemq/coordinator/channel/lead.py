@@ -80,6 +80,11 @@ class GatewayLead:
         self._behind_since = self._behind_since or time.monotonic()
 
     @property
+    def wanted_orders(self) -> Orders | None:
+        """None: those that the gateway has."""
+        return self._wanted.orders
+
+    @property
     def wanted_version(self) -> int:
         return self._wanted.version
 

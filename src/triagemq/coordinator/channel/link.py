@@ -7,17 +7,26 @@
     await link.close()
 
 It connects, and connects again, for as long as it is open. What is asked while the gateway is away, or lost with it,
-raises ControlError: nobody knows then whether it was done, and after each `on_connect` it is asked what it follows.
+raises ControlError: nobody knows then whether it was done, and after each `on_connect` it is asked what it follows. A
+gateway that comes by itself, from wherever it is, has its link `attend` to the connection that it has made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter
 
@@ -26,6 +35,7 @@ from triagemq.coordinator.channel.messages import (
     ControlError,
     Counted,
     DesiredState,
+    GatewayIdentity,
     GatewayRefusalError,
     Measured,
     PortConstraints,
@@ -46,16 +56,27 @@ _PAUSE_SECONDS = 0.1
 _MOST_EVENTS = 100_000
 _MEASURED = TypeAdapter(Measured)
 _EVENTS = TypeAdapter(list[SessionEvent])
+_IDENTITY = TypeAdapter(GatewayIdentity)
+
+
+class LineWriter(Protocol):
+    """Where lines to a gateway go; as asyncio's StreamWriter has it."""
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class GatewayLink:
     """See the module's text. Everything is called in one event loop."""
 
-    def __init__(self, path: Path | str, *, timeout_seconds: float = 30.0) -> None:
+    def __init__(self, path: Path | str = "", *, timeout_seconds: float = 30.0) -> None:
         self._on_connect: Callable[[], Awaitable[None]] | None = None
         self._path = Path(path)
         self._timeout_seconds = timeout_seconds
-        self._writer: asyncio.StreamWriter | None = None
+        self._writer: LineWriter | None = None
         self._running: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
         self._next_id = 1
@@ -89,6 +110,10 @@ class GatewayLink:
         return self.connected
 
     # What can be asked.
+
+    async def identity(self) -> GatewayIdentity:
+        """Where it listens, and which broker is beside it."""
+        return _IDENTITY.validate_python(await self._ask("identity"))
 
     async def following(self) -> tuple[str, int]:
         """Author and version of the state that the gateway follows; no author: one that has no number."""
@@ -204,18 +229,31 @@ class GatewayLink:
             except OSError:
                 await asyncio.sleep(_PAUSE_SECONDS)
                 continue
-            self._writer = writer
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
-            try:
-                await self._read(reader)
-            except (OSError, ValueError, ControlError):
-                pass  # Lost, or no longer talking sense: both end in a new connection.
-            finally:
-                self._lost(writer)
+            await self._attend(reader, writer)
             await asyncio.sleep(_PAUSE_SECONDS)
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
+    async def attend(
+        self,
+        lines: AsyncIterable[bytes],
+        writer: LineWriter,
+        on_connect: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Be connected by what a gateway has opened, until that ends."""
+        self._on_connect = on_connect
+        await self._attend(lines, writer)
+
+    async def _attend(self, lines: AsyncIterable[bytes], writer: LineWriter) -> None:
+        self._writer = writer
+        self._telling = asyncio.get_running_loop().create_task(self._tell())
+        try:
+            await self._read(lines)
+        except (OSError, ValueError, ControlError):
+            pass  # Lost, or no longer talking sense: both end in a new connection.
+        finally:
+            self._lost(writer)
+
+    async def _read(self, lines: AsyncIterable[bytes]) -> None:
+        async for line in lines:
             message = decode_line(line)
             if "id" not in message:
                 for event in _EVENTS.validate_python([message]):
@@ -227,7 +265,7 @@ class GatewayLink:
             if answered is not None and not answered.done():
                 answered.set_result(message)
 
-    def _lost(self, writer: asyncio.StreamWriter) -> None:
+    def _lost(self, writer: LineWriter) -> None:
         self._writer = None
         if self._telling is not None:
             self._telling.cancel()

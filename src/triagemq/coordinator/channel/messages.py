@@ -147,7 +147,15 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
     return found
 
 
-# What it does.
+# What it is and does.
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayIdentity:
+    """Where a gateway listens, as clients are told, and the URL of the broker beside it, for its peers."""
+
+    listen: str
+    broker: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ class ControlServer:
         self._clients[writer] = asyncio.current_task()
         try:
             while line := await reader.readline():
-                writer.write(encode_line(await self._answered(line, writer)))
+                writer.write(encode_line(await self.answered(line, writer)))
                 await writer.drain()
         except ValueError:
             # Longer than any request: there is no telling where the next one begins.
@@ -90,7 +90,8 @@ class ControlServer:
             self._clients.pop(writer, None)
             writer.close()
 
-    async def _answered(self, line: bytes, writer: asyncio.StreamWriter) -> dict[str, Any]:
+    async def answered(self, line: bytes, writer: asyncio.StreamWriter | None = None) -> dict[str, Any]:
+        """The answer to a request, whoever brought it; news go to those with a `writer`."""
         number: object = None
         try:
             request = decode_line(line)
@@ -99,6 +100,8 @@ class ControlServer:
             if not isinstance(what, str):
                 raise ControlError("a request needs `do`")
             if what == "watch":
+                if writer is None:
+                    raise ControlError("news are for who connects to the control socket")
                 self._watchers.add(writer)
                 return {"id": number, "ok": True}
             return {"id": number, "ok": True, **await self._answer(what, request, line)}

@@ -10,8 +10,8 @@ while that one is not connected. A change of orders takes effect between two pac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
@@ -89,6 +89,7 @@ class Orders:
     """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number.
 
     `copies` and `limiters` are those of promises, by address and output port. `direct` is what gateways leave to them.
+    `peers` are the brokers of other gateways from which one takes what its clients want, as URLs by name.
     """
 
     generation: int = 0
@@ -99,6 +100,7 @@ class Orders:
     limiters: Mapping[str, SetLimiter] = field(default_factory=dict)
     promised: Promised = NOTHING_PROMISED
     direct: DirectTopics = field(default_factory=dict)
+    peers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def lowest_class(self) -> int:
@@ -120,6 +122,22 @@ class Orders:
             difference(before.copies, self.copies),
             difference(before.limiters, self.limiters),
             direct=difference(before.direct, self.direct),
+            peers=None if self.peers == before.peers else self.peers,
+        )
+
+    def part_for(self, subscribers: Collection[str], peers: Mapping[str, str]) -> Orders:
+        """What a gateway needs of them that serves these subscribers, and has these peers.
+
+        >>> orders = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
+        >>> orders.part_for({"ff-8"}, {}).slots
+        {'ff-8': {'smoke': 1}}
+        """
+        return replace(
+            self,
+            flows={name: flow for name, flow in self.flows.items() if subscriber_of(name)[0] in subscribers},
+            slots={name: slots for name, slots in self.slots.items() if name in subscribers},
+            direct={name: topics for name, topics in self.direct.items() if name in subscribers},
+            peers=peers,
         )
 
 
@@ -127,8 +145,8 @@ class Orders:
 class OrdersChange:
     """Orders as those before them and what is new or different: None is for flows and slots that are gone.
 
-    Of ports there are all or (None) the same as before: the first of them is that of whoever has no flow. Whole orders
-    are the change from nothing. `promised` is there in what is kept in a database only.
+    Of ports and peers there are all or (None) the same as before: the first port is that of whoever has no flow. Whole
+    orders are the change from nothing. `promised` is there in what is kept in a database only.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
@@ -141,6 +159,7 @@ class OrdersChange:
     limiters: Mapping[str, SetLimiter | None] = field(default_factory=dict)
     promised: Promised | None = None
     direct: Mapping[str, Mapping[str, Mapping[str, int]] | None] = field(default_factory=dict)
+    peers: Mapping[str, str] | None = field(default=None, repr=False)
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""
@@ -153,6 +172,7 @@ class OrdersChange:
             applied(before.limiters, self.limiters),
             before.promised if self.promised is None else self.promised,
             applied(before.direct, self.direct),
+            before.peers if self.peers is None else self.peers,
         )
 
 

@@ -44,6 +44,8 @@ class GatewayConfig:
     `queue_control` is what the widths of embedded queues are controlled by, with the learned `delay_model` of a
     directory (see delay_models.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
+    `name` is what the coordinator and other gateways call it. It joins the coordinator at the address `join` with a
+    `token`, where that does not come to its control socket; `join_authority` (PEM) is whom to trust there.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
     `client_authority` only with clients that have a certificate of that authority.
     """
@@ -69,6 +71,10 @@ class GatewayConfig:
     client_authority: str | None = None
     queue_control: str = "off"
     delay_model: str | None = None
+    name: str = "gateway"
+    join: str | None = None
+    token: str | None = field(default=None, repr=False)
+    join_authority: str | None = None
 
     def __post_init__(self) -> None:
         if self.dataplane not in ("embedded", "reported", "none"):

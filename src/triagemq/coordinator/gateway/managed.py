@@ -17,10 +17,12 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from triagemq.addresses import place
 from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
 from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
+    GatewayIdentity,
     Measured,
     PortDelays,
     SessionEvent,
@@ -39,6 +41,7 @@ from triagemq.coordinator.decide.orders import (
 )
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.config import GatewayConfig
+from triagemq.coordinator.gateway.joining import Joining
 from triagemq.coordinator.gateway.kept import KeptState
 from triagemq.coordinator.gateway.trace import decision_columns, next_run, numbering, sample_columns
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
@@ -106,6 +109,8 @@ class ManagedGateway:
         self._queue_control: ControlledQueues | None = None
         # What those say who control queues elsewhere.
         self._managed: dict[str, PortDelays] = {}
+        self._config = config
+        self._joining: asyncio.Task[None] | None = None
         self._kept = KeptState(self._state)
         before = self._kept.read()
         self._access_required = config.access == "required"
@@ -187,11 +192,15 @@ class ManagedGateway:
             self.gateway.change(lambda core: core.policy_changed())
         if self._trace is not None or self._queue_control is not None:
             self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling())
+        self._fit_peers(self.rules.orders)
         try:
             await self._control.start()
         except ControlError:
             await self.close()
             raise
+        if self._config.join is not None:
+            join = Joining(self._config, self._control.answered)
+            self._joining = asyncio.get_running_loop().create_task(join.run())
 
     async def wait(self) -> None:
         """Run until something fails that cannot be put right."""
@@ -208,6 +217,7 @@ class ManagedGateway:
 
     async def close(self) -> None:
         """Stop; sessions and orders are kept, the trace is finished."""
+        await end(self._joining)
         await self._control.close()
         await end(self._sampling)
         with contextlib.suppress(Exception):
@@ -304,6 +314,15 @@ class ManagedGateway:
         if self._trace is not None:
             self._trace.flows_changed()
 
+    def _fit_peers(self, orders: Orders) -> None:
+        addresses = {name: BrokerAddress.parse(url) for name, url in orders.peers.items()}
+        self.gateway.fit_peers(addresses, self._config.name)
+
+    def _identity(self) -> GatewayIdentity:
+        where = place(*self.gateway.address)
+        secure = self.gateway.security is not None
+        return GatewayIdentity(f"mqttsns://{where}" if secure else where, self._config.broker)
+
     def _presence(self, news: Present | Gone) -> None:
         client_id = news.client_id
         if isinstance(news, Gone):
@@ -379,6 +398,8 @@ class ManagedGateway:
                 return {"orders": self.rules.orders}
             case "sessions":
                 return {"sessions": [self._arrival(client_id) for client_id in self._told]}
+            case "identity":
+                return shallow(self._identity())
             case "queues":
                 if not isinstance(self._plane, ReportedDataPlane):
                     raise ControlError("this gateway has its own queues, or does not want to hear of others")
@@ -436,6 +457,8 @@ class ManagedGateway:
                 self._queue_control.constrain(self._constraints)
             if reordered:
                 self._control.tell(SessionEvent("orders"))
+            if orders.peers != (before.orders or Orders()).peers:
+                self._fit_peers(orders)
             return {"version": self._version, "whole_next": self._kept.wants_whole}
 
     def _admit(self, core: GatewayCore, grants: Grants, bases: Collection[str] | None) -> None:

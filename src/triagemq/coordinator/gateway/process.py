@@ -13,8 +13,9 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from triagemq.addresses import place
 from triagemq.child import run_child, say_ready
@@ -28,10 +29,13 @@ _MOST_REMOVING_SECONDS = 600.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to end; the exit code."""
-    return run_child("triagemq.coordinator.gateway.process", GatewayConfig, _run, arguments)
+    return run_child("triagemq.coordinator.gateway.process", GatewayConfig, serve, arguments)
 
 
-async def _run(config: GatewayConfig, ended: asyncio.Event) -> None:
+async def serve(
+    config: GatewayConfig, ended: asyncio.Event, ready: Callable[..., None] = say_ready
+) -> dict[str, Any]:
+    """Run a managed gateway until the event is set; `ready` hears where it is. What it has counted."""
     # The file is checked before what takes a second to load is loaded.
     from triagemq.coordinator.gateway.managed import ManagedGateway
 
@@ -46,7 +50,7 @@ async def _run(config: GatewayConfig, ended: asyncio.Event) -> None:
         reaching = loop.create_task(running.gateway.wait_for_broker(_BROKER_SECONDS))
         await asyncio.wait({ending, reaching}, return_when=asyncio.FIRST_COMPLETED)
         reaching.cancel()
-        say_ready(
+        ready(
             listen=place(*running.gateway.address),
             control=config.control,
             broker_reached=running.gateway.broker_is_connected,
@@ -61,6 +65,7 @@ async def _run(config: GatewayConfig, ended: asyncio.Event) -> None:
             failing.result()
         await end(ending, failing, reaching, telling, removing)
         await running.close()
+        return running.gateway.core.counters.as_json()
     except BaseException as error:
         running.abort(f"{type(error).__name__}: {error}")
         raise

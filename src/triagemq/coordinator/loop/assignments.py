@@ -24,12 +24,13 @@ class Generations:
     def of(self, name: str) -> int:
         return self._generations.get(name, 0)
 
-    def changed(self, names: Iterable[str], generation: int, present: Collection[str]) -> None:
-        """Something is different for some of those who are there."""
+    def changed(self, names: Iterable[str], generation: int, present: Collection[str] | None = None) -> None:
+        """Something is different for some of those who are `present`; not by new orders, if these are not named."""
         for name in names:
-            self._generations[name] = generation
+            # A number of its own, if it has the one of these orders already.
+            self._generations[name] = max(generation, self._generations.get(name, 0) + 1)
             self._wake(name)
-        if len(self._generations) > 2 * len(present) + 100:
+        if present is not None and len(self._generations) > 2 * len(present) + 100:
             # Some were gone before the plan that knew them was in force.
             self._generations = {name: self._generations.get(name, 0) for name in present}
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.ports.watch import PortWatch
@@ -35,7 +35,7 @@ class Measuring:
 
     def __init__(
         self,
-        lead: GatewayLead,
+        gateways: Gateways,
         rates: KnownRates,
         ports: PortWatch,
         store: Store,
@@ -49,7 +49,8 @@ class Measuring:
         self._answered_at = time.monotonic()
         # Of what was measured last: the gateway tells what has changed since.
         self._mark = ""
-        self._lead = lead
+        self._gateways = gateways
+        self._lead = gateways.first.lead
         self._rates = rates
         self._ports = ports
         self._store = store
@@ -62,7 +63,7 @@ class Measuring:
     def checks(self) -> dict[str, Check]:
         """Whether the gateway and its broker work, by the last measurement."""
         overdue = time.monotonic() - self._answered_at
-        if not self._lead.link.connected:
+        if not any(each.lead.link.connected for each in self._gateways):
             self._lost(_AWAY)
         elif overdue > OVERDUE_SECONDS:
             self._lost(f"the gateway has not answered for {overdue:.0f} s")
@@ -106,7 +107,7 @@ class Measuring:
             await self._store_ports()
 
     async def _measure(self, *, flows: bool) -> None:
-        measured = await self._lead.link.measure(flows=flows, after=self._mark)
+        measured = await self._gateways.measure(flows=flows, after=self._mark)
         self._answered(measured)
         self._mark = measured.mark
         self._tell(self._rates.observe(measured))
@@ -116,7 +117,7 @@ class Measuring:
             await self._on_second(before, measured)
 
     async def _look_at_ports(self) -> None:
-        measured = await self._lead.link.measure(flows=False, topics=False)
+        measured = await self._gateways.measure(flows=False, topics=False)
         self._tell(self._ports.observe(time.monotonic(), measured.ports, measured.epoch))
 
     def _tell(self, changes: Iterable[object]) -> None:

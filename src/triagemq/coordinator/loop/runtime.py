@@ -15,14 +15,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
 
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.gateways import Gateways
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import (
     ControlError,
     GatewayRefusalError,
     Measured,
     PortConstraints,
 )
+from triagemq.coordinator.decide.campus_balance import CampusBalance
 from triagemq.coordinator.decide.decide import Decided
+from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
@@ -49,6 +52,9 @@ CARRIED_SECONDS = 1.0
 
 _CARRIED_LOOK_SECONDS = 0.01
 
+LOOK_AFTER_SECONDS = 0.25
+"""How often it is looked whether all gateways can serve their clients."""
+
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
 """How long after a mistake planning is tried again: the first time, and at most, twice as long each time between."""
@@ -61,7 +67,7 @@ class Runtime:
         self,
         *,
         store: Store,
-        lead: GatewayLead,
+        gateways: Gateways,
         replanner: Replanner,
         rates: KnownRates,
         port_names: Sequence[str],
@@ -71,7 +77,9 @@ class Runtime:
         metrics: Metrics,
         access: bool = False,
     ) -> None:
-        self.lead = lead
+        self.gateways = gateways
+        self.lead = gateways.first.lead
+        """Of the gateway that was there from the start."""
         self._access = access
         self.rates = rates
         self.metrics = metrics
@@ -100,10 +108,13 @@ class Runtime:
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
+        self._balancing = CampusBalance()
+        # When topics were counted last, and what there was of each.
+        self._counted: tuple[float, dict[str, int]] = 0.0, {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
         self._tasks: set[asyncio.Task[Any]] = set()
         self.measuring = Measuring(
-            lead, rates, port_watch, store, on_change=self._request, on_second=self._second
+            gateways, rates, port_watch, store, on_change=self._request, on_second=self._second
         )
 
     @property
@@ -132,6 +143,7 @@ class Runtime:
         self._spawn(self._for_ever(self._plan_when_due))
         self._spawn(self._for_ever(self.measuring.one_second))
         self._spawn(self._for_ever(self._tell_again))
+        self._spawn(self._for_ever(self._look_after_gateways))
 
     async def stop(self) -> None:
         await end(*self._tasks)
@@ -160,11 +172,13 @@ class Runtime:
     def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
         for record in announced:
             self._steps.append(record.intent)
+            self.gateways.announced(record.key)
             self._not_in_force[record.key] = record.sequence
         for key in withdrawn:
             self._steps.append(key)
             self._not_in_force.pop(key, None)
             kind, name = key
+            self.gateways.forget(key)
             (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
         self._request(reason)
         self.rights_changed()
@@ -191,21 +205,21 @@ class Runtime:
 
     def constrain(self, constraints: PortConstraints) -> None:
         """How long packets may wait at ports whose widths are controlled."""
-        if self.lead.want_constraints(constraints):
+        if self.gateways.want_constraints(constraints):
             self._spawn(self._tell())
 
     def rights_changed(self) -> None:
         """Somebody may do more or less than before: the gateway is told."""
         if self._access:
-            self.lead.want_grants()
+            self.gateways.want_grants()
             self._spawn(self._tell())
 
     async def rights_in_force(self) -> bool:
         """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""
-        if self._access and not self.lead.grants_in_force:
+        if self._access and not self.gateways.grants_in_force:
             telling = asyncio.ensure_future(self._tell())
             await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
-        return not self._access or self.lead.grants_in_force
+        return not self._access or self.gateways.grants_in_force
 
     def _request(self, reason: str) -> None:
         self._pacing.request(time.monotonic(), reason)
@@ -299,7 +313,7 @@ class Runtime:
         await self._keep(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(decided.changed_for)
-        self.lead.want_orders(self._stages[0])
+        self.gateways.want_orders(self._stages[0])
         await self._tell()
 
     def _queue(self, stages: Sequence[Orders]) -> None:
@@ -323,7 +337,7 @@ class Runtime:
         Of several stages the next is told when one is confirmed, and kept before that: whoever starts again finds what
         the gateway follows, or what it was to follow next.
         """
-        await self.lead.tell()
+        await self.gateways.tell()
         while len(self._stages) > 1:
             stage = self._stages[0]
             # Several may wait for the same stage; one of them goes on.
@@ -331,9 +345,9 @@ class Runtime:
                 break
             self._stages.popleft()
             await self._keep((), self._stages[0])
-            self.lead.want_orders(self._stages[0])
-            await self.lead.tell()
-        if self.lead.follows(self._orders):
+            self.gateways.want_orders(self._stages[0])
+            await self.gateways.tell()
+        if self.gateways.follows(self._orders):
             self._in_force()
         refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
         if refusal is not None and refusal != self._refusal_noted:
@@ -344,9 +358,9 @@ class Runtime:
     async def _carried_out(self, stage: Orders) -> bool:
         """Do the gateway and all who carry its orders out elsewhere follow a stage? They have a moment for it."""
         end_at = time.monotonic() + CARRIED_SECONDS
-        while self.lead.follows(stage):
+        while self.gateways.follows(stage):
             try:
-                measured = await self.lead.link.measure(flows=False, topics=False)
+                measured = await self.gateways.measure(flows=False, topics=False)
             except ControlError:
                 return False
             if measured.carried is None or measured.carried >= stage.generation:
@@ -358,7 +372,7 @@ class Runtime:
 
     async def _tell_again(self) -> None:
         await asyncio.sleep(self.lead.pause_seconds)
-        if self.lead.link.connected:
+        if any(each.lead.link.connected for each in self.gateways):
             await self._tell()
 
     def _in_force(self) -> None:
@@ -374,6 +388,70 @@ class Runtime:
         self.lead.lost()
         await self._tell()
         await self.lead.tell_decisions()
+
+    # Several gateways.
+
+    async def gateway_joined(self, name: str, link: GatewayLink, host: str) -> None:
+        """A gateway has come by itself, from a host: it is told its part, and clients may be sent there."""
+        led = await self.gateways.join(name, link, host)
+        self.metrics.gateway_connections += 1
+        self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
+        await self._tell()
+
+    async def _look_after_gateways(self) -> None:
+        """Whoever is at home where nobody can be served is sent elsewhere."""
+        await asyncio.sleep(LOOK_AFTER_SECONDS)
+        if not self.gateways.are_several:
+            return
+        sites = self.gateways.sites()
+        problems = {site.name: site.problem for site in sites}
+        moves = [
+            ClientMove(
+                key, self.gateways.home_of(key).name, target, problems[self.gateways.home_of(key).name]
+            )
+            for key, target in self.gateways.homes.fleeing(sites)
+        ]
+        if moves:
+            await self.move(moves)
+
+    async def _balance(self) -> None:
+        """Who is to go elsewhere because a broker has too much, by what was measured in the last second."""
+        now = time.monotonic()
+        (before, counted), totals = self._counted, self.gateways.topic_totals()
+        self._counted = now, totals
+        decided = self.decided
+        if decided is None or not counted:
+            return
+        seconds = max(now - before, 1e-9)
+        moves = self._balancing.moves(
+            decided.scenario,
+            self._orders,
+            dict(self.gateways.homes),
+            self.gateways.loads(),
+            {topic: (events - counted.get(topic, 0)) / seconds for topic, events in totals.items()},
+            now,
+        )
+        if moves:
+            await self.move(moves)
+
+    async def move(self, moves: Sequence[ClientMove]) -> None:
+        """Send clients to other gateways: these know of them before the clients are told."""
+        for each in moves:
+            self.gateways.move(each.key, each.target)
+        await self.gateways.tell()
+        generation = self._orders.generation
+        for each in moves:
+            kind, name = each.key
+            of_kind = self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers
+            of_kind.changed([name], generation)
+        self.note(
+            [
+                Decision(
+                    "moved", " ".join(each.key), f"gateway {each.source}", f"gateway {each.target}", each.why
+                )
+                for each in moves
+            ]
+        )
 
     async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
         """Store decisions and orders, then have the decisions written into the trace."""
@@ -393,6 +471,8 @@ class Runtime:
         self.lead.measured(now)
         if not self._orders_kept and self._store.writing.ok:
             self._spawn(self._keep((), self._stages[0]))
+        if self.gateways.are_several:
+            await self._balance()
         if before is not None and self.on_second is not None:
             await self.on_second(before, now)
 

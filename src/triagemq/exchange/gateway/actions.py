@@ -39,9 +39,10 @@ class Broadcast(NamedTuple):
 
 
 class OpenBroker(NamedTuple):
-    """Connect this session, and keep it connected."""
+    """Connect this session, and keep it connected: to our own broker, or to that of a peer by its name."""
 
     session: MqttSession
+    peer: str = ""
 
 
 class CloseBroker(NamedTuple):

@@ -3,11 +3,14 @@
 Retained messages come with the answer to a SUBSCRIBE only, so every client that joins a filter makes the link subscribe
 again, with a new identifier: a retained message with that identifier is for those who were joining then, and for nobody
 else.
+
+Where there are several brokers, what is published at one of them stays there, and each gateway takes what its clients
+want from all of them: from its own, and over links to its peers'. So nothing goes round in circles or comes twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from triagemq.exchange.gateway.actions import OpenBroker
@@ -67,14 +70,95 @@ def note_publisher(
         gateway.publications.own_messages.sent(topic, payload, publisher, gateway.now_ns)
 
 
+# Peers.
+
+
+def fit_peers(gateway: GatewayCore, logins: Mapping[str, Login]) -> None:
+    """Be linked to the brokers of these gateways, and no others."""
+    for name in [
+        name for name, link in gateway.peers.items() if logins.get(name) != replace(link.login, purges=False)
+    ]:
+        _leave_peer(gateway, gateway.peers.pop(name))
+    for name, login in logins.items():
+        if name in gateway.peers:
+            continue
+        gateway.peers_made += 1
+        link = gateway.peers[name] = BrokerLink(
+            name,
+            login,
+            lambda link: _PeerReports(gateway, link),
+            version=gateway.settings.mqtt_version,
+            most_waiting=gateway.settings.broker_backlog,
+            now_ns=gateway.now_ns,
+            beside=gateway.link,
+            number=gateway.peers_made,
+        )
+        for session in gateway.sessions.values():
+            for subscription in session.subscriptions.values():
+                _put_back(gateway, link, session, subscription, 0)
+        if not link.filters:
+            # What it may have for us is for clients that nobody knows any more.
+            link.begin_anew()
+        gateway.open(link)
+
+
+def _leave_peer(gateway: GatewayCore, link: BrokerLink) -> None:
+    for entry in list(link.filters.values()):
+        _answer_for(entry)
+        _forget(gateway, link, entry)
+    link.routes.clear()
+    gateway.close(link)
+
+
+def _answer_for(entry: Filter) -> None:
+    """Whoever waits for a peer that is away need not: it is asked again when it is back."""
+    for join in (*entry.asking, *entry.joining):
+        answer, join.answer = join.answer, _nobody
+        answer(0)
+
+
 # Subscriptions.
 
 
 def subscribe(
     gateway: GatewayCore, session: Session, subscription: Subscription, answer: Callable[[int], None]
 ) -> None:
-    """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal."""
-    link = session.link
+    """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal.
+
+    Peers that are there are asked as well, and `answer` waits for theirs: what is published from then on will come.
+    """
+    if not gateway.peers:
+        _join(gateway, session.link, session, subscription, answer)
+        return
+    waiting = 1 + sum(peer.available for peer in gateway.peers.values())
+    own_code = REFUSED
+
+    def answered(code: int | None = None) -> None:
+        nonlocal waiting, own_code
+        waiting -= 1
+        own_code = own_code if code is None else code
+        if not waiting:
+            if own_code >= REFUSED and subscription.topic_filter not in session.subscriptions:
+                unsubscribe(gateway, session, subscription.topic_filter)
+            answer(own_code)
+
+    for peer in list(gateway.peers.values()):
+        of_peer = (lambda code: answered()) if peer.available else _nobody
+        _join(gateway, peer, session, subscription, of_peer)
+    _join(gateway, session.link, session, subscription, answered)
+
+
+def _nobody(code: int) -> None:
+    """Nobody waits for the answer."""
+
+
+def _join(
+    gateway: GatewayCore,
+    link: BrokerLink,
+    session: Session,
+    subscription: Subscription,
+    answer: Callable[[int], None],
+) -> None:
     entry = link.filters.get(subscription.topic_filter)
     if entry is None:
         lane = _lane_for(gateway, link, subscription.topic_filter)
@@ -84,7 +168,7 @@ def subscribe(
         entry.members[session] = subscription
         answer(entry.granted)
         link.routes.forget_topics_of(entry.topic_filter)
-        entry.joining.append(Join(session, subscription, lambda code: None))
+        entry.joining.append(Join(session, subscription, _nobody))
     else:
         entry.joining.append(Join(session, subscription, answer))
     link.waiting += 1
@@ -93,7 +177,13 @@ def subscribe(
 
 def restore(gateway: GatewayCore, session: Session, subscription: Subscription, identifier: int) -> None:
     """Put back a subscription of before a restart."""
-    link, topic_filter = session.link, subscription.topic_filter
+    _put_back(gateway, session.link, session, subscription, identifier)
+
+
+def _put_back(
+    gateway: GatewayCore, link: BrokerLink, session: Session, subscription: Subscription, identifier: int
+) -> None:
+    topic_filter = subscription.topic_filter
     entry = link.filters.get(topic_filter)
     if entry is None:
         entry = link.filters[topic_filter] = Filter(
@@ -105,13 +195,12 @@ def restore(gateway: GatewayCore, session: Session, subscription: Subscription, 
 
 def unsubscribe(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
     """A client no longer wants a filter."""
-    link = session.link
-    entry = link.filters.get(topic_filter)
-    if entry is None:
-        return
-    link.waiting -= entry.leave(session)
-    link.routes.forget_topics_of(topic_filter)
-    _drop_if_unused(gateway, link, entry)
+    for link in (session.link, *gateway.peers.values()):
+        entry = link.filters.get(topic_filter)
+        if entry is not None:
+            link.waiting -= entry.leave(session)
+            link.routes.forget_topics_of(topic_filter)
+            _drop_if_unused(gateway, link, entry)
 
 
 def leave(gateway: GatewayCore, session: Session) -> None:
@@ -124,12 +213,12 @@ def leave(gateway: GatewayCore, session: Session) -> None:
 
 def withdraw(gateway: GatewayCore, session: Session) -> None:
     """A client does not wait for answers any more."""
-    link = session.link
     for topic_filter in session.subscribing.values():
-        entry = link.filters.get(topic_filter)
-        if entry is not None:
-            link.waiting -= entry.withdraw(session)
-            _drop_if_unused(gateway, link, entry)
+        for link in (session.link, *gateway.peers.values()):
+            entry = link.filters.get(topic_filter)
+            if entry is not None:
+                link.waiting -= entry.withdraw(session)
+                _drop_if_unused(gateway, link, entry)
         if topic_filter not in session.subscriptions:
             gateway.numbers.unsubscribed(session.client_id, topic_filter)
     session.subscribing.clear()
@@ -160,7 +249,8 @@ def _drop_if_unused(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> No
 
 def _forget(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
     del link.filters[entry.topic_filter]
-    gateway.changes.remove("filters", (link.key, entry.topic_filter))
+    if not link.is_peer:
+        gateway.changes.remove("filters", (link.key, entry.topic_filter))
     link.identifiers.forget(entry)
 
 
@@ -173,7 +263,7 @@ def _lane_for(gateway: GatewayCore, link: BrokerLink, topic_filter: str) -> int:
     if lane == len(link.lanes):
         login = replace(link.login, client_id=f"{link.login.client_id}~{lane}")
         link.lanes.append(link.lane(login, link.lanes[0].version))
-        gateway.act(OpenBroker(link.lanes[lane]))
+        gateway.act(OpenBroker(link.lanes[lane], link.key if link.is_peer else ""))
     return lane
 
 
@@ -196,7 +286,9 @@ def _ask(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
 
 def _identify(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
     link.identifiers.give(entry)
-    gateway.changes.put("filters", (link.key, entry.topic_filter, entry.identifier))
+    if not link.is_peer:
+        # Of a peer all is subscribed to anew after a restart.
+        gateway.changes.put("filters", (link.key, entry.topic_filter, entry.identifier))
 
 
 def _subscribe(link: BrokerLink, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
@@ -268,7 +360,13 @@ class _Reports:
         link.to_ask[number] = [entry for entry in reversed(link.filters.values()) if entry.lane == number]
         _ask_more(gateway, link, number)
         if number == 0:
-            gateway.handlers.broker_reached(gateway, link)
+            self._is_up()
+
+    def _is_up(self) -> None:
+        self._gateway.handlers.broker_reached(self._gateway, self._link)
+
+    def _is_down(self) -> None:
+        self._gateway.handlers.broker_lost(self._gateway, self._link)
 
     def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
         """The broker does not want us, or this client."""
@@ -292,7 +390,7 @@ class _Reports:
         if number == 0 and link.is_down_since_ns is None:
             link.is_down_since_ns = gateway.now_ns
             link.up_since_ns = None
-            gateway.handlers.broker_lost(gateway, link)
+            self._is_down()
 
     def mqtt_message(self, session: MqttSession, message: Message) -> None:
         """A message for some of the clients."""
@@ -302,7 +400,7 @@ class _Reports:
         if session.has_identifiers:
             spread(self._gateway, link, message.identifiers, message)
         else:
-            spread(self._gateway, link, (-1 - link.lanes.index(session),), message)
+            spread(self._gateway, link, link.origin_of(session), message)
 
     def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
         """The broker has what a client published."""
@@ -365,3 +463,21 @@ class _Reports:
             self._gateway.changes.remove("receiving", key)
         else:
             self._gateway.changes.put("receiving", (*key, digest, int(finished)))
+
+
+class _PeerReports(_Reports):
+    """What the broker of a peer says: messages, and answers that nobody waits for longer than for our own's."""
+
+    def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
+        """It does not want us; it is asked again."""
+
+    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
+        """It has ended the connection over a filter: that one is not asked for any more."""
+        reject(self._gateway, self._link, packet.topic.decode())
+
+    def _is_up(self) -> None:
+        pass
+
+    def _is_down(self) -> None:
+        for entry in list(self._link.filters.values()):
+            _answer_for(entry)

@@ -127,6 +127,9 @@ class GatewayCore:
         self.timers = Timers()
         # The link of all clients, or in transparent mode of those without a connection; and those of the others.
         self.links: dict[str, BrokerLink] = {}
+        # The links to the brokers of other gateways, by name.
+        self.peers: dict[str, BrokerLink] = {}
+        self.peers_made = 0
         self.link = handlers.new_link(
             self,
             "",
@@ -172,7 +175,7 @@ class GatewayCore:
         """Connect to the broker, and stay connected."""
         link.reopen()
         for lane in link.lanes:
-            self.act(OpenBroker(lane))
+            self.act(OpenBroker(lane, link.key if link.is_peer else ""))
 
     def close(self, link: BrokerLink) -> None:
         """Leave the broker."""
@@ -249,6 +252,7 @@ class GatewayCore:
     def datagram(self, address: tuple[str, int], datagram: bytes) -> None:
         """A datagram from somewhere; any octets at all."""
         self.counters.datagrams_in += 1
+        self.counters.datagram_bytes += len(datagram)
         try:
             message = decode(datagram)
         except DecodeError as error:

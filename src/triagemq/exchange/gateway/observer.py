@@ -27,6 +27,7 @@ class GatewayCounters:
     """
 
     datagrams_in: int = 0
+    datagram_bytes: int = 0
     unknown_senders: int = 0
     connects: int = 0
     handshakes: int = 0
@@ -37,6 +38,8 @@ class GatewayCounters:
     clients_moved: int = 0
     retries: int = 0
     broker_messages: int = 0
+    broker_bytes: int = 0
+    """Payloads of these."""
     broker_losses: int = 0
     client_messages: int = 0
     duplicates: int = 0

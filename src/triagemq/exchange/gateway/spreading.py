@@ -35,6 +35,7 @@ _LONGEST_NAME = 255
 def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
     """A copy of a message, as the broker sent it."""
     gateway.counters.broker_messages += 1
+    gateway.counters.broker_bytes += len(message.payload)
     if message.retain:
         spread_retained(gateway, link, origin, message)
         return

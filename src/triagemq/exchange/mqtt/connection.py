@@ -173,7 +173,7 @@ class MqttConnection(asyncio.Protocol):
 
 
 class BrokerConnections:
-    """The connections of a gateway to its broker: one task for each session that the core wants connected.
+    """The connections of a gateway to its broker and others: one task for each session that the core wants connected.
 
     `before` is called before octets of the broker are looked at, `changed` after; `failed` gets our own mistakes.
     """
@@ -195,11 +195,15 @@ class BrokerConnections:
         self._running: dict[MqttSession, tuple[MqttConnection, asyncio.Task[None]]] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def open(self, session: MqttSession) -> None:
-        """Connect a session, and keep it connected."""
+    def open(self, session: MqttSession, elsewhere: BrokerAddress | None = None) -> None:
+        """Connect a session to the broker, or to one that is elsewhere, and keep it connected."""
         if session not in self._running:
             connection = MqttConnection(
-                self._address, session, before=self._before, changed=self._changed, boot=self._boot
+                elsewhere or self._address,
+                session,
+                before=self._before,
+                changed=self._changed,
+                boot=self._boot if elsewhere is None else lambda: "",
             )
             task = asyncio.get_running_loop().create_task(self._run(connection))
             self._running[session] = (connection, task)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.addresses import at_host, host_of
+from triagemq.addresses import at_host, host_of, place
 from triagemq.certificates import own_certificate
+from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners
@@ -65,6 +66,10 @@ class ExchangeOptions(RigOptions):
     """After this time what was traced is removed."""
     client_authority: Path | None = None
     """With DTLS: whose certificates clients need."""
+    name: str = "gateway"
+    """What the gateway is called where there are several: as its broker in the scenario."""
+    beside: Mapping[str, str | None] = field(default_factory=dict)
+    """The other brokers of the scenario by name, each with a gateway of its own: as URLs, None for one of our own."""
 
     @property
     def classes(self) -> int:
@@ -85,6 +90,23 @@ class ExchangeOptions(RigOptions):
             encryption = None if further.certificate is not None else tls
             found.append(Exposed("the broker", "--mqtt", further.host, tokens, encryption))
         return found
+
+
+@dataclass(slots=True, eq=False)
+class _Site:
+    """Another broker, and the gateway beside it."""
+
+    name: str
+    state: Path
+    trace: Path
+    link: GatewayLink
+    broker: BrokerProcess | None = None
+    address: str = ""
+
+    @property
+    def process(self) -> str:
+        """What the gateway's process is called."""
+        return f"gateway-{self.name}"
 
 
 class Exchange(Rig):
@@ -117,8 +139,28 @@ class Exchange(Rig):
         """What people should know about who can reach it."""
         self.kernel_ports: KernelPorts | None = None
         self._broker_rights: BrokerRights | None = None
+        self._sites = [
+            _Site(name, here, self.trace / name, GatewayLink(here / "control.sock"))
+            for name in options.beside
+            for here in [self.state / "sites" / name]
+        ]
         self._on_problem = on_problem
         self._ended = asyncio.Event() if ended is None else ended
+
+    @property
+    def links(self) -> dict[str, GatewayLink]:
+        """To all gateways, by name, the first one first."""
+        return {self.options.name: self.link} | {site.name: site.link for site in self._sites}
+
+    @property
+    def traces(self) -> list[Path]:
+        """The directories of the traces of all gateways."""
+        return [self.trace, *(site.trace for site in self._sites)]
+
+    @property
+    def brokers(self) -> dict[str, str]:
+        """The addresses of all brokers, by the name of their gateway."""
+        return {self.options.name: self.broker_address} | {site.name: site.address for site in self._sites}
 
     @property
     def _database(self) -> str:
@@ -131,7 +173,8 @@ class Exchange(Rig):
     @property
     def pids(self) -> dict[str, int]:
         """The processes that run now, by name."""
-        return super().pids | ({} if self.broker is None else {"broker": self.broker.pid})
+        own = {"broker": self.broker, **{f"broker-{site.name}": site.broker for site in self._sites}}
+        return super().pids | {name: each.pid for name, each in own.items() if each is not None}
 
     @property
     def restarts(self) -> dict[str, int]:
@@ -140,7 +183,8 @@ class Exchange(Rig):
 
     @property
     def _supervised(self) -> dict[str, Child | BrokerProcess]:
-        return {**self.children, **({} if self.broker is None else {"broker": self.broker})}
+        own = {"broker": self.broker, **{f"broker-{site.name}": site.broker for site in self._sites}}
+        return {**self.children, **{name: each for name, each in own.items() if each is not None}}
 
     def _cannot_start(self) -> dict[str, str]:
         """By name, why a process could not be started again."""
@@ -150,9 +194,11 @@ class Exchange(Rig):
         told: dict[str, str] = {}
         while True:
             problems = self._cannot_start()
-            with contextlib.suppress(ControlError, TimeoutError, OSError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    problems["link"] = (await self.link.measure(flows=False, topics=False)).broker_problem
+            for name, link in self.links.items():
+                with contextlib.suppress(ControlError, TimeoutError, OSError):
+                    async with asyncio.timeout(_LOOK_SECONDS):
+                        found = (await link.measure(flows=False, topics=False)).broker_problem
+                        problems[f"link {name}"] = found
             for name, words in problems.items():
                 if words and told.get(name) != words:
                     self._on_problem(f"{words}; still trying")
@@ -198,8 +244,11 @@ class Exchange(Rig):
             database=self._database,
             gateway_address=self._as_advertised(self.gateway),
             broker=self.broker_address,
+            gateway_name=self.options.name,
             **self.options.coordinator,
         )
+        for site in self._sites:
+            await self._start_site(site)
         self.link.start()
         self._beside(self._tell_problems())
         if self.kernel_ports is not None:
@@ -207,7 +256,7 @@ class Exchange(Rig):
 
             self.kernel_ports.open(listeners_of(self.gateway, self.rest))
         if self.broker is not None:
-            self._beside(self._keep_saving(self.broker))
+            self._beside(self._keep_saving(self.broker, self.link))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
 
     async def _start_broker(self, *, embedded: bool) -> None:
@@ -240,6 +289,7 @@ class Exchange(Rig):
             trace=str(self.trace),
             plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
             keep_trace_seconds=self.options.keep_trace_seconds,
+            name=self.options.name,
             dataplane="reported" if self.options.interfaces else "embedded",
             access="required" if self.options.coordinator.get("access") else "open",
         )
@@ -258,6 +308,40 @@ class Exchange(Rig):
             self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
 
         await self._start_child("gateway", GATEWAY_MODULE, config, started=ready)
+
+    async def _start_site(self, site: _Site) -> None:
+        """Another broker and its gateway, which joins the coordinator. One that does not come up keeps nobody else from
+        it."""
+        private_directory(site.state)
+        url = self.options.beside[site.name]
+        own: dict[str, Any] = {"broker": url, "broker_client_id": f"triage-gateway-{site.name}"}
+        if url is None:
+            site.broker = BrokerProcess(site.state / "broker")
+            await site.broker.start()
+            self._beside(self._keep_saving(site.broker, site.link))
+            own = {
+                "broker": site.broker.address.with_password(),
+                "broker_client_id": site.broker.gateway_client_id,
+                "broker_boot": str(site.broker.boot_file),
+            }
+        site.address = str(BrokerAddress.parse(own["broker"]))
+        config = self._gateway_config(
+            listen=place(host_of(self.options.gateway), 0),
+            state=str(site.state / "gateway"),
+            control=str(site.state / "control.sock"),
+            trace=str(site.trace),
+            keep_trace_seconds=self.options.keep_trace_seconds,
+            name=site.name,
+            join=self.rest,
+            **own,
+        )
+
+        def ready(said: dict[str, Any]) -> None:
+            self._write(site.process, config | {"listen": said["listen"]})
+
+        await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
+        site.link.start()
+        self._clean.push_async_callback(site.link.close)
 
     def _as_advertised(self, address: str) -> str:
         """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
@@ -286,23 +370,33 @@ class Exchange(Rig):
             "qos": self.options.qos,
         }
         await self._start_clients("subscribers", **config)
-        said = await self._start_clients("publishers", **config)
+        # Of what conditions say, brokers are balanced by the rates.
+        said = await self._start_clients("publishers", **config, follows_rates=bool(self._sites))
         return int(said["publishing_from_ns"])
 
     async def is_draining(self) -> bool:
         """Do packets wait in queues? They may, as long as the gateway is away."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                figures = await self.link.measure(flows=False, topics=False)
+                figures = [await link.measure(flows=False, topics=False) for link in self.links.values()]
         except (ControlError, TimeoutError, OSError):
             return True
-        return any(queue.backlog_packets for port in figures.ports.values() for queue in port.queues)
+        ports = (port for each in figures for port in each.ports.values())
+        return any(queue.backlog_packets for port in ports for queue in port.queues)
+
+    async def _end(self) -> None:
+        await asyncio.gather(
+            *(self.stop(name, hurry=self._in_a_hurry) for name in ("publishers", "subscribers"))
+        )
+        await asyncio.gather(*(self.stop(site.process) for site in self._sites))
+        await super()._end()
 
     async def _end_broker(self) -> None:
         if self._broker_rights is not None:
             await self._broker_rights.close()
-        if self.broker is not None:
-            await self.broker.stop()
+        for broker in (self.broker, *(site.broker for site in self._sites)):
+            if broker is not None:
+                await broker.stop()
 
     async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         loop = asyncio.get_running_loop()
@@ -315,11 +409,11 @@ class Exchange(Rig):
         finally:
             await end(working, ending)
 
-    async def _keep_saving(self, broker: BrokerProcess) -> None:
+    async def _keep_saving(self, broker: BrokerProcess, link: GatewayLink) -> None:
         """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""
         while True:
             with contextlib.suppress(OSError, RuntimeError):
-                async for event in self.link.events():
+                async for event in link.events():
                     if event.kind in ("subscriptions", "connected") or event.overrun:
                         broker.save_soon()
             await asyncio.sleep(0.5)

@@ -6,7 +6,7 @@ While it runs it is watched class by class: packets by its gateway's counters, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
-from triagemq.errors import TraceError
+from triagemq.errors import CoordinatorError, TraceError
 from triagemq.live.figures import (
     BySubscription,
     LiveFigures,
@@ -60,21 +62,26 @@ class Snapshot:
 
 
 class Watch:
-    """Asks the gateway every now and then, and adds up: its own counts are by flow, and flows change their class."""
+    """Asks the gateways every now and then, and adds up: their own counts are by flow, and flows change their class."""
 
-    def __init__(self, link: GatewayLink) -> None:
-        self._link = link
+    def __init__(self, links: Mapping[str, GatewayLink]) -> None:
+        self._links = links
         self._orders = Orders(generation=-1)
         self._before: Measured | None = None
         self._traffic: dict[int, Traffic] = {}
 
     async def look(self) -> Snapshot | None:
-        """None while the gateway is away."""
+        """None while a gateway is away."""
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                now = await self._link.measure(flows=True, topics=False)
-                if now.generation != self._orders.generation:
-                    self._orders = await self._link.current()
+                several = {
+                    name: await link.measure(flows=True, topics=False) for name, link in self._links.items()
+                }
+                now = merged(several, {})
+                if now.generation != self._orders.generation or len(several) > 1:
+                    orders = [await link.current() for link in self._links.values()]
+                    flows = {name: flow for each in orders for name, flow in each.flows.items()}
+                    self._orders = replace(orders[0], flows=flows)
         except (ControlError, TimeoutError, OSError):
             return None
         before = now if self._before is None else self._before
@@ -101,7 +108,7 @@ class SoFar:
     `planned` is the class that triage gives each subscription, by which its copies are counted.
     """
 
-    directory: Path
+    directories: Sequence[Path]
     scenario: Scenario
     planned: Integers
     latency: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -121,10 +128,8 @@ class SoFar:
 
     def look(self) -> None:
         """Take in the files that are new."""
-        if not self.directory.is_dir():
-            return
-        found = runs(self.directory)
-        for run in (*found.complete, *found.incomplete):
+        found = [runs(each) for each in self.directories if each.is_dir()]
+        for run in (run for each in found for run in (*each.complete, *each.incomplete)):
             try:
                 parts = Trace.open(run, allow_incomplete=True).parts["deliveries"]
                 for part in parts:
@@ -170,6 +175,8 @@ class LiveResult:
     restarts: dict[str, int]
     gone: list[str]
     """Why a process did not run any more at the end."""
+    moved: list[dict[str, Any]] | None = None
+    """Who went from where to where and why; None where there is one gateway."""
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `triage simulate --json` for what was measured; the forecast as `triage forecast --json`."""
@@ -178,6 +185,7 @@ class LiveResult:
             **self.measured.as_json(),
             "forecast": {**self.forecast.figures, "classes": _forecast_classes(self.forecast)},
             "restarts": self.restarts,
+            **({} if self.moved is None else {"moved": self.moved}),
         }
 
 
@@ -200,8 +208,8 @@ async def run_live(
         on_ready(exchange)
         begun_ns = await exchange.start_clients()
         loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
-        watch = Watch(exchange.link)
-        so_far = SoFar(exchange.trace, scenario, expected.level)
+        watch = Watch(exchange.links)
+        so_far = SoFar(exchange.traces, scenario, expected.level)
 
         async def tick(elapsed: float) -> None:
             on_tick(exchange, Glance(await watch.look(), so_far, expected), elapsed)
@@ -210,15 +218,36 @@ async def run_live(
         until_ns = await stop_publishing(exchange, hurry=ended.is_set())
         from_ns = measured_from(begun_ns, until_ns)
         try:
-            await exchange.link.measured(from_ns, expected.level.tolist())
+            for link in exchange.links.values():
+                await link.measured(from_ns, expected.level.tolist())
         except ControlError as error:
             on_problem(f"the trace does not say what is measured: {error}")
         restarts = exchange.restarts
+        moved = await _moved(exchange.rest) if len(exchange.links) > 1 else None
     await loading
     measured = measure(
-        exchange.trace, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
+        exchange.traces, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
     )
-    return LiveResult(scenario, measured, expected, restarts, exchange.gone)
+    return LiveResult(scenario, measured, expected, restarts, exchange.gone, moved)
+
+
+async def _moved(rest: str) -> list[dict[str, Any]]:
+    """The decisions about clients that were sent to another gateway."""
+    coordinator = Coordinator(rest)
+    found: list[dict[str, Any]] = []
+    try:
+        after = -1
+        page: dict[str, Any] = {"last": 0}
+        while page["last"] != after:
+            after = page["last"]
+            page = await coordinator.ask("GET", f"/v1/decisions?limit=1000&after={after}")
+            found += [each for each in page["decisions"] if each["kind"] == "moved"]
+    except CoordinatorError:
+        # What is known of it is in the trace.
+        pass
+    finally:
+        await coordinator.close()
+    return [{name: each[name] for name in ("subject", "before", "after", "reason")} for each in found]
 
 
 def _forecast_classes(forecast: PlannedFigures) -> list[dict[str, Any]]:

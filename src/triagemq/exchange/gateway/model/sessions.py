@@ -40,6 +40,8 @@ RouteKey: TypeAlias = tuple[bytes, Origin, int]
 Member: TypeAlias = "tuple[Session, Subscription]"
 """Who gets a message, and by which subscription."""
 
+_MOST_LANES = 1_000
+"""Of one link; there are as many as filters overlap."""
 _MOST_ROUTES = 100_000
 _LONG_AGO_NS = -(10**18)
 _LAST_IDENTIFIER = 0x0FFF_FFFF
@@ -368,7 +370,8 @@ class BrokerLink:
 
     The aggregating mode has one link for all clients, the transparent mode one for each (and one for those who publish
     without a connection). `key` is the client's id in transparent mode, else empty; the link's `owner` hears what the
-    broker says, and with `most_waiting` requests without an answer it is busy.
+    broker says, and with `most_waiting` requests without an answer it is busy. A link to the broker of another gateway,
+    a peer, is `beside` the one to our own: what comes over either goes to the same clients.
     """
 
     def __init__(
@@ -380,16 +383,20 @@ class BrokerLink:
         version: int,
         most_waiting: int,
         now_ns: int,
+        beside: BrokerLink | None = None,
+        number: int = 0,
     ) -> None:
         self.key = key
+        self.is_peer = beside is not None
+        self._first_origin = -1 - number * _MOST_LANES
         self.login = login
         self._owner = owner(self)
         self.lanes = [self.lane(login, version)]
         self.filters: dict[str, Filter] = {}
-        self.routes = RouteTable()
+        self.routes: RouteTable = RouteTable() if beside is None else beside.routes
         self.is_down_since_ns: int | None = now_ns
         self.up_since_ns: int | None = None
-        self.identifiers = Identifiers()
+        self.identifiers: Identifiers = Identifiers() if beside is None else beside.identifiers
         self.by_packet: dict[tuple[int, int], Filter] = {}
         # Filters that the broker may have for us without need, and those to ask for again over each lane.
         self.to_unsubscribe: dict[str, None] = {}
@@ -428,13 +435,17 @@ class BrokerLink:
             lane.unanswered_requests >= most or not lane.has_room for lane in self.lanes
         )
 
+    def origin_of(self, lane: MqttSession) -> Origin:
+        """What tells messages of a lane without identifiers from those of others."""
+        return (self._first_origin - self.lanes.index(lane),)
+
     def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
         """The filters that a copy of a message is for."""
         if origin and origin[0] >= 0:
             named = self.identifiers.filters(origin)
             if named is not None:
                 return named
-        lane = -1 - origin[0] if origin and origin[0] < 0 else 0
+        lane = self._first_origin - origin[0] if origin and origin[0] < 0 else 0
         return [
             entry
             for entry in self.filters.values()

@@ -1,0 +1,161 @@
+"""Moving from one gateway to another without a gap: for a while events come from both, and each is handed on once.
+
+The gateway that is left has events in its queues that the other never sees: these come first. What the new one sends
+waits, topic by topic, until the old one has come to the same event, or has nothing more. An event is known again by its
+topic, its octets, and the time of its publication where it carries one: equal events without one that come while a
+subscriber moves may be taken for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+
+from triagemq.client.connection import Connection
+from triagemq.client.events import Event
+
+QUIET_SECONDS = 1.0
+"""A gateway that has brought nothing for so long but what the other brought, too, has nothing more of its own."""
+
+_RACE_SECONDS = 0.5
+"""By so much the one may be ahead of the other with the same event."""
+
+_LONGEST_SECONDS = 30.0
+_SETTLING_SECONDS = 5.0
+_LOOK_SECONDS = 0.02
+
+_Identity = tuple[str, bytes, int | None]
+
+
+class Tap:
+    """Where the events of one gateway go; this may change."""
+
+    def __init__(self, take: Callable[[Event], None]) -> None:
+        self.take = take
+
+    def __call__(self, event: Event) -> None:
+        self.take(event)
+
+
+class Handover:
+    """Events of two gateways as one stream, in the order of each topic, none lost and none twice.
+
+    >>> got = []
+    >>> moving = Handover(lambda event: got.append(event.payload))
+    >>> smoke = [Event("smoke", b"%d" % number, None, 0) for number in range(5)]
+    >>> moving.new(smoke[2]); moving.old(smoke[0]); moving.new(smoke[3]); moving.old(smoke[1]); got
+    [b'0', b'1']
+    >>> moving.old(smoke[2]); moving.old(smoke[3]); moving.new(smoke[4]); moving.old(smoke[4]); got
+    [b'0', b'1', b'2', b'3', b'4']
+    >>> moving.duplicates
+    3
+    """
+
+    def __init__(self, hand_on: Callable[[Event], None]) -> None:
+        self._hand_on = hand_on
+        # What one of the two has brought, and the other not yet.
+        self._only_old: Counter[_Identity] = Counter()
+        self._only_new: Counter[_Identity] = Counter()
+        self._held: dict[str, deque[Event]] = {}
+        self._switched: set[str] = set()
+        self.duplicates = 0
+        self.is_given_up = False
+        """Nobody waits any more for what the old gateway may have."""
+        # What the old gateway brought first, and when: to be looked at, and all since the new one brings everything.
+        self._from_old: deque[tuple[float, _Identity]] = deque()
+        self._since_joined: deque[tuple[float, _Identity]] = deque()
+        self._alone_at = 0.0
+
+    def old(self, event: Event) -> None:
+        """From the gateway that is left."""
+        identity = _identity(event)
+        if self._only_new[identity]:
+            self._only_new[identity] -= 1
+            self.duplicates += 1
+            return
+        held = self._held.get(event.topic)
+        if held is not None and any(_identity(each) == identity for each in held):
+            # Both are at the same event: what is before it was lost on the old way, what is behind it comes by the new.
+            self._only_new[identity] -= 1
+            self.duplicates += 1
+            self._release(event.topic)
+            return
+        self._only_old[identity] += 1
+        now = time.monotonic()
+        self._from_old.append((now, identity))
+        self._since_joined.append((now, identity))
+        self._hand_on(event)
+
+    def new(self, event: Event) -> None:
+        """From the gateway to which it goes."""
+        identity = _identity(event)
+        if event.retained:
+            # It was there when the subscriber came first.
+            return
+        if self._only_old[identity]:
+            # The old one is as far as this, or further; no more has to be waited for.
+            self._only_old[identity] -= 1
+            self.duplicates += 1
+            self._release(event.topic)
+        elif event.topic in self._switched:
+            self._only_new[identity] += 1
+            self._hand_on(event)
+        else:
+            self._held.setdefault(event.topic, deque()).append(event)
+
+    def joined(self, now: float) -> None:
+        """The new gateway brings everything from now on."""
+        while self._since_joined and self._since_joined[0][0] < now - _RACE_SECONDS:
+            self._since_joined.popleft()
+
+    def alone_at(self, now: float) -> float:
+        """When the old gateway last brought something that the new one has not, as far as that is known now."""
+        while self._from_old and self._from_old[0][0] < now - _RACE_SECONDS:
+            at, identity = self._from_old.popleft()
+            if self._only_old[identity]:
+                self._alone_at = at
+        return self._alone_at
+
+    @property
+    def is_level(self) -> bool:
+        """Has the new gateway brought all that the old one has brought since it does so?"""
+        return not any(self._only_old[identity] for _, identity in self._since_joined)
+
+    def finish(self) -> None:
+        """Nothing more comes from the old gateway."""
+        for topic in list(self._held):
+            self._release(topic)
+
+    def _release(self, topic: str) -> None:
+        self._switched.add(topic)
+        for event in self._held.pop(topic, ()):
+            self._only_new[_identity(event)] += 1
+            self._hand_on(event)
+
+
+def _identity(event: Event) -> _Identity:
+    return event.topic, event.payload, event.published_ns
+
+
+async def drained(handover: Handover, left: Iterable[Connection]) -> None:
+    """Until the gateway that is left has sent all that it had, as far as one can tell, or is not there any more."""
+    began = now = time.monotonic()
+    while now < began + _LONGEST_SECONDS and any(each.is_active for each in left):
+        if handover.is_given_up or now - max(began, handover.alone_at(now)) >= QUIET_SECONDS:
+            break
+        await asyncio.sleep(_LOOK_SECONDS)
+        now = time.monotonic()
+    handover.finish()
+
+
+async def level(handover: Handover) -> None:
+    """After that: until the new gateway has brought what the old one had brought before it."""
+    began = time.monotonic()
+    while not (handover.is_level or handover.is_given_up or time.monotonic() > began + _SETTLING_SECONDS):
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def nowhere(event: Event) -> None:
+    """For what the gateway that was left still brings: the new one brings it, too."""

@@ -1,0 +1,146 @@
+"""/v1/gateways: who leads clients to which broker, what each has to do; and the WebSocket by which a gateway joins."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
+
+from triagemq.coordinator.access.tokens import Role
+from triagemq.coordinator.api.callers import Here, Looker, Operator, coordinator_of, who_asks
+from triagemq.coordinator.api.models import GatewayAnswer, MoveAnswer, MoveBody, QueueAnswer
+from triagemq.coordinator.channel.gateways import LedGateway
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, Measured
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.decide.homes import ClientMove
+from triagemq.coordinator.decide.orders import subscriber_of
+from triagemq.coordinator.refusals import MissingError, RequestError
+from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
+
+router = APIRouter(prefix="/v1/gateways", tags=["state"])
+
+_POLICY_VIOLATION = 1008
+_LONGEST_REASON = 120
+
+
+@router.get("")
+async def gateways(caller: Looker, here: Here) -> list[GatewayAnswer]:
+    """All gateways, the first one first."""
+    count = Counter((home, kind) for (kind, _), home in here.runtime.gateways.homes)
+    return [_answer(here, each, count) for each in here.runtime.gateways]
+
+
+@router.post("/{name}/clients")
+async def move(name: Annotated[Name, Path()], body: MoveBody, caller: Operator, here: Here) -> MoveAnswer:
+    """Send clients to a gateway; they go without losing or repeating an event."""
+    gateways = here.runtime.gateways
+    if name not in (each.name for each in gateways):
+        known = ", ".join(each.name for each in gateways)
+        raise MissingError(f"there is no gateway {name!r}; there are {known}")
+    wanted = [
+        *((PUBLISHER, each) for each in body.publishers),
+        *((SUBSCRIBER, each) for each in body.subscribers),
+    ]
+    for key in wanted:
+        here.service.look(caller, key)
+    homes = {key: gateways.home_of(key).name for key in wanted}
+    moves = [
+        ClientMove(key, home, name, "an operator wants it there")
+        for key, home in homes.items()
+        if home != name
+    ]
+    await here.runtime.move(moves)
+    return MoveAnswer(moved=len(moves))
+
+
+def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
+    several = here.runtime.gateways.are_several
+    now = each.latest if several else here.runtime.measuring.latest
+    connected = each.lead.link.connected
+    load = each.load
+    return GatewayAnswer(
+        name=each.name,
+        address=each.address,
+        broker=each.broker_shown or here.broker_address or "",
+        problem=each.problem,
+        connected=connected,
+        broker_connected=now.broker_connected if now is not None and connected else None,
+        wanted_version=each.lead.wanted_version,
+        in_force_version=each.lead.confirmed_version,
+        publishers=count[each.name, PUBLISHER] if several else here.count(PUBLISHER),
+        subscribers=count[each.name, SUBSCRIBER] if several else here.count(SUBSCRIBER),
+        sessions=None if now is None else now.sessions,
+        downlink_bps=None if load is None else load.downlink_bps,
+        matched_per_second=None if load is None else load.matched_per_second,
+        uplink_bps=None if load is None else load.uplink_bps,
+        queues=[] if now is None else _queues(here, now),
+    )
+
+
+def _queues(here: Coordinator, now: Measured) -> list[QueueAnswer]:
+    slots = here.runtime.assignments.orders.slots
+    found = []
+    for client_id, flow in now.flows.items():
+        out = flow.packets_out + flow.dropped_by_policy + flow.dropped_by_buffer + flow.limited
+        if flow.packets_in > out:
+            name, slot = subscriber_of(client_id)
+            topics = [topic for topic, number in slots.get(name, {}).items() if number == slot]
+            found.append(QueueAnswer(subscriber=name, topics=topics, packets=flow.packets_in - out))
+    return found
+
+
+class _Lines:
+    """A WebSocket as a link needs it: where lines go, and from where they come."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._unsent: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        self._unsent.append(data)
+
+    async def drain(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        for line in unsent:
+            try:
+                await self._socket.send_bytes(line)
+            except (WebSocketDisconnect, RuntimeError) as error:
+                raise ConnectionError(str(error)) from None
+
+    def close(self) -> None:
+        """Whoever has accepted the WebSocket closes it."""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield await self._socket.receive_bytes()
+        except (WebSocketDisconnect, RuntimeError, KeyError):
+            return
+
+
+@router.websocket("/{name}/channel")
+async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
+    """A gateway joins under a name, with a token of role gateway where access is on, and is led over this."""
+    here = coordinator_of(socket)
+    try:
+        caller = await who_asks(socket)
+        caller.require(Role.GATEWAY)
+        caller.require_name(name)
+    except RequestError:
+        await socket.close(_POLICY_VIOLATION)
+        return
+    await socket.accept()
+    host = "127.0.0.1" if socket.client is None else socket.client.host
+    link = GatewayLink()
+
+    async def joined() -> None:
+        try:
+            await here.runtime.gateway_joined(name, link, host)
+        except (RequestError, ControlError) as error:
+            await socket.close(_POLICY_VIOLATION, str(error)[:_LONGEST_REASON])
+
+    lines = _Lines(socket)
+    await link.attend(lines, lines, joined)

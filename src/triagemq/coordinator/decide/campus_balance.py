@@ -1,0 +1,196 @@
+"""Balancing a live campus: what its gateways measure becomes a load report, and migrations become moves of clients.
+
+The decisions are those of `triagemq.plan.balancing`. A subscriber has one home: if one of its subscriptions is to go,
+all of them do. What a head sends to others is worked out from the rates that were measured: it is their gateways that
+take it. How long events wait in front of brokers is not measured, and taken to be nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from triagemq.coordinator.decide.homes import ClientMove
+from triagemq.coordinator.decide.orders import Orders, client_id_of
+from triagemq.coordinator.intents.registry import Key
+from triagemq.errors import TriageError
+from triagemq.intents import PUBLISHER, SUBSCRIBER
+from triagemq.plan import FlowCounters
+from triagemq.plan.balancing import Balancer, BalancingSettings, Completed, LoadReport
+from triagemq.plan.campus import Campus, Metric, Placement
+from triagemq.scenario import Floats, Integers, Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLoad:
+    """What a gateway had to do in a second: bits and messages, and what its flows have counted, now and before that."""
+
+    downlink_bps: float
+    matched_per_second: float
+    uplink_bps: float
+    flows: Mapping[str, FlowCounters]
+    flows_before: Mapping[str, FlowCounters]
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Moving:
+    began_seconds: float
+    clients: dict[str, list[str]] = field(default_factory=dict)
+    """Of subscribers, by the gateway to which they go."""
+
+
+class CampusBalance:
+    """`moves` is called once a second. Without clusters there is nothing to balance."""
+
+    def __init__(self, settings: BalancingSettings | None = None) -> None:
+        self._settings = settings
+        self._shape: object = None
+        self._campus: Campus | None = None
+        self._balancer: Balancer | None = None
+        self._moving: dict[int, _Moving] = {}
+
+    def moves(
+        self,
+        scenario: Scenario,
+        orders: Orders,
+        homes: Mapping[Key, str],
+        loads: Mapping[str, GatewayLoad],
+        topic_rates: Mapping[str, float],
+        now: float,
+    ) -> list[ClientMove]:
+        """Who is to go where, by what was measured in the last second; nobody while a gateway is not measured."""
+        campus = self._known(scenario)
+        if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
+            return []
+        self._complete(loads, now)
+        report = _report(campus, orders, homes, loads, topic_rates, now)
+        found: list[ClientMove] = []
+        names, brokers = scenario.subscribers.name, scenario.brokers.name
+        for migration in self._balancer.handle(report):
+            rows = np.unique(scenario.subscriptions.subscriber[migration.subscriptions]).tolist()
+            publishing = np.unique(scenario.publications.publisher[migration.publications]).tolist()
+            clients = [(SUBSCRIBER, names[row]) for row in rows]
+            clients += [(PUBLISHER, scenario.publishers.name[row]) for row in publishing]
+            source, target = brokers[migration.source], brokers[migration.target]
+            found += [ClientMove(key, source, target, f"at {source} {migration.reason}") for key in clients]
+            under_way = self._moving.setdefault(migration.balancing, _Moving(now))
+            under_way.clients.setdefault(target, []).extend(names[row] for row in rows)
+        return found
+
+    def _known(self, scenario: Scenario) -> Campus | None:
+        """The campus of a scenario; a balancer goes on as long as the same clients want and publish the same."""
+        shape = (scenario.brokers.name, scenario.subscribers.name, scenario.publishers.name, scenario.topics.name,
+                 len(scenario.subscriptions), len(scenario.publications))  # fmt: skip
+        if shape != self._shape:
+            self._shape, self._campus, self._balancer, self._moving = shape, None, None, {}
+            if all(scenario.brokers.cluster) and len(scenario.subscriptions):
+                try:
+                    self._campus = Campus.of(scenario)
+                except TriageError:
+                    return None
+                self._balancer = Balancer(self._campus, self._settings)
+        return self._campus
+
+    def _complete(self, loads: Mapping[str, GatewayLoad], now: float) -> None:
+        assert self._balancer is not None
+        for number, each in list(self._moving.items()):
+            there = (
+                client_id_of(name, 0) in loads[gateway].flows
+                for gateway, names in each.clients.items()
+                for name in names
+            )
+            if all(there):
+                del self._moving[number]
+                self._balancer.handle(Completed(now, number, now - each.began_seconds))
+
+
+def _report(
+    campus: Campus,
+    orders: Orders,
+    homes: Mapping[Key, str],
+    loads: Mapping[str, GatewayLoad],
+    topic_rates: Mapping[str, float],
+    now: float,
+) -> LoadReport:
+    scenario = campus.scenario
+    row_of = {name: row for row, name in enumerate(scenario.brokers.name)}
+
+    def at(kind: str, names: tuple[str, ...], stated: Integers) -> Integers:
+        homes_of = [homes.get((kind, name)) for name in names]
+        rows = [
+            row if home is None else row_of[home] for home, row in zip(homes_of, stated.tolist(), strict=True)
+        ]
+        return np.array(rows, dtype=np.int32)
+
+    of_subscriber = at(SUBSCRIBER, scenario.subscribers.name, scenario.subscribers.broker)
+    of_publisher = at(PUBLISHER, scenario.publishers.name, scenario.publishers.broker)
+    placement = Placement(
+        of_subscriber[scenario.subscriptions.subscriber], of_publisher[scenario.publications.publisher]
+    )
+    rate = _rates(scenario, topic_rates)
+    use = campus.use(placement, rate)
+    for name, load in loads.items():
+        row = row_of[name]
+        use[Metric.DOWNLINK, row] = load.downlink_bps / 8 / campus.capacity[Metric.DOWNLINK, row]
+        use[Metric.MATCHING, row] = load.matched_per_second / campus.capacity[Metric.MATCHING, row]
+        if campus.edge[row]:
+            use[Metric.UPLINK, row] = load.uplink_bps / 8 / campus.capacity[Metric.UPLINK, row]
+    queued, left = _queues(scenario, orders, homes, loads, rate)
+    return LoadReport(
+        at_seconds=now,
+        placement=placement,
+        present=np.ones(len(scenario.subscriptions), dtype=bool),
+        use=use,
+        wait_seconds=np.zeros(len(scenario.brokers)),
+        rate_per_second=rate,
+        queue_events=queued,
+        output_per_second=left,
+    )
+
+
+def _rates(scenario: Scenario, topic_rates: Mapping[str, float]) -> Floats:
+    """Of publications: what was measured of a topic, shared as its publishers declare."""
+    published = scenario.publications
+    planned = np.bincount(published.topic, published.rate_per_second, len(scenario.topics))
+    measured = np.array([topic_rates.get(name, 0.0) for name in scenario.topics.name])
+    factor = np.divide(measured, planned, out=np.zeros_like(planned), where=planned > 0)
+    return np.asarray(published.rate_per_second * factor[published.topic])
+
+
+def _queues(
+    scenario: Scenario,
+    orders: Orders,
+    homes: Mapping[Key, str],
+    loads: Mapping[str, GatewayLoad],
+    rate: Floats,
+) -> tuple[Floats, Floats]:
+    """Of subscriptions: packets that wait, and that left in a second; topics of one flow have parts by their rates."""
+    by_topic = np.bincount(scenario.publications.topic, rate, len(scenario.topics))
+    rows: dict[tuple[str, int], list[int]] = {}
+    names, topics = scenario.subscribers.name, scenario.topics.name
+    for row, (subscriber, topic) in enumerate(
+        zip(scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True)
+    ):
+        name = names[subscriber]
+        rows.setdefault((name, orders.slots.get(name, {}).get(topics[topic], 0)), []).append(row)
+    queued, left = np.zeros(len(scenario.subscriptions)), np.zeros(len(scenario.subscriptions))
+    for (name, slot), own in rows.items():
+        load = loads.get(homes.get((SUBSCRIBER, name), ""))
+        flow = None if load is None else load.flows.get(client_id_of(name, slot))
+        if load is None or flow is None:
+            continue
+        before = load.flows_before.get(client_id_of(name, slot), FlowCounters(flow.flow_id))
+        share = by_topic[scenario.subscriptions.topic[own]]
+        share = share / share.sum() if share.sum() > 0 else np.full(len(own), 1 / len(own))
+        # What waits at one moment may be gone at the next: a queue is what was there a second before, too.
+        queued[own] = share * min(_waiting(flow), _waiting(before))
+        left[own] = share * max(flow.packets_out - before.packets_out, 0) / load.seconds
+    return queued, left
+
+
+def _waiting(flow: FlowCounters) -> int:
+    gone = flow.packets_out + flow.dropped_by_policy + flow.dropped_by_buffer + flow.limited
+    return max(flow.packets_in - gone, 0)

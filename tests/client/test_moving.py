@@ -1,0 +1,179 @@
+"""Clients that are sent from one gateway to another under load: nothing lost, nothing twice, order kept."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.client.loopback import QUICK, until
+from tests.coordinator.campus import campus
+
+from triagemq.client import Event, Publisher, Subscriber
+from triagemq.client.moving import Handover
+from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.gateways import Gateways
+from triagemq.coordinator.decide.homes import Homes
+from triagemq.exchange.broker.process import find_mosquitto
+
+TOPICS = ("hall/smoke", "hall/heat")
+
+
+@given(st.data())
+def test_two_streams_of_the_same_events_become_one(data: st.DataObject) -> None:
+    """However they are interleaved: the old one from the beginning to some event, the new one from some event on."""
+    count = data.draw(st.integers(1, 30))
+    begins = data.draw(st.integers(0, count))
+    ends = data.draw(st.integers(begins, count))
+    events = [Event(data.draw(st.sampled_from(TOPICS)), b"%d" % number, None, 0) for number in range(count)]
+    got: list[Event] = []
+    moving = Handover(got.append)
+    old, new = events[:ends], events[begins:]
+    for is_old in data.draw(st.permutations([True] * len(old) + [False] * len(new))):
+        if is_old:
+            moving.old(old.pop(0))
+        else:
+            moving.new(new.pop(0))
+    moving.finish()
+    for topic in TOPICS:
+        mine = [int(event.payload) for event in got if event.topic == topic]
+        assert mine == [int(event.payload) for event in events if event.topic == topic]
+    assert moving.duplicates == ends - begins
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_clients_move_under_load_without_losing_or_repeating_an_event(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: dict[str, list[Event]] = {f"ff-{number}": [] for number in range(6)}
+            subscribers = []
+            for number, (name, events) in enumerate(got.items()):
+                subscriber = Subscriber(there.url, name=name, on_event=events.append, settings=QUICK)
+                subscribers.append(subscriber)
+                await subscriber.open()
+                for topic in TOPICS:
+                    await subscriber.subscribe(topic, qos=number % 2)
+            publishers = [
+                Publisher(there.url, name=f"sensor-{topic[5:]}", settings=QUICK) for topic in TOPICS
+            ]
+            for publisher, topic in zip(publishers, TOPICS, strict=True):
+                await publisher.open()
+                await publisher.declare({topic: (50.0, 20.0)})
+            await there.running.settled()
+            sent = dict.fromkeys(TOPICS, 0)
+            ended = asyncio.Event()
+
+            async def publish(publisher: Publisher, topic: str) -> None:
+                while not ended.is_set():
+                    await publisher.publish(topic, b"%d" % sent[topic], qos=1)
+                    sent[topic] += 1
+                    await asyncio.sleep(0.02)
+
+            working = [
+                asyncio.ensure_future(publish(publisher, topic))
+                for publisher, topic in zip(publishers, TOPICS, strict=True)
+            ]
+            for number, home in enumerate(("south", "north")):
+                await there.move(home, *got, publishers=["sensor-smoke"])
+                await until(lambda number=number: all(each.moves >= number for each in subscribers))
+                await until(
+                    lambda home=home: all(
+                        each.connections[0].address.port == there.gateways[home].gateway.address[1]
+                        for each in subscribers
+                    )
+                )
+                before = dict(sent)
+                await until(lambda before=before: all(sent[topic] >= before[topic] + 30 for topic in TOPICS))
+            ended.set()
+            await asyncio.gather(*working)
+            await until(lambda: all(len(events) >= sum(sent.values()) for events in got.values()))
+            for client in (*subscribers, *publishers):
+                await client.close()
+            for events in got.values():
+                for topic in TOPICS:
+                    numbers = [int(event.payload) for event in events if event.topic == topic]
+                    assert numbers == list(range(sent[topic]))
+            moved = await there.moved()
+            assert {each["subject"] for each in moved} >= {"subscriber ff-0", "subscriber ff-1"}
+            assert all(each["reason"] == "an operator wants it there" for each in moved)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_broker_that_dies_loses_its_clients_to_others_within_seconds(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: dict[str, list[Event]] = {"ff-0": [], "ff-1": []}
+            subscribers = [
+                Subscriber(there.url, name=name, on_event=events.append, settings=QUICK)
+                for name, events in got.items()
+            ]
+            for subscriber in subscribers:
+                await subscriber.open()
+                await subscriber.subscribe(TOPICS[0], qos=1)
+            async with Publisher(there.url, name="sensor", settings=QUICK) as publisher:
+                await there.move("north", "ff-0", publishers=["sensor"])
+                await there.move("south", "ff-1")
+                await until(
+                    lambda: (
+                        subscribers[1].connections[0].address.port
+                        == there.gateways["south"].gateway.address[1]
+                    )
+                )
+                for number in range(100):
+                    await publisher.publish(TOPICS[0], b"%d" % number, qos=1)
+                    if number == 30:
+                        there.brokers["south"].kill()
+                    await asyncio.sleep(0.02)
+                await until(
+                    lambda: (
+                        subscribers[1].connections[0].address.port
+                        == there.gateways["north"].gateway.address[1]
+                    )
+                )
+                await publisher.publish(TOPICS[0], b"100", qos=1)
+                await until(lambda: all(len(events) >= 101 for events in got.values()))
+            for subscriber in subscribers:
+                await subscriber.close()
+            for events in got.values():
+                numbers = [int(event.payload) for event in events]
+                assert numbers == list(range(101))
+                assert all(after > before for before, after in pairwise(numbers))
+            [moved] = [each for each in await there.moved() if "operator" not in each["reason"]]
+            assert (moved["subject"], moved["before"], moved["after"]) == (
+                "subscriber ff-1",
+                "gateway south",
+                "gateway north",
+            )
+            assert "cannot be reached" in moved["reason"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            async with Subscriber(there.url, name="ff-0", settings=QUICK) as subscriber:
+                await subscriber.subscribe(TOPICS[0])
+                south = there.gateways["south"].gateway.address[1]
+                await there.move("south", "ff-0")
+                await until(lambda: subscriber.connections[0].address.port == south)
+                await until(lambda: not there.gateways["north"].gateway.core.sessions)
+                gateways = there.running.coordinator.runtime.gateways
+                # As one that has only just begun: nobody has a home, and the gateway joins again.
+                fresh = Gateways(gateways.first.lead, "north", gateways.first.address, Homes(), Grants)
+                fresh.announced(("subscriber", "ff-0"))
+                assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
+                [_, led] = gateways
+                await fresh.join("south", led.lead.link, "127.0.0.1")
+                assert fresh.home_of(("subscriber", "ff-0")).name == "south"
+
+    asyncio.run(scene())

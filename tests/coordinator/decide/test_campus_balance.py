@@ -1,0 +1,93 @@
+"""Balancing of a live campus: what gateways measure in, moves of clients out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad
+from triagemq.coordinator.decide.homes import ClientMove, Homes, Site
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.intents.registry import Key
+from triagemq.plan import FlowCounters
+from triagemq.scenario import Scenario, load
+from triagemq.scenario.model import Brokers
+
+CAMPUS = load(Path(__file__).parents[3] / "examples" / "campus.yaml")
+RATES = dict(zip(CAMPUS.topics.name, [4.0, 20.0, 20.0, 20.0, 20.0], strict=True))
+
+
+def homes_of(scenario: Scenario) -> dict[Key, str]:
+    sites = [Site(name) for name in scenario.brokers.name]
+    homes = Homes.of_scenario(scenario)
+    for name in scenario.subscribers.name:
+        homes.of(("subscriber", name), sites)
+    for name in scenario.publishers.name:
+        homes.of(("publisher", name), sites)
+    return dict(homes)
+
+
+def loads_with(**matched: float) -> dict[str, GatewayLoad]:
+    return {name: GatewayLoad(1e4, matched.get(name, 50.0), 1e4, {}, {}, 1.0) for name in CAMPUS.brokers.name}
+
+
+def moves_of(
+    balance: CampusBalance, loads: dict[str, GatewayLoad], now: float, burst: float = 1.0
+) -> list[ClientMove]:
+    rates = {topic: rate * (burst if topic.startswith("labs") else 1.0) for topic, rate in RATES.items()}
+    return balance.moves(CAMPUS, Orders(), homes_of(CAMPUS), loads, rates, now)
+
+
+def test_nobody_moves_while_brokers_have_room() -> None:
+    balance = CampusBalance()
+    assert [moves_of(balance, loads_with(), now) for now in range(5)] == [[]] * 5
+
+
+def test_clients_leave_a_broker_that_has_too_much_to_match_for_one_that_has_room() -> None:
+    balance = CampusBalance()
+    assert not moves_of(balance, loads_with(), 0.0)
+    found = moves_of(balance, loads_with(labs=290.0), 1.0, burst=6.0)
+    assert found
+    assert {(each.source, each.target) for each in found} == {("labs", "hall")}
+    assert {each.why for each in found} == {"at labs matching use is 96.7%"}
+    # One balancing at a time: until those are there, nobody else goes.
+    assert not moves_of(balance, loads_with(labs=290.0), 2.0, burst=6.0)
+
+
+def test_who_has_arrived_is_noticed_by_its_flows() -> None:
+    balance = CampusBalance()
+    moves_of(balance, loads_with(), 0.0)
+    found = moves_of(balance, loads_with(labs=290.0), 1.0, burst=6.0)
+    there = {f"{each.key[1]}~0": FlowCounters(1) for each in found}
+    loads = loads_with(labs=290.0)
+    loads["hall"] = replace(loads["hall"], flows=there)
+    assert not moves_of(balance, loads, 2.0, burst=6.0)
+    assert not balance._moving
+
+
+def test_without_clusters_nobody_is_balanced() -> None:
+    brokers = CAMPUS.brokers
+    plain = replace(
+        CAMPUS,
+        brokers=replace(brokers, cluster=("",) * 3, head=np.zeros(3, dtype=np.int8)),
+    )
+    assert isinstance(plain.brokers, Brokers)
+    homes = homes_of(plain)
+    loads = loads_with(labs=1e6)
+    assert not CampusBalance().moves(plain, Orders(), homes, loads, RATES, 0.0)
+
+
+def test_clients_of_a_dead_broker_stay_in_their_cluster_and_with_their_kind() -> None:
+    homes = Homes({("subscriber", "ff-7"): "east-edge"})
+    sites = [
+        Site("east-head", "", "east", True),
+        Site("east-edge", "", "east"),
+        Site("east-other", "", "east"),
+        Site("west-edge", "", "west"),
+    ]
+    assert homes.of(("subscriber", "ff-7"), sites) == "east-edge"
+    assert homes.of(("publisher", "sensor"), sites) == "east-head"
+    sites[1] = replace(sites[1], problem="it is away")
+    assert homes.fleeing(sites) == [(("subscriber", "ff-7"), "east-other")]
