@@ -186,7 +186,8 @@ async def _measure(
                 while not (await ask(url, "/v1/gateways"))[1]["broker_connected"]:
                     await asyncio.sleep(POLL_SECONDS)
         await move("second")
-        await asyncio.sleep(4.0)
+        # A move takes some seconds to its end, and the next one of a client waits for that.
+        await asyncio.sleep(8.0)
         killed_at = time.monotonic()
         broker.kill()
         await until(lambda: all(each.port == port["first"] for each in watched))
