@@ -11,7 +11,7 @@ from tests.client.fake_coordinator import FakeCoordinator
 from tests.client.loopback import QUICK, gateway_with_broker, until
 
 from triagemq.client import Publisher
-from triagemq.client.slowing import TopicRates
+from triagemq.client.publisher import TopicRates
 from triagemq.errors import ParameterError
 from triagemq.exchange.broker.process import find_mosquitto
 

@@ -249,7 +249,8 @@ class Gateways:
     def want_constraints(self, constraints: PortConstraints) -> bool:
         """How long packets may wait at ports whose widths are controlled; whether that is news to anyone."""
         self._constraints = constraints
-        return any([each.lead.want_constraints(constraints) for each in self])
+        news = [each.lead.want_constraints(constraints) for each in self]
+        return any(news)
 
     async def tell(self) -> None:
         """Bring everyone who is there to what is wanted."""

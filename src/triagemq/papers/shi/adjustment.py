@@ -58,7 +58,7 @@ CALM_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class AdjustedCell:
     """One queue at one frequency with so many congested queues: means over a run, the width at its end, and whether the
     widths of all queues added up and were above their floors at every instant."""
 
@@ -72,20 +72,22 @@ class Cell:
     fits: bool
 
 
-MEASURES: tuple[tuple[str, Callable[[Cell], float]], ...] = (
+MEASURES: tuple[tuple[str, Callable[[AdjustedCell], float]], ...] = (
     ("delay, ms", lambda cell: 1e3 * cell.delay_seconds),
     ("share lost", lambda cell: cell.lost),
     ("width, Mbit/s", lambda cell: cell.width_bps / 1e6),
 )
 
 
-def _cells(frequency: int, congested: int, seconds: float, control: ControlSettings | None) -> list[Cell]:
+def _cells(
+    frequency: int, congested: int, seconds: float, control: ControlSettings | None
+) -> list[AdjustedCell]:
     rates = [frequency if queue < congested else 0 for queue in range(len(QUEUES))]
     runs = observe(shi_scenario(rates, ArrivalProcess.PERIODIC), seconds, 0, control)
     return [_cell(congested, frequency, queue, runs) for queue in range(congested)]
 
 
-def _cell(congested: int, frequency: int, queue: int, runs: Mapping[int, QueueRun]) -> Cell:
+def _cell(congested: int, frequency: int, queue: int, runs: Mapping[int, QueueRun]) -> AdjustedCell:
     run, samples = runs[queue], runs[queue].samples
     sent = (
         8e9
@@ -95,7 +97,9 @@ def _cell(congested: int, frequency: int, queue: int, runs: Mapping[int, QueueRu
     width = float(samples.width_bps[-1])
     widths = np.array([runs[each].samples.width_bps for each in range(len(QUEUES))])
     fits = (widths.sum(axis=0) == PORT_BPS).all() and (widths >= np.array(FLOORS_BPS)[:, None]).all()
-    return Cell(congested, frequency, queue, run.mean_delay_seconds, run.lost, width, float(sent), bool(fits))
+    return AdjustedCell(
+        congested, frequency, queue, run.mean_delay_seconds, run.lost, width, float(sent), bool(fits)
+    )
 
 
 def _figure_6(effort: Effort, progress: Progress) -> Findings:
@@ -115,7 +119,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
     alone = next(cell for cell in after if cell.congested == 1 and cell.frequency == max(FREQUENCIES))
     static = next(cell for cell in before if cell.congested == 1 and cell.frequency == max(FREQUENCIES))
     lowest = next(cell for cell in after if cell.queue == 2 and cell.frequency == max(FREQUENCIES))
-    drawn: tuple[tuple[str, list[Cell], Style], ...] = (
+    drawn: tuple[tuple[str, list[AdjustedCell], Style], ...] = (
         ("static", before, "dashed"),
         ("adjusted", after, "line"),
     )
@@ -324,7 +328,7 @@ def _with_equal_widths(scenario: Scenario) -> Scenario:
 
 
 def _figure_12(effort: Effort, progress: Progress) -> Findings:
-    runs: dict[float, list[Cell]] = {0.0: [], BACKGROUND_RATE: []}
+    runs: dict[float, list[AdjustedCell]] = {0.0: [], BACKGROUND_RATE: []}
     starts: dict[float, int] = {}
     for number, frequency in enumerate(BACKGROUND_FREQUENCIES):
         for background, cells in runs.items():
