@@ -90,7 +90,8 @@ publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
 subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 """)
     first = decide(Question(hall))
-    assert first.orders.ports["radio"] == SetPort("radio", 1e6, np.inf, 2, (7e5, 3e5), borrowing=True)
+    expected = SetPort("radio", 1e6, np.inf, 2, (7e5, 3e5), borrowing=True, floors_bps=(7e4, 3e4))
+    assert first.orders.ports["radio"] == expected
     second = decide(Question(wider(hall, "radio", 2.0)), first)
     assert second.orders.ports["radio"].widths_bps == (1.4e6, 6e5)
     written = dump_orders(second.orders)

@@ -271,9 +271,9 @@ def measure(gateway: Gateway, watch: PortWatch, seconds: int, store: Any = None)
     async def heard(before: Measured | None, now: Measured) -> None: ...
 
     async def scene() -> None:
-        lead: Any = SimpleNamespace(link=gateway)
+        gateways: Any = SimpleNamespace(first=SimpleNamespace(lead=None), measure=gateway.measure)
         rates: Any = SimpleNamespace(observe=lambda measured: (), to_store=dict)
-        here = Measuring(lead, rates, watch, store, on_change=print, on_second=heard)
+        here = Measuring(gateways, rates, watch, store, on_change=print, on_second=heard)
         await here.one_second()
         watch.state("radio", STATED_BPS)
         for _ in range(seconds - 1):
