@@ -268,6 +268,7 @@ class MissingDependencyError(TriageError):
         "pandas": "pipeline",
         "pyspark": "pipeline",
         "xgboost": "pipeline",
+        "sklearn": "pipeline",
     }
     """The install group of each package that the base install does not have."""
 

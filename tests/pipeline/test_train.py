@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -161,6 +162,31 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line_and_the_old_model_st
     with pytest.raises(ParameterError, match="'sflow' is no set of counters"):
         train(tables.place, models, counters=("sflow",))
     assert newest_model(models, "openflow").about == before
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from triagemq.delay.learning.model_files import load_model, save_model
+
+os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+old, new = map(Path, sys.argv[1:])
+model = load_model(old)
+trees_json = (old / "trees.json").read_bytes()
+save_model(new, trees_json, counters=model.counters, ranges=model.ranges, about=model.about)
+"""
+"""A training writes nothing before its model, and that with its description last: there it is killed."""
+
+
+def test_a_training_that_is_killed_leaves_no_half_model_and_the_old_one_in_force(models: Path) -> None:
+    before, (old,) = newest_model(models, "openflow").about, model_folders(models)
+    new = models / "openflow" / "9999"
+    killed = subprocess.run([sys.executable, "-c", KILLED, old, new], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert (new / "trees.json").exists()
+    assert model_folders(models) == [old]
+    assert newest_model(models, "openflow").about == before
+    shutil.rmtree(new)
 
 
 @pytest.mark.slow

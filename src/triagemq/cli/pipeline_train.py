@@ -40,7 +40,7 @@ def train(
     json: Json = False,
 ) -> None:
     """Learn from the queues of all runs how long packets wait; the newest model is the one in force."""
-    options.require("pyspark", "xgboost")
+    options.require("pyspark", "xgboost", "sklearn")
     from triagemq.delay.learning.parameters import chosen_sets
     from triagemq.delay.read_errors import ReadErrors
     from triagemq.delay.samples import COUNTER_SETS

@@ -1,31 +1,29 @@
 """`triage pipeline train`: models of queueing delay from the table queue_features, grown by Spark's workers together.
 
-Every queue of a run is the work of one task: it feeds the samples to the code that estimators use, and keeps the rows.
-Then the same tasks grow trees, each from its own rows; xgboost has them agree on every split. This is what its
-xgboost.spark does, less the conversion of every row, and less scikit-learn, which that asks for. How rows are spread
-depends on nothing but the runs and the number of workers: this machine and a cluster grow the same trees.
+Every queue of a run is fed to the code that estimators use, where its samples are; xgboost.spark grows trees from the
+rows. How rows are spread depends on nothing but the queues and the number of workers: this machine and a cluster grow
+the same trees.
 """
 
 from __future__ import annotations
 
-import json
+import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from triagemq.delay.learning.features import SwitchConstants, feature_names
 from triagemq.delay.learning.model_files import save_model
-from triagemq.delay.learning.parameters import GRID, ParameterSet
-from triagemq.delay.learning.rows import LearningRows, held_out, learning_rows, together
+from triagemq.delay.learning.parameters import GRID, MOST_TREES, ParameterSet
+from triagemq.delay.learning.rows import held_out, learning_rows
 from triagemq.delay.learning.runs import port_constants, traffic_kind
-from triagemq.delay.learning.training import Grown, check_enough, grow, least, predicted_seconds, ranges_of
-from triagemq.delay.learning.trees import read_trees
+from triagemq.delay.learning.training import Grown, check_enough, grown_of
 from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.samples import COUNTER_SETS, Samples, check_counters
 from triagemq.errors import ParameterError
@@ -37,14 +35,12 @@ from triagemq.pipeline.store import Location
 from triagemq.scenario import loads
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _TABLE = "queue_features"
 _TARGET = "next_queueing_delay_seconds"
-_QUEUE = ("run", "port_id", "queue")
-_ROWS = "kind string, held_out boolean, judges boolean, delay_seconds double, features array<float>"
-_GROWN = "trees_json binary, trees int, judged_seconds double, low array<double>, high array<double>"
-_ERRORS = "kind string, part string, windows bigint, absolute double, square double"
+_QUEUE = ("run_id", "port_id", "queue")
+_ROWS = "traffic string, part string, judges boolean, delay_seconds double, difference_seconds double"
 
 
 def train(
@@ -71,257 +67,176 @@ def train(
         raise ParameterError(
             str(tables), f"has nothing in {_TABLE}; give tables of runs whose trace has samples of queues"
         )
-    known = _known_runs(source)
+    runs = _known_runs(source)
     errors = (None,) if read_errors is None else (None, read_errors)
-    started = datetime.now(UTC)
+    # It tells how it is called and on what it runs; and else nothing that its errors do not say.
+    logging.getLogger("XGBoost-PySpark").setLevel(logging.ERROR)
     with (
         TableProgress(enabled=progress) as shown,
-        spark_session(options or SparkOptions()) as spark,
+        spark_session(replace(options or SparkOptions(), rows=source.rows[_TABLE])) as spark,
         shown.watching(spark, len(counters) * (len(sets) + 1)),
         explained("Spark could not grow the trees"),
     ):
+        workers = workers or spark.sparkContext.defaultParallelism
         return [
-            _Training(spark, source, known, each, errors, seed, workers, shown).model(
-                Path(out), sets, started
-            )
+            _Training(spark, source, runs, each, errors, seed, workers, shown).model(Path(out), sets)
             for each in counters
         ]
 
 
-def _known_runs(source: Tables) -> pa.Table:
-    """What is known of each run and port beside its samples; `run` numbers the runs in order of their ids."""
-    scenarios: dict[str, Any] = {}
-    if source.rows.get("scenarios"):
-        texts = source.table("scenarios").to_pylist()
-        scenarios = {row["run_id"]: loads(row["text"]) if row["text"] else None for row in texts}
-    runs = sorted(run_id for run_id, run in source.manifest.runs.items() if run.tables.get(_TABLE))
-    kinds = {run_id: traffic_kind(scenarios.get(run_id)) for run_id in runs}
-    aside = held_out(kinds)
-    rows = [
-        {"run_id": run_id, "run": number, "kind": kinds[run_id], "held_out": run_id in aside, "port": port}
-        | {"buffer_bytes": found.buffer_bytes, "largest_packet_bytes": found.largest_packet_bytes}
-        for number, run_id in enumerate(runs)
-        for port, found in {-1: SwitchConstants(), **port_constants(scenarios.get(run_id))}.items()
-    ]
-    return pa.Table.from_pylist(rows)
-
-
+@dataclass(frozen=True, slots=True)
 class _Training:
-    """One set of counters: rows of all queues, kept where they were made, and what is grown from them."""
+    """Trees for one set of counters."""
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        source: Tables,
-        known: pa.Table,
-        counters: str,
-        errors: Sequence[ReadErrors | None],
-        seed: int,
-        workers: int | None,
-        shown: TableProgress,
-    ) -> None:
+    spark: SparkSession
+    source: Tables
+    runs: Mapping[str, Mapping[str, Any]]
+    counters: str
+    errors: Sequence[ReadErrors | None]
+    seed: int
+    workers: int
+    shown: TableProgress
+
+    def model(self, out: Path, sets: Sequence[ParameterSet]) -> Path:
+        """Grow all sets, keep the best one, and say how good it is."""
         from pyspark import StorageLevel
-        from pyspark.sql import functions as F  # noqa: N812
 
-        self._source, self._counters, self._seed, self._shown = source, counters, seed, shown
-        self._errors = errors
-        columns = ("sampled_ns", *COUNTER_SETS[counters], "width_bps", _TARGET)
+        started = datetime.now(UTC)
+        folder = out / self.counters / started.strftime("%Y-%m-%dT%H%M%S.%fZ")
+        self.shown.begin(f"features, {self.counters}")
+        rows = self._rows().persist(StorageLevel.DISK_ONLY)
+        try:
+            counted, ranges = self._extent(rows)
+            check_enough(counted["growing"], counted["judging"])
+            self.shown.finish()
+            grid = [self._grow(rows, each) for each in sets]
+            regressor, best = min(grid, key=lambda each: each[1].judged_seconds)
+            about = {
+                "trained": started.isoformat(timespec="seconds"),
+                "tables": str(self.source.place),
+                "runs": {run_id: run.identity for run_id, run in self.source.manifest.runs.items()},
+                "read_errors": [None if each is None else asdict(each) for each in self.errors],
+                "seed": self.seed,
+                "workers": self.workers,
+                "rows": counted,
+                "chosen": best.as_json(),
+                "grid": [grown.as_json() for _, grown in grid],
+                "errors": _errors(regressor.transform(rows.where("part != 'growing'"))),
+            }
+        finally:
+            rows.unpersist()
+        save_model(folder, best.trees_json, counters=self.counters, ranges=ranges, about=about)
+        return folder
+
+    def _rows(self) -> DataFrame:
+        """What is learned from, and judged by: the rows of a queue with one worker, in order of time."""
+        columns = ("sampled_ns", *COUNTER_SETS[self.counters], "width_bps", _TARGET)
         # Folders are called after runs of one batch; here they are nothing but folders.
-        files = [(Location(source.place) / file.name).spark_path for file in source.manifest.files(_TABLE)]
-        table = spark.read.option("recursiveFileLookup", "true").parquet(*files)
+        files = [Location(self.source.place) / file.name for file in self.source.manifest.files(_TABLE)]
+        read = self.spark.read.option("recursiveFileLookup", "true")
+        table = read.parquet(*(file.spark_path for file in files))
         lacking = [name for name in columns if name not in table.columns]
         if lacking:
             raise ParameterError(_TABLE, f"lacks {', '.join(lacking)}: make the tables again")
-        runs = spark.createDataFrame(known.filter(pc.equal(known["port"], -1)).select(["run_id", "run"]))
-        self._workers = workers or spark.sparkContext.defaultParallelism
-        spread = (
-            table.select("run_id", "port_id", "queue", *columns)
-            .join(F.broadcast(runs), "run_id")
-            .drop("run_id")
-            .repartition(self._workers, *_QUEUE)
-            .sortWithinPartitions(*_QUEUE, "sampled_ns")
+        spread = table.select(*_QUEUE, *columns).repartition(self.workers, *_QUEUE)
+        schema = ", ".join((_ROWS, *(f"{name} float" for name in feature_names(self.counters))))
+        made = _row_maker(self.counters, self.runs, self.errors, self.seed)
+        return spread.groupBy(*_QUEUE).applyInArrow(made, schema)
+
+    def _extent(self, rows: DataFrame) -> tuple[dict[str, int], list[tuple[float, float]]]:
+        """How many rows grow trees and judge them, and what features range over in those they grow from."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        counts = [F.count_if(F.col("part") == part) for part in ("growing", "judging")]
+        ranges = []
+        for name in feature_names(self.counters):
+            known = F.when((F.col("part") == "growing") & (F.abs(name) < math.inf), F.col(name))
+            ranges += [F.min(known), F.max(known)]
+        (found,) = rows.agg(*counts, *ranges).collect()
+        growing, judging, *ends = found
+        known_ends = [math.nan if each is None else each for each in ends]
+        counted = {"growing": growing, "judging": judging}
+        return counted, list(zip(known_ends[::2], known_ends[1::2], strict=True))
+
+    def _grow(self, rows: DataFrame, parameters: ParameterSet) -> tuple[Any, Grown]:
+        """Trees of these parameters: as Spark predicts with them, and as they are kept."""
+        from xgboost.spark import SparkXGBRegressor
+
+        self.shown.begin(f"trees, {self.counters}, {parameters.name}")
+        told = parameters.options(self.seed)
+        # As many as Spark gives a task.
+        del told["nthread"]
+        regressor = SparkXGBRegressor(
+            features_col=list(feature_names(self.counters)),
+            label_col="difference_seconds",
+            validation_indicator_col="judges",
+            num_workers=self.workers,
+            n_estimators=MOST_TREES,
+            early_stopping_rounds=parameters.early_stopping_rounds,
+            verbose=False,
+            verbosity=0,
+            **told,
+        ).fit(rows.where("part != 'held out'"))
+        self.shown.finish()
+        return regressor, grown_of(regressor.get_booster(), parameters)
+
+
+def _known_runs(source: Tables) -> dict[str, dict[str, Any]]:
+    """What is known of each run beside its samples."""
+    texts = source.table("scenarios").to_pylist() if source.rows.get("scenarios") else []
+    scenarios = {row["run_id"]: loads(row["text"]) if row["text"] else None for row in texts}
+    runs = sorted(run_id for run_id, run in source.manifest.runs.items() if run.tables.get(_TABLE))
+    kinds = {run_id: traffic_kind(scenarios.get(run_id)) for run_id in runs}
+    aside = held_out(kinds)
+    return {
+        run_id: {"number": number, "traffic": kinds[run_id], "held_out": run_id in aside}
+        | {"ports": port_constants(scenarios.get(run_id))}
+        for number, run_id in enumerate(runs)
+    }
+
+
+def _row_maker(
+    counters: str, runs: Mapping[str, Mapping[str, Any]], errors: Sequence[ReadErrors | None], seed: int
+) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
+    """Rows of features of one queue."""
+
+    def made(key: tuple[pa.Scalar, ...], samples: pa.Table) -> pa.Table:
+        run_id, port, queue = (each.as_py() for each in key)
+        run, ordered = runs[run_id], samples.sort_by("sampled_ns")
+        columns = {name: ordered[name].to_numpy() for name in ordered.column_names if name not in _QUEUE}
+        columns["width_bps"] = ordered["width_bps"].fill_null(-1).to_numpy()
+        rows = learning_rows(
+            Samples.of(columns, counters),
+            columns[_TARGET],
+            switch=run["ports"].get(port, SwitchConstants()),
+            errors=errors,
+            seed=int(np.random.SeedSequence((seed, run["number"], port, queue)).generate_state(1)[0]),
         )
-        self._shown.begin(f"features, {counters}")
-        made = _row_maker(counters, known, errors, seed)
-        self._rows = spread.mapInArrow(made, _ROWS).persist(StorageLevel.DISK_ONLY)
-
-    def model(self, out: Path, sets: Sequence[ParameterSet], started: datetime) -> Path:
-        """Grow all sets, keep the best one."""
-        try:
-            counted = {
-                (row.held_out, row.judges): row["count"]
-                for row in self._rows.groupBy("held_out", "judges").count().collect()
-            }
-            check_enough(counted.get((False, False), 0), counted.get((False, True), 0))
-            self._shown.finish()
-            found = [self._grow(each) for each in sets]
-            best = least([grown for grown, _ in found])
-            ranges = found[0][1]
-            folder = out / self._counters / started.strftime("%Y-%m-%dT%H%M%S.%fZ")
-            save_model(
-                folder,
-                best.trees_json,
-                counters=self._counters,
-                ranges=ranges,
-                about={
-                    "trained": started.isoformat(timespec="seconds"),
-                    "tables": str(self._source.place),
-                    "runs": {run_id: run.identity for run_id, run in self._source.manifest.runs.items()},
-                    "read_errors": [_plain(each) for each in self._errors],
-                    "seed": self._seed,
-                    "workers": self._workers,
-                    "rows": {"growing": counted[False, False], "judging": counted[False, True]},
-                    "chosen": best.as_json(),
-                    "grid": [grown.as_json() for grown, _ in found],
-                    "errors": self._errors_by_kind(best),
-                },
-            )
-            return folder
-        finally:
-            self._rows.unpersist()
-
-    def _grow(self, parameters: ParameterSet) -> tuple[Grown, list[tuple[float, float]]]:
-        self._shown.begin(f"trees, {self._counters}, {parameters.name}")
-        grow = _grower(self._counters, parameters, self._seed)
-        rows = self._rows.where("not held_out").select("judges", "delay_seconds", "features")
-        (row,) = rows.mapInArrow(grow, _GROWN, barrier=True).collect()
-        self._shown.finish()
-        grown = Grown(parameters, bytes(row.trees_json), row.trees, row.judged_seconds)
-        return grown, list(zip(row.low, row.high, strict=True))
-
-    def _errors_by_kind(self, best: Grown) -> list[dict[str, Any]]:
-        """How far the model is from the truth, by kind of traffic: in runs held out, and in the rows that judged."""
-        found = self._rows.where("held_out or judges").mapInArrow(
-            _judge(best.trees_json, self._counters), _ERRORS
-        )
-        sums = found.groupBy("kind", "part").sum("windows", "absolute", "square").orderBy("kind", "part")
-        return [
+        part = "held out" if run["held_out"] else np.where(rows.judges, "judging", "growing")
+        return pa.table(
             {
-                "traffic": kind,
-                "part": part,
-                "windows": windows,
-                "mean_absolute_seconds": absolute / windows,
-                "root_mean_square_seconds": math.sqrt(square / windows),
+                "traffic": np.full(len(rows), run["traffic"]),
+                "part": np.broadcast_to(part, len(rows)),
+                "judges": rows.judges,
+                "delay_seconds": rows.delay_seconds,
+                "difference_seconds": rows.differences(counters),
+                **dict(zip(feature_names(counters), rows.features.T.copy(), strict=True)),
             }
-            for kind, part, windows, absolute, square in sums.collect()
-        ]
-
-
-def _plain(errors: ReadErrors | None) -> Mapping[str, float] | None:
-    return (
-        None if errors is None else {"skew_seconds": errors.skew_seconds, "hidden_drops": errors.hidden_drops}
-    )
-
-
-def _row_maker(counters: str, known: pa.Table, errors: Sequence[ReadErrors | None], seed: int) -> Any:
-    """Rows of features of every queue of a partition, which come in order of queue and time."""
-    runs = {(row["run"], row["port"]): row for row in known.to_pylist()}
-
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from triagemq.pipeline.partitions import groups
-
-        for group in groups((pa.Table.from_batches([batch]) for batch in batches), _QUEUE):
-            run, port, queue = (group[name][0].as_py() for name in _QUEUE)
-            of_run = runs[run, -1]
-            of_port = runs.get((run, port), of_run)
-            columns = {name: group[name].to_numpy() for name in group.column_names if name != "width_bps"}
-            columns["width_bps"] = group["width_bps"].fill_null(-1).to_numpy()
-            rows = learning_rows(
-                Samples.of(columns, counters),
-                columns[_TARGET],
-                switch=SwitchConstants(of_port["buffer_bytes"], of_port["largest_packet_bytes"]),
-                errors=errors,
-                seed=int(np.random.SeedSequence((seed, run, port, queue)).generate_state(1)[0]),
-            )
-            yield from _as_arrow(rows, of_run["kind"], of_run["held_out"]).to_batches()
-
-    return made
-
-
-def _as_arrow(rows: LearningRows, kind: str, aside: bool) -> pa.Table:
-    width = rows.features.shape[1]
-    values = pa.array(rows.features.ravel(), from_pandas=False)
-    offsets = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * width)
-    return pa.table(
-        {
-            "kind": pa.array([kind] * len(rows), pa.string()),
-            "held_out": pa.array(np.full(len(rows), aside)),
-            "judges": pa.array(rows.judges),
-            "delay_seconds": pa.array(rows.delay_seconds),
-            "features": pa.ListArray.from_arrays(offsets, values),
-        }
-    )
-
-
-def _of_arrow(batches: Iterator[pa.RecordBatch], counters: str) -> LearningRows:
-    width = len(feature_names(counters))
-    found = [
-        LearningRows(
-            batch["features"].flatten().to_numpy(zero_copy_only=False).reshape(-1, width),
-            batch["delay_seconds"].to_numpy(zero_copy_only=False),
-            batch["judges"].to_numpy(zero_copy_only=False),
         )
-        for batch in batches
-    ]
-    return together(found, counters)
-
-
-def _grower(counters: str, parameters: ParameterSet, seed: int) -> Any:
-    """The part of one worker in growing trees; the first of them says what all have grown."""
-
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        from pyspark import BarrierTaskContext
-        from xgboost import collective
-        from xgboost.tracker import RabitTracker
-
-        context = BarrierTaskContext.get()
-        rows, told, tracker = _of_arrow(batches, counters), {}, None
-        if context.partitionId() == 0:
-            host = context.getTaskInfos()[0].address.partition(":")[0]
-            tracker = RabitTracker(len(context.getTaskInfos()), host, sortby="task")
-            tracker.start()
-            told = tracker.worker_args()
-        told = json.loads(context.allGather(json.dumps(told))[0])
-        with collective.CommunicatorContext(**told, dmlc_task_id=f"{context.partitionId():06d}"):
-            grown, low, high = _grow_together(rows, counters, parameters, seed)
-        if tracker is not None:
-            tracker.wait_for()
-            columns = (grown.trees_json, grown.trees, grown.judged_seconds, low.tolist(), high.tolist())
-            names = ("trees_json", "trees", "judged_seconds", "low", "high")
-            kinds = (pa.binary(), pa.int32(), pa.float64(), pa.list_(pa.float64()), pa.list_(pa.float64()))
-            arrays = [pa.array([value], kind) for value, kind in zip(columns, kinds, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, names)
 
     return made
 
 
-def _grow_together(
-    rows: LearningRows, counters: str, parameters: ParameterSet, seed: int
-) -> tuple[Grown, Any, Any]:
-    """As `training.grow`, with others who have other rows; and what features range over in the rows of all."""
-    from xgboost import collective
+def _errors(predicted: DataFrame) -> list[dict[str, Any]]:
+    """How far a model is from the truth, by kind of traffic: in runs held out, and in the rows that judged."""
+    from pyspark.sql import functions as F  # noqa: N812
 
-    own = np.array(ranges_of(rows.take(~rows.judges).features)).reshape(-1, 2)
-    low = collective.allreduce(np.nan_to_num(own[:, 0], nan=np.inf), collective.Op.MIN)
-    high = collective.allreduce(np.nan_to_num(own[:, 1], nan=-np.inf), collective.Op.MAX)
-    never = low > high
-    return (
-        grow(rows, counters, parameters, seed=seed),
-        np.where(never, np.nan, low),
-        np.where(never, np.nan, high),
+    # As a model in use: by so much more than its anchor, and never less than nothing.
+    delay = F.col("delay_seconds")
+    said = F.greatest(F.lit(0.0), delay - F.col("difference_seconds") + F.col("prediction"))
+    by_kind = predicted.groupBy("traffic", "part").agg(
+        F.count("*").alias("windows"),
+        F.mean(F.abs(said - delay)).alias("mean_absolute_seconds"),
+        F.sqrt(F.mean((said - delay) ** 2)).alias("root_mean_square_seconds"),
     )
-
-
-def _judge(trees_json: bytes, counters: str) -> Any:
-    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        trees = read_trees(trees_json)
-        for batch in batches:
-            rows = _of_arrow(iter([batch]), counters)
-            off = predicted_seconds(trees, rows.features, counters) - rows.delay_seconds
-            part = np.where(batch["held_out"].to_numpy(zero_copy_only=False), "held out", "judging")
-            columns = (batch["kind"], part, np.ones(len(off), np.int64), np.abs(off), off**2)
-            yield pa.RecordBatch.from_arrays(
-                [pa.array(each) for each in columns], ("kind", "part", "windows", "absolute", "square")
-            )
-
-    return made
+    return [row.asDict() for row in by_kind.orderBy("traffic", "part").collect()]
