@@ -220,7 +220,7 @@ def test_a_stream_says_without_a_terminal_how_it_does(
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
     with pipeline_stream._progress_line(enabled=True) as tell:
         time.sleep(0.1)
-        tell(StreamProgress(1200, 3, 40, 600.0, 1.5, 0))
+        tell(StreamProgress(1200, 40, 600.0, 1.5, 0))
         time.sleep(0.1)
     said = capsys.readouterr().err
     assert "stream: after 0 s, starting Spark\n" in said

@@ -195,12 +195,12 @@ def test_many_seeds_on_spark_give_the_same_figures_as_in_process(
 
 
 def test_few_or_short_simulations_and_machines_without_spark_stay_in_this_process(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    where = OnSpark(SparkOptions())
+    where = OnSpark(SparkOptions(), tmp_path)
     assert where.pays([20.0] * 8)
     assert not where.pays([100.0] * 7)
     assert not where.pays([1.0] * 20)
     monkeypatch.setattr(runs, "find_spec", lambda name: None)
     assert not where.pays([20.0] * 8)
-    assert OnSpark(SparkOptions(master="spark://somewhere:7077")).pays([20.0] * 8)
+    assert OnSpark(SparkOptions(master="spark://somewhere:7077"), tmp_path).pays([20.0] * 8)

@@ -99,7 +99,7 @@ def sweep_here(spark: object, shared: Shared) -> Tables:
 
 @pytest.fixture(scope="module")
 def stream_here(spark: SparkSession, shared: Shared) -> Tables:
-    stream_pipeline(shared.folder / "one", shared.folder / "stream here", once=True, spark=spark)
+    stream_pipeline(shared.folder / "one", shared.folder / "stream here", once=True)
     return Tables(shared.folder / "stream here")
 
 

@@ -208,7 +208,7 @@ def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
         kill_some_times(kill, cluster, begin)
     writer.finish(measured_from_ns=0)
     for place in (out, tmp_path / "undisturbed"):
-        stream_pipeline(root, place, once=True, spark=spark)
+        stream_pipeline(root, place, once=True)
     undisturbed = exact_tables(Tables(tmp_path / "undisturbed"))
     assert exact_tables(Tables(out)) == undisturbed
     assert seen

@@ -137,7 +137,7 @@ def sweep_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stream_directory(spark: Any, trace: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("stream") / "out"
-    stream_pipeline(trace, out, once=True, spark=spark)
+    stream_pipeline(trace, out, once=True)
     return out
 
 
@@ -170,7 +170,7 @@ def commands(
         "archive": lambda source, out: [
             archive.archive([log], out, mapping=mapping, keep_days=days) for days in (None, 30)
         ],
-        "stream": lambda source, out: stream_pipeline(source, out, once=True, spark=spark),
+        "stream": lambda source, out: stream_pipeline(source, out, once=True),
         "report": lambda source, out: write_report({}, out / "report.html", title="Ours"),
         "scenario": lambda source, out: command("pipeline", "scenario", made, "-o", str(out), "--json"),
         "sweep": lambda source, out: _swept(out),

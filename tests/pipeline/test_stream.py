@@ -170,8 +170,8 @@ def assert_counters_are(out: Path, expected: dict[int, list[int]]) -> None:
     assert {row["topic_id"]: [row["events"], row["late"], row["duplicates"]] for row in rows} == expected
 
 
-def stream(spark: SparkSession, source: Path, out: Path, **options: Any) -> StreamResult:
-    return stream_pipeline(source, out, spark=spark, **{"once": True, **options})
+def stream(source: Path, out: Path, **options: Any) -> StreamResult:
+    return stream_pipeline(source, out, **{"once": True, **options})
 
 
 # --- without Spark
@@ -298,7 +298,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, blocks: list[Block]) -> Pat
 @pytest.fixture(scope="module")
 def undisturbed(spark: SparkSession, source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("undisturbed") / "out"
-    stream(spark, source, out)
+    stream(source, out)
     return out
 
 
@@ -314,10 +314,10 @@ def test_the_table_is_what_counting_one_by_one_gives(undisturbed: Path, blocks: 
 def test_batches_of_one_block_give_the_same_table(
     spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    done = stream(spark, source, tmp_path / "out", most_rows=1)
+    done = stream(source, tmp_path / "out", most_rows=1)
     assert done.batches >= 8
     assert Tables(tmp_path / "out").table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
-    again = stream(spark, source, tmp_path / "out")
+    again = stream(source, tmp_path / "out")
     assert (again.events, again.windows) == (0, 0)
     assert again.runs == done.runs
 
@@ -328,7 +328,7 @@ def test_tasks_make_of_many_cells_what_is_made_here_of_few(
     from triagemq.pipeline.streaming import sink
 
     monkeypatch.setattr(sink, "_FEW", 0)
-    stream(spark, source, tmp_path / "out")
+    stream(source, tmp_path / "out")
     for name in ("topic_rates", "stream_counters"):
         assert Tables(tmp_path / "out").table(name).equals(Tables(undisturbed).table(name))
 
@@ -354,7 +354,7 @@ def test_a_machine_too_busy_to_begin_in_ten_seconds_begins_again(
     python.write_text(f'#!/bin/sh\n{slow}\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
-    stream(spark, source, tmp_path / "out")
+    stream(source, tmp_path / "out")
     assert begun.exists()
     assert Tables(tmp_path / "out").table("topic_rates").equals(Tables(undisturbed).table("topic_rates"))
 
@@ -376,7 +376,7 @@ def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp
         sorted(set(block), key=lambda event: event[2]) for block in some_blocks(6, begin_ns=0, blocks=1)
     ]
     write_blocks(tmp_path / "run", blocks, run_id="ordered")
-    stream(spark, tmp_path / "run", tmp_path / "out")
+    stream(tmp_path / "run", tmp_path / "out")
     publications = spark.read.parquet(str(tmp_path / "run" / "publications"))
     topics = pa.table({"run": [0, 0], "topic_id": [0, 1], "topic": ["heat", "smoke"]})
     batch = transform(publications.selectExpr("*", "0 AS run", "true AS measured"), topics)
@@ -404,7 +404,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
     live, simulated = some_blocks(7, begin_ns=UNIX_NS, blocks=4), some_blocks(8, begin_ns=0, blocks=3)
     root, out = tmp_path / "runs with a space", tmp_path / "out"
     root.mkdir()
-    assert stream(spark, root, out).events == 0
+    assert stream(root, out).events == 0
     writer = TraceWriter(
         root / "live",
         scenario_text=SCENARIO,
@@ -422,7 +422,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
 
     producer = threading.Thread(target=produce)
     producer.start()
-    stream(spark, root, out, once=False, until_idle_seconds=1.5, trigger_seconds=0.2)
+    stream(root, out, once=False, until_idle_seconds=1.5, trigger_seconds=0.2)
     producer.join()
     both = {"live": live, "simulated": simulated}
     expected = {run: counted_one_by_one(blocks, 2.0, 1.0, 2.0)[0] for run, blocks in both.items()}
@@ -438,7 +438,7 @@ def test_runs_that_go_on_and_runs_that_appear_have_their_own_clocks(
     assert there
     assert max(start + length * SECOND for length, start in there) <= passed
     writer.finish(measured_from_ns=0)
-    stream(spark, root, out)
+    stream(root, out)
     table = Tables(out).table("topic_rates")
     assert_table_is(table.filter(pa.compute.equal(table["run_id"], "live")), expected["live"])
 
@@ -474,7 +474,7 @@ def test_windows_are_posted_and_tried_again(
     spark: SparkSession, source: Path, tmp_path: Path, listener: tuple[str, list[dict[str, Any]]]
 ) -> None:
     url, received = listener
-    done = stream(spark, source, tmp_path / "out", post=url, post_token="s3cret")
+    done = stream(source, tmp_path / "out", post=url, post_token="s3cret")
     assert done.post is not None
     assert {body["Authorization"] for body in received} == {"Bearer s3cret"}
     assert "s3cret" not in json.dumps(done.as_json())
@@ -488,7 +488,7 @@ def test_windows_are_posted_and_tried_again(
 def test_nobody_listening_costs_no_window(
     spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path
 ) -> None:
-    done = stream(spark, source, tmp_path / "out", post="http://127.0.0.1:9/nobody")
+    done = stream(source, tmp_path / "out", post="http://127.0.0.1:9/nobody")
     assert done.post is not None
     assert done.post["failed"] >= 1
     assert "refused" in done.post["last_failure"]
@@ -580,7 +580,7 @@ def test_the_table_after_kills_is_that_of_an_undisturbed_stream(
     for block in blocks[times * share :]:
         publish(writer, block)
     writer.finish(measured_from_ns=0)
-    stream(spark, root, out)
+    stream(root, out)
     expected, counters = counted_one_by_one(blocks, 2.0, 1.0, 2.0)
     assert_table_is(Tables(out).table("topic_rates"), expected)
     assert_counters_are(out, counters)

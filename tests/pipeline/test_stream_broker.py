@@ -101,9 +101,7 @@ def test_every_message_is_counted_once_with_its_topic_and_size(
     producer = threading.Thread(target=produce)
     producer.start()
     options: dict[str, Any] = {"window_seconds": 1.0, "watermark_seconds": 0.0, "trigger_seconds": 0.3}
-    done = stream_pipeline(
-        f"{broker.url}/hall/+", tmp_path / "out", spark=spark, until_idle_seconds=4, **options
-    )
+    done = stream_pipeline(f"{broker.url}/hall/+", tmp_path / "out", until_idle_seconds=4, **options)
     producer.join()
     sent = {
         each.topic: (each.sent, each.sent * each.size) for each in started if each.topic.startswith("hall")
@@ -175,7 +173,7 @@ def test_a_broker_that_refuses_says_why(spark: SparkSession, tmp_path: Path) -> 
     closed = Mosquitto(tmp_path / "broker", "allow_anonymous false\n")
     try:
         with pytest.raises(PipelineError, match=f"127.0.0.1:{closed.port}: refuses the connection"):
-            stream_pipeline(f"mqtt://fire:wrong@127.0.0.1:{closed.port}", tmp_path / "out", spark=spark)
+            stream_pipeline(f"mqtt://fire:wrong@127.0.0.1:{closed.port}", tmp_path / "out")
     finally:
         closed.end()
 

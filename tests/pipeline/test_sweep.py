@@ -72,7 +72,7 @@ def spark() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def swept(scenario: Scenario, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, pa.Table]:
     out = tmp_path_factory.mktemp("sweep") / "out"
-    return out, run_sweep(scenario, VARY, SEEDS, publications=PUBLICATIONS, out=out, spark=spark)
+    return out, run_sweep(scenario, VARY, SEEDS, publications=PUBLICATIONS, out=out)
 
 
 def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +214,6 @@ def test_a_wider_sweep_simulates_only_what_is_new(
         SEEDS,
         publications=PUBLICATIONS,
         out=swept[0],
-        spark=spark,
         progress=lambda done, total: calls.append((done, total)),
     )
     assert calls[0] == (6, 12)
@@ -223,7 +222,7 @@ def test_a_wider_sweep_simulates_only_what_is_new(
 
 
 def test_one_simulation_left_runs_the_same_way(scenario: Scenario, spark: Any, tmp_path: Path) -> None:
-    results = run_sweep(scenario, {"drops": "flat"}, [7], publications=500, out=tmp_path, spark=spark)
+    results = run_sweep(scenario, {"drops": "flat"}, [7], publications=500, out=tmp_path)
     plan = make_plan(scenario, drops="flat", seed=7)
     expected = simulate(scenario, plan, publications=500, seed=7)
     assert results["delivered"].to_pylist()[-1] == expected.deliveries
@@ -240,7 +239,7 @@ def test_what_changes_a_result_is_simulated_again(
 
 def test_settings_that_cannot_be_simulated_are_named(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match=r"classes=3, seed 0: .*'radio', which has 2 queues") as caught:
-        run_sweep(loads(TWO_LEVELS), {"classes": (2, 3)}, publications=200, out=tmp_path, spark=spark)
+        run_sweep(loads(TWO_LEVELS), {"classes": (2, 3)}, publications=200, out=tmp_path)
     assert "\n" not in str(caught.value)
 
 
@@ -282,13 +281,12 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
         8,
         publications=60_000,
         out=out,
-        spark=spark,
         progress=lambda done, total: calls.append((done, total)),
     )
     assert 0 < calls[0][0] < 32, "the sweep was to be killed in the middle"
     listed = {out / file.name for file in Tables(out).manifest.files("results")}
     assert set(out.rglob("part-*")) == listed
-    undisturbed = run_sweep(scenario, VARY, 8, publications=60_000, out=tmp_path / "other", spark=spark)
+    undisturbed = run_sweep(scenario, VARY, 8, publications=60_000, out=tmp_path / "other")
     assert resumed.equals(undisturbed)
 
 
@@ -388,8 +386,8 @@ def test_cases_on_spark_give_what_this_process_gives_to_the_last_bit(
         for drops in ("none", "optimal")
     ]
     told: list[tuple[int, int]] = []
-    first = simulate_cases(cases[:2], out=tmp_path, spark=spark, progress=lambda *counts: told.append(counts))
-    results = simulate_cases(cases, out=tmp_path, spark=spark, progress=lambda *counts: told.append(counts))
+    first = simulate_cases(cases[:2], out=tmp_path, progress=lambda *counts: told.append(counts))
+    results = simulate_cases(cases, out=tmp_path, progress=lambda *counts: told.append(counts))
     assert told[0] == (0, 2)
     assert (2, 2) in told
     assert (2, 4) in told, "what is there is not simulated again"
@@ -405,7 +403,7 @@ def test_cases_on_spark_give_what_this_process_gives_to_the_last_bit(
     assert len(simulate_cases(cases, out=tmp_path)) == 4
 
 
-def test_a_case_that_cannot_be_simulated_is_named(scenario: Scenario, spark: Any) -> None:
+def test_a_case_that_cannot_be_simulated_is_named(scenario: Scenario, spark: Any, tmp_path: Path) -> None:
     impossible = Case(scenario, make_plan(scenario), publications=-3, seed=7)
     with pytest.raises(PipelineError, match="seed 7: publications"):
-        simulate_cases([impossible], spark=spark)
+        simulate_cases([impossible], out=tmp_path)

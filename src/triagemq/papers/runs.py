@@ -45,7 +45,7 @@ class OnSpark:
     """How Spark is run, and where finished simulations are kept until all of them are, so that a kill costs little."""
 
     options: SparkOptions
-    directory: Path | None = None
+    directory: Path
     least_seconds: float = LEAST_SECONDS
 
     def pays(self, seconds: Sequence[float]) -> bool:

@@ -139,11 +139,9 @@ def _version_of(home: Path) -> str | None:
 
 
 def _major(version: str) -> int:
-    numbers = [int(number) for number in re.findall(r"\d+", version)[:2]]
-    if not numbers:
-        return 0
     # Java 8 and older call themselves 1.8.
-    return numbers[1] if numbers[0] == 1 and len(numbers) > 1 else numbers[0]
+    first = re.search(r"(?:\b1\.)?(\d+)", version)
+    return int(first[1]) if first else 0
 
 
 def _packaged_java() -> Java | None:

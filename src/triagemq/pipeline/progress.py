@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
@@ -15,40 +15,32 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class TableProgress:
+class TableProgress(Bar):
     """Shows the work of a job on standard error, if somebody wants to see it."""
 
     def __init__(self, *, enabled: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
-        console = Console(stderr=True)
-        self._bar = Bar(*columns, TimeElapsedColumn(), console=console, quiet=not enabled)
-        self._tasks = _RunningTasks()
-        self._task = self._bar.add_task("starting Spark", total=None, tasks=self._tasks)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        super().__init__(*columns, TimeElapsedColumn(), console=Console(stderr=True), quiet=not enabled)
+        self._running = _RunningTasks()
+        self._made = self.add_task("starting Spark", total=None, tasks=self._running)
 
     @contextlib.contextmanager
     def watching(self, spark: SparkSession, tables: int) -> Iterator[None]:
         """Spark makes so many tables in this block, and has started: its tasks can be counted."""
-        self._bar.update(self._task, total=tables)
-        self._tasks.tracker = spark.sparkContext.statusTracker()
+        self.update(self._made, total=tables)
+        self._running.tracker = spark.sparkContext.statusTracker()
         try:
             yield
         finally:
-            self._tasks.tracker = None
+            self._running.tracker = None
 
     def begin(self, table: str) -> None:
         """The next table is being made."""
-        self._bar.update(self._task, description=table)
+        self.update(self._made, description=table)
 
     def finish(self) -> None:
         """One more table is made."""
-        self._bar.advance(self._task)
+        self.advance(self._made)
 
 
 class _RunningTasks:

@@ -180,6 +180,9 @@ class SparkSettings:
             wanted[_SUBMITTED] = f"{submitted} {shlex.join(told)} {shell}{rest}"
         if self.local and "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["SPARK_DRIVER_MEMORY"] = self._options.memory or _driver_memory()
+        if self.local:
+            # The C library would keep what was freed apart for each of many threads, in Java and in Python's workers.
+            wanted["MALLOC_ARENA_MAX"] = os.environ.get("MALLOC_ARENA_MAX", "2")
         if self._on_this_machine:
             # Our process is the driver of what it has just started itself, on this machine, as this user.
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")

@@ -29,7 +29,7 @@ MOST_ROWS = 1_000_000
 """Of one batch, unless a single row group has more."""
 
 _BROKERS = ("mqtt://", "mqtts://")
-MEMORY = "768m"
+MEMORY = "640m"
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 STATE_STORE = {
     "spark.sql.streaming.stateStore.providerClass": f"{_STREAMING}.state.RocksDBStateStoreProvider",
@@ -51,7 +51,6 @@ class StreamProgress:
     """How a stream is doing: events since its start, and how old the latest of them is, if its clock is ours."""
 
     events: int
-    batches: int
     windows: int
     events_per_second: float
     lag_seconds: float | None
@@ -95,15 +94,14 @@ def stream_pipeline(
     post_token: str | None = None,
     broker_ca: Path | None = None,
     options: SparkOptions | None = None,
-    spark: SparkSession | None = None,
     progress: Callable[[StreamProgress], None] | None = None,
     on_stop: Callable[[Callable[[], None]], None] | None = None,
 ) -> StreamResult:
     """Keep the table of rates in `out` up to date with the live trace, or the traces, in `source`, or with a broker.
 
     It ends when SIGINT or SIGTERM asks it to, when nothing new came for `until_idle_seconds`, or, with `once`, when
-    all that was there at the start is in the table. Called again, it goes on where it ended or was killed. A session
-    of Spark is made, unless one is given. Who hears signals himself gives `on_stop`: it is called with what ends the
+    all that was there at the start is in the table. Called again, it goes on where it ended or was killed. Inside
+    a `spark_session` that session is used. Who hears signals himself gives `on_stop`: it is called with what ends the
     stream.
     """
     positive = {"trigger_seconds": trigger_seconds, "until_idle_seconds": until_idle_seconds}
@@ -129,10 +127,10 @@ def stream_pipeline(
         wanted = options or SparkOptions()
         wanted = replace(wanted, rows=SMALL_ROWS, memory=wanted.memory or MEMORY)
         if Location.needs_spark(out, published=True):
-            spark = spark or stack.enter_context(spark_session(wanted))
+            stack.enter_context(spark_session(wanted))
         store = stack.enter_context(TableStore.open(out, runs.inputs, kind="stream"))
         _refuse_other(store, settings)
-        session = spark or stack.enter_context(spark_session(wanted))
+        session = stack.enter_context(spark_session(wanted))
         from triagemq.pipeline.streaming.queries import Queries
 
         stopped = threading.Event()
@@ -217,7 +215,6 @@ def _progress(queries: Queries, poster: Poster | None, began: float) -> StreamPr
     events, latest_ns = queries.total("events"), queries.latest_ns
     return StreamProgress(
         events=events,
-        batches=queries.total("batches"),
         windows=queries.total("windows"),
         events_per_second=events / max(time.monotonic() - began, 1e-9),
         lag_seconds=time.time() - latest_ns * 1e-9 if latest_ns > UNIX_TIMES_FROM_NS else None,

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.partitions import in_pieces, spread, table_of
+from triagemq.pipeline.partitions import Rows, in_pieces, partitions_of, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
@@ -46,6 +46,7 @@ _SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}
 _FEW = 200_000
 _FEW_BYTES = 4_000_000
 """So many rows, or bytes of files with the times of events, are few."""
+_ROWS_PER_TASK = 200_000
 _MOST_POSTED_ROWS = 5_000
 publishing = threading.Lock()
 """Of all runs in one process, one at a time changes the manifest."""
@@ -163,7 +164,7 @@ class BatchSink:
         # Only what is published is merged: it is removed when it is not any more.
         earlier = run.tables.get("topic_rates", ())
         if same := crowded(earlier):
-            merged = self._made("topic_rates", same, RATES, lambda rows: rows)
+            merged = self._made("topic_rates", same, RATES)
             earlier = (*(file for file in earlier if file not in same), *merged)
         needed_ns = settings.needed_ns(closed_ns)
         kept = tuple(file for file in known if until[file.name] > needed_ns)
@@ -200,16 +201,21 @@ class BatchSink:
         table: str,
         files: Sequence[TableFile],
         columns: str,
-        make: Callable[[pa.Table], pa.Table],
+        make: Callable[[pa.Table], pa.Table] | None = None,
         most_rows: int = 0,
     ) -> tuple[TableFile, ...]:
-        """What a function makes of all rows of some files: here, if there are few, else in tasks, topics apart."""
-        few = max(most_rows, sum(file.rows for file in files)) <= _FEW
-        if few and sum(file.size_bytes for file in files) <= _FEW_BYTES:
+        """The rows of some files together, or what a function makes of them: here, if there are few, else in tasks."""
+        rows, least_tasks = sum(file.rows for file in files), partitions_of(self.session)
+        found: Rows
+        if max(most_rows, rows) <= _FEW and sum(file.size_bytes for file in files) <= _FEW_BYTES:
             found = table_of(self.store.read(files), columns)
+        elif make is None:
+            found = self._read(files, columns).coalesce(least_tasks)
         else:
-            found = spread(self._read(files, columns), *KEYS)
-        return append_table(in_pieces(found, make, _SCHEMAS[table]), self.store, table, self.number)[0]
+            # Topics apart; and few rows in each, since Python holds those of a task at once.
+            found = self._read(files, columns).repartition(max(least_tasks, rows // _ROWS_PER_TASK), *KEYS)
+        made = found if make is None else in_pieces(found, make, _SCHEMAS[table])
+        return append_table(made, self.store, table, self.number)[0]
 
     def _read(self, files: Iterable[TableFile], columns: str) -> DataFrame:
         paths = [(self.store.place / file.name).spark_path for file in files]

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +22,6 @@ from triagemq.pipeline.sweep.jobs import Progress, ResultsTable, simulated, simu
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Scenario
 from triagemq.simulate import SubscriptionResults, simulate
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 _FLOATS = [column.name for column in fields(SubscriptionResults) if column.type == "Floats"]
 _COLUMNS = [column.name for column in fields(SubscriptionResults)]
@@ -81,9 +78,8 @@ class Case:
 def simulate_cases(
     cases: Sequence[Case],
     *,
-    out: Path | None = None,
+    out: Path,
     options: SparkOptions | None = None,
-    spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> list[SubscriptionResults]:
     """The results of every case, in their order.
@@ -95,9 +91,9 @@ def simulate_cases(
     >>> from triagemq.scenario.generators import table2
     >>> scenario = table2(seed=1)
     >>> case = Case(scenario, make_plan(scenario), publications=10_000)
-    >>> results = simulate_cases([case])  # doctest: +SKIP
+    >>> results = simulate_cases([case], out=Path("out/cases"))  # doctest: +SKIP
     """
-    rows, _ = simulated(cases, _REPRODUCTION, out, options, spark, progress)
+    rows, _ = simulated(cases, _REPRODUCTION, out, options, progress)
     return [_results(row) for row in rows.to_pylist()]
 
 

@@ -72,27 +72,24 @@ class ResultsTable:
 
 
 class KeptRows:
-    """The rows of finished simulations, also in a store if there is one. Use `KeptRows.open`."""
+    """The rows of finished simulations, here and in a store. Use `KeptRows.open`."""
 
-    def __init__(self, table: ResultsTable, store: TableStore | None) -> None:
+    def __init__(self, table: ResultsTable, store: TableStore) -> None:
         self._table, self._store = table, store
         self.rows = table.schema.empty_table()
-        for kept in () if store is None else store.read(store.manifest.files(_TABLE)):
+        for kept in store.read(store.manifest.files(_TABLE)):
             self._append(kept)
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, table: ResultsTable, directory: str | Path | None) -> Iterator[KeptRows]:
-        """Take the directory, if one is given, for a command of this kind."""
-        taken = contextlib.nullcontext() if directory is None else TableStore.open(directory, kind=table.name)
-        with taken as store:
+    def open(cls, table: ResultsTable, directory: str | Path) -> Iterator[KeptRows]:
+        """Take the directory for a command of this kind."""
+        with TableStore.open(directory, kind=table.name) as store:
             yield cls(table, store)
 
     def add(self, rows: pa.Table) -> None:
         """Keep the rows of some whole simulations; when this returns, they survive anything."""
         added = self._append(rows)
-        if self._store is None:
-            return
         if not self._store.token:
             self._store.begin()
         files = self._store.appended(self._store.manifest.files(_TABLE), _TABLE, added)
@@ -103,8 +100,7 @@ class KeptRows:
         try:
             added = rows.select(self._table.schema.names).cast(self._table.schema)
         except (pa.ArrowException, KeyError) as error:
-            where = self._table.name if self._store is None else self._store.place.given
-            raise PipelineError(f"{where}: holds other results: {error}") from error
+            raise PipelineError(f"{self._store.place.given}: holds other results: {error}") from error
         self.rows = pa.concat_tables([self.rows, added])
         return added
 
@@ -121,9 +117,8 @@ def simulation_seconds(scenario: Scenario, publications: float) -> float:
 def simulated(
     items: Sequence[Item],
     table: ResultsTable,
-    out: str | Path | None,
+    out: str | Path,
     options: SparkOptions | None,
-    spark: SparkSession | None,
     progress: Progress | None,
 ) -> tuple[pa.Table, list[Item]]:
     """The rows of all items in their order, and the item of every row; what `out` has is not simulated again."""
@@ -132,8 +127,8 @@ def simulated(
     wanted = replace(wanted, conf={"spark.python.worker.reuse": "true"} | dict(wanted.conf))
     keys = [item.key for item in items]
     with contextlib.ExitStack() as stack:
-        if spark is None and out is not None and Location.needs_spark(out, published=True):
-            spark = stack.enter_context(spark_session(wanted))
+        if Location.needs_spark(out, published=True):
+            stack.enter_context(spark_session(wanted))
         kept = stack.enter_context(KeptRows.open(table, out))
         found = set(table.keys(kept.rows))
 
@@ -144,8 +139,8 @@ def simulated(
         report()
         left = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if left:
-            session = spark or stack.enter_context(spark_session(wanted))
-            jobs = _finished_jobs(session, list(left.values()), table)
+            spark = stack.enter_context(spark_session(wanted))
+            jobs = _finished_jobs(spark, list(left.values()), table)
             for rows in stack.enter_context(contextlib.closing(jobs)):
                 for number, problem in enumerate(rows[_PROBLEM].to_pylist()):
                     if problem is not None:

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pyarrow as pa
 from pydantic import Field, TypeAdapter, ValidationError
@@ -29,9 +29,6 @@ from triagemq.pipeline.sweep.variables import (
 )
 from triagemq.scenario import Scenario
 from triagemq.simulate import simulate
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 DEFAULT_PUBLICATIONS = 100_000
 _ARROW = {float: pa.float64(), int: pa.int64(), str: pa.string()}
@@ -141,15 +138,14 @@ def run_sweep(
     publications: int = DEFAULT_PUBLICATIONS,
     out: str | Path = "out/sweep",
     options: SparkOptions | None = None,
-    spark: SparkSession | None = None,
     progress: Progress | None = None,
 ) -> pa.Table:
     """Simulate every combination of the varied settings with every seed; the results as a table (see SCHEMA).
 
     A number of `seeds` means 0 up to it. Several scenarios are given by name, and each is swept. A seed is that of the
     plan and of the simulation, as with `triage simulate --seed`. What `out` holds already is not simulated again: a
-    sweep that was killed continues, one that is whole does not even start Spark. `spark` is a session to
-    use instead of one for this sweep alone. `progress` is called with the simulations done and all of this sweep.
+    sweep that was killed continues, one that is whole does not even start Spark. Inside a `spark_session` that session
+    is used. `progress` is called with the simulations done and all of this sweep.
 
     >>> from triagemq.scenario.generators import table2
     >>> results = run_sweep(  # doctest: +SKIP
@@ -166,7 +162,7 @@ def run_sweep(
         for values in itertools.product(*varied.values())
         for seed in chosen
     ]
-    rows, owners = simulated(points, SWEEP, out, options, spark, progress)
+    rows, owners = simulated(points, SWEEP, out, options, progress)
     # The same situation may have had another name when it was simulated.
     names = pa.array([point.name for point in owners], pa.string())
     return rows.set_column(0, SCHEMA.field("scenario"), names)
