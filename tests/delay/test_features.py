@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.delay.feeds import PACKET_BYTES, WIDTH_BPS, queue_feed
 
-from triagemq.delay.learning.constants import switch_constants
 from triagemq.delay.learning.features import FeatureHistory, SwitchConstants, feature_names, feature_rows
 from triagemq.delay.learning.periods import WINDOW
+from triagemq.delay.learning.runs import switch_constants
 from triagemq.scenario import dumps, load
 from triagemq.scenario.generators import prototype
 
@@ -129,6 +129,6 @@ def test_the_switchs_model_fills_the_constants_of_its_ports(tmp_path: Path) -> N
     file.write_text(text.replace("bandwidth_bps: 64000", "bandwidth_bps: 64000, buffer_packets: 100"))
     found = switch_constants(load(file), 0)
     assert (found.smallest_delay_seconds, found.largest_packet_bytes) == (5e-6, 1538.0)
-    assert (found.buffer_bytes, found.largest_routing_table) == (153_800.0, 2000.0)
+    assert (found.buffer_bytes, found.largest_routing_table) == (pytest.approx(100 * 149), 2000.0)
     row = FeatureHistory("linux", found).add(next(iter(queue_feed(np.ones(3, int), "linux"))))
     assert _named("linux", row)["largest_routing_table"] == 2000.0

@@ -172,7 +172,7 @@ def instructions(orders: Orders) -> dict[str, Any]:
         {
             name: None if value == math.inf else value
             for name, value in dataclasses.asdict(port).items()
-            if port.widths_bps or name not in ("widths_bps", "borrowing")
+            if port.widths_bps or name not in ("widths_bps", "borrowing", "floors_bps")
         }
         for port in orders.ports.values()
     ]

@@ -19,8 +19,8 @@ from triagemq.delay.clusters import ClusterController
 from triagemq.delay.constraints import Requirement
 from triagemq.delay.control import ControlledPort, PortController, PortDecision
 from triagemq.delay.estimators import Estimator, make_estimator
-from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.learning.model_files import DelayModel
+from triagemq.delay.learning.runs import switch_constants
 from triagemq.delay.pace import RETURN_PER_SECOND, Pace
 from triagemq.delay.read_errors import Disturbance, ReadErrors
 from triagemq.delay.samples import Sample, check_counters
@@ -119,8 +119,7 @@ class SimulatedControl:
             tuple(map(min, map(math.ceil, ports.floors_bps[row].tolist()), widths)),
             tuple(8.0 - queue for queue in queues) if settings.paper_weights else (),
         )
-        buffer = float(ports.buffer_packets[row]) * self._packet_bytes
-        known = SwitchConstants(buffer_bytes=buffer if math.isfinite(buffer) else math.nan)
+        known = switch_constants(self._scenario, row)
 
         def estimator() -> Estimator:
             return make_estimator(settings.estimator, settings.counters, model=settings.model, switch=known)

@@ -22,7 +22,7 @@ from triagemq.delay.learning.features import SwitchConstants, feature_names
 from triagemq.delay.learning.model_files import save_model
 from triagemq.delay.learning.parameters import GRID, MOST_TREES, ParameterSet
 from triagemq.delay.learning.rows import held_out, learning_rows
-from triagemq.delay.learning.runs import port_constants, traffic_kind
+from triagemq.delay.learning.runs import switch_constants, traffic_kind
 from triagemq.delay.learning.training import Grown, check_enough, grown_of
 from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.samples import COUNTER_SETS, Samples, check_counters
@@ -32,7 +32,7 @@ from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location
-from triagemq.scenario import loads
+from triagemq.scenario import Scenario, loads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -189,10 +189,22 @@ def _known_runs(source: Tables) -> dict[str, dict[str, Any]]:
     kinds = {run_id: traffic_kind(scenarios.get(run_id)) for run_id in runs}
     aside = held_out(kinds)
     return {
-        run_id: {"number": number, "traffic": kinds[run_id], "held_out": run_id in aside}
-        | {"ports": port_constants(scenarios.get(run_id))}
+        run_id: {
+            "number": number,
+            "traffic": kinds[run_id],
+            "held_out": run_id in aside,
+            "ports": _ports(scenarios.get(run_id)),
+        }
         for number, run_id in enumerate(runs)
     }
+
+
+def _ports(scenario: Scenario | None) -> dict[int, SwitchConstants]:
+    return (
+        {}
+        if scenario is None
+        else {row: switch_constants(scenario, row) for row in range(len(scenario.ports))}
+    )
 
 
 def _row_maker(

@@ -1,7 +1,8 @@
-"""What the scenario of a run says that its samples do not: the kind of its traffic, and the constants of its ports."""
+"""What the scenario of a run says that samples do not: the kind of its traffic, and the constants of its switches."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,17 +29,30 @@ def traffic_kind(scenario: Scenario | None) -> str:
     return "+".join(sorted(ArrivalProcess(kind).name.lower() for kind in kinds))
 
 
-def port_constants(scenario: Scenario | None) -> dict[int, SwitchConstants]:
-    """What is known of each port: its buffer, by the mean packet of the scenario; none of a port without a limit."""
-    if scenario is None or not len(scenario.publications):
-        return {}
-    rate = scenario.publications.rate_per_second
-    sizes = scenario.publications.size_bytes + scenario.overhead_bytes
-    packet_bytes = float(np.average(sizes, weights=rate)) if rate.sum() > 0 else float(sizes.mean())
-    return {
-        port: SwitchConstants(
-            buffer_bytes=float(packets) * packet_bytes, largest_packet_bytes=float(sizes.max())
-        )
-        for port, packets in enumerate(scenario.ports.buffer_packets)
-        if np.isfinite(packets)
-    }
+def switch_constants(scenario: Scenario, port: int) -> SwitchConstants:
+    """Of a port (a row of the scenario) and of its switch, from the model that this names (Shi et al., Table 1).
+
+    A scenario counts buffers in packets: in bytes they are what as many mean packets have. Where nothing is said, it is
+    not known; no model says how many addresses a switch learns.
+
+    >>> from triagemq.scenario.generators import prototype
+    >>> found = switch_constants(prototype(subscribers=2), 0)
+    >>> found.largest_packet_bytes, found.smallest_delay_seconds, found.largest_mac_table
+    (1500.0, 0.0, nan)
+    """
+    publications, switches = scenario.publications, scenario.switches
+    switch = int(scenario.ports.switch[port])
+    sizes = np.minimum(publications.size_bytes + scenario.overhead_bytes, scenario.mtu_bytes)
+    rates = publications.rate_per_second
+    mean = np.average(sizes, weights=rates) if rates.sum() > 0 else math.nan
+    largest = _known(switches.packet_bytes[switch])
+    return SwitchConstants(
+        buffer_bytes=_known(scenario.ports.buffer_packets[port] * mean),
+        largest_packet_bytes=float(sizes.max(initial=0.0)) if math.isnan(largest) else largest,
+        smallest_delay_seconds=_known(switches.multiplexing_seconds[switch]),
+        largest_routing_table=_known(switches.rules[switch]),
+    )
+
+
+def _known(value: float) -> float:
+    return float(value) if math.isfinite(value) else math.nan
