@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from triagemq.errors import PipelineError
-from triagemq.pipeline import describe_java, java
+from triagemq.pipeline import java
+from triagemq.pipeline.java import describe_java
 from triagemq.pipeline.java import find_java
 
 

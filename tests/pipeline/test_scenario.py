@@ -17,10 +17,10 @@ from triagemq.cli.main import run
 from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
-from triagemq.pipeline.estimate import _arrivals, _size_distribution, _size_sample
 from triagemq.pipeline.streaming.reading import _variability
 from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, load_with_conditions, loads
 from triagemq.scenario.conditions import PublicationRate, PublisherState
+from triagemq.scenario.generators.measured import _arrivals, _size_distribution, _size_sample
 from triagemq.theory import chance_of_variability, on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 

@@ -4,20 +4,17 @@
 estimates a Scenario from it. Importing this package imports no Spark.
 """
 
-from triagemq.pipeline.estimate import Estimate, estimate_scenario
-from triagemq.pipeline.java import describe_java
+from triagemq.pipeline.estimate import estimate_scenario
 from triagemq.pipeline.mapping import Mapping, load_mapping
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.run import PipelineResult, run_pipeline
 from triagemq.pipeline.session import SparkOptions, spark_session
 
 __all__ = [
-    "Estimate",
     "Mapping",
     "PipelineResult",
     "SparkOptions",
     "Tables",
-    "describe_java",
     "estimate_scenario",
     "load_mapping",
     "run_pipeline",

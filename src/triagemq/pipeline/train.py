@@ -21,8 +21,8 @@ import pyarrow as pa
 from triagemq.delay.learning.features import SwitchConstants, feature_names
 from triagemq.delay.learning.model_files import save_model
 from triagemq.delay.learning.parameters import GRID, MOST_TREES, ParameterSet
-from triagemq.delay.learning.rows import held_out, learning_rows
-from triagemq.delay.learning.runs import switch_constants, traffic_kind
+from triagemq.delay.learning.rows import learning_rows
+from triagemq.delay.learning.runs import KnownRun, known_runs
 from triagemq.delay.learning.training import Grown, check_enough, grown_of
 from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.samples import COUNTER_SETS, Samples, check_counters
@@ -32,7 +32,7 @@ from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location
-from triagemq.scenario import Scenario, loads
+from triagemq.scenario import loads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -90,7 +90,7 @@ class _Training:
 
     spark: SparkSession
     source: Tables
-    runs: Mapping[str, Mapping[str, Any]]
+    runs: Mapping[str, KnownRun]
     counters: str
     errors: Sequence[ReadErrors | None]
     seed: int
@@ -152,11 +152,10 @@ class _Training:
         for name in feature_names(self.counters):
             known = F.when((F.col("part") == "growing") & (F.abs(name) < math.inf), F.col(name))
             ranges += [F.min(known), F.max(known)]
-        (found,) = rows.agg(*counts, *ranges).collect()
-        growing, judging, *ends = found
+        ((growing, judging, *ends),) = rows.agg(*counts, *ranges).collect()
         known_ends = [math.nan if each is None else each for each in ends]
-        counted = {"growing": growing, "judging": judging}
-        return counted, list(zip(known_ends[::2], known_ends[1::2], strict=True))
+        ends_by_feature = list(zip(known_ends[::2], known_ends[1::2], strict=True))
+        return {"growing": growing, "judging": judging}, ends_by_feature
 
     def _grow(self, rows: DataFrame, parameters: ParameterSet) -> tuple[Any, Grown]:
         """Trees of these parameters: as Spark predicts with them, and as they are kept."""
@@ -181,34 +180,16 @@ class _Training:
         return regressor, grown_of(regressor.get_booster(), parameters)
 
 
-def _known_runs(source: Tables) -> dict[str, dict[str, Any]]:
+def _known_runs(source: Tables) -> dict[str, KnownRun]:
     """What is known of each run beside its samples."""
     texts = source.table("scenarios").to_pylist() if source.rows.get("scenarios") else []
-    scenarios = {row["run_id"]: loads(row["text"]) if row["text"] else None for row in texts}
+    scenarios = {row["run_id"]: loads(row["text"]) for row in texts if row["text"]}
     runs = sorted(run_id for run_id, run in source.manifest.runs.items() if run.tables.get(_TABLE))
-    kinds = {run_id: traffic_kind(scenarios.get(run_id)) for run_id in runs}
-    aside = held_out(kinds)
-    return {
-        run_id: {
-            "number": number,
-            "traffic": kinds[run_id],
-            "held_out": run_id in aside,
-            "ports": _ports(scenarios.get(run_id)),
-        }
-        for number, run_id in enumerate(runs)
-    }
-
-
-def _ports(scenario: Scenario | None) -> dict[int, SwitchConstants]:
-    return (
-        {}
-        if scenario is None
-        else {row: switch_constants(scenario, row) for row in range(len(scenario.ports))}
-    )
+    return known_runs({run_id: scenarios.get(run_id) for run_id in runs})
 
 
 def _row_maker(
-    counters: str, runs: Mapping[str, Mapping[str, Any]], errors: Sequence[ReadErrors | None], seed: int
+    counters: str, runs: Mapping[str, KnownRun], errors: Sequence[ReadErrors | None], seed: int
 ) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
     """Rows of features of one queue."""
 
@@ -220,21 +201,13 @@ def _row_maker(
         rows = learning_rows(
             Samples.of(columns, counters),
             columns[_TARGET],
-            switch=run["ports"].get(port, SwitchConstants()),
+            switch=run.ports.get(port, SwitchConstants()),
             errors=errors,
-            seed=int(np.random.SeedSequence((seed, run["number"], port, queue)).generate_state(1)[0]),
+            seed=int(np.random.SeedSequence((seed, run.number, port, queue)).generate_state(1)[0]),
         )
-        part = "held out" if run["held_out"] else np.where(rows.judges, "judging", "growing")
-        return pa.table(
-            {
-                "traffic": np.full(len(rows), run["traffic"]),
-                "part": np.broadcast_to(part, len(rows)),
-                "judges": rows.judges,
-                "delay_seconds": rows.delay_seconds,
-                "difference_seconds": rows.differences(counters),
-                **dict(zip(feature_names(counters), rows.features.T.copy(), strict=True)),
-            }
-        )
+        part = "held out" if run.held_out else np.where(rows.judges, "judging", "growing")
+        known = {"traffic": np.full(len(rows), run.traffic), "part": np.broadcast_to(part, len(rows))}
+        return pa.table(known | rows.columns(counters))
 
     return made
 

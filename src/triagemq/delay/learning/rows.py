@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,6 +38,12 @@ class LearningRows:
     def take(self, rows: NDArray[np.bool_]) -> LearningRows:
         """Some of the rows."""
         return LearningRows(self.features[rows], self.delay_seconds[rows], self.judges[rows])
+
+    def columns(self, counters: str) -> dict[str, NDArray[Any]]:
+        """All of it by name, each feature a column."""
+        features = dict(zip(feature_names(counters), self.features.T.copy(), strict=True))
+        known = {"judges": self.judges, "delay_seconds": self.delay_seconds}
+        return {**known, "difference_seconds": self.differences(counters), **features}
 
     def differences(self, counters: str) -> NDArray[np.float64]:
         """What trees learn: by how much the delay differs from its anchor."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from triagemq.delay.learning.features import SwitchConstants
+from triagemq.delay.learning.rows import held_out
 from triagemq.scenario import ArrivalProcess
 
 if TYPE_CHECKING:
@@ -15,6 +18,28 @@ if TYPE_CHECKING:
 
 UNKNOWN_TRAFFIC = "unknown"
 """Of a run whose scenario nobody kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """What is known of a run beside its samples; `number` is its place among those that are learned from."""
+
+    number: int
+    traffic: str
+    held_out: bool
+    ports: Mapping[int, SwitchConstants]
+
+
+def known_runs(scenarios: Mapping[str, Scenario | None]) -> dict[str, KnownRun]:
+    """The runs that are learned from, by id, in their order."""
+    kinds = {run_id: traffic_kind(scenario) for run_id, scenario in scenarios.items()}
+    aside = held_out(kinds)
+    runs = {}
+    for number, (run_id, scenario) in enumerate(scenarios.items()):
+        rows = range(0 if scenario is None else len(scenario.ports))
+        ports = {row: switch_constants(scenario, row) for row in rows if scenario is not None}
+        runs[run_id] = KnownRun(number, kinds[run_id], run_id in aside, ports)
+    return runs
 
 
 def traffic_kind(scenario: Scenario | None) -> str:

@@ -1,6 +1,7 @@
-"""Scenarios made by rule: the papers' tables and a building on fire. Pure functions of their arguments.
+"""Scenarios made by rule: the papers' tables, a building on fire, what was measured. Pure functions of their arguments.
 
-`table2` and `prototype` are the papers', `building` is ours; `columns` has what their tables have in common.
+`table2` and `prototype` are the papers', `building` is ours; `columns` has what their tables have in common. `measured`
+makes one of what the pipeline found out about publications.
 """
 
 from triagemq.scenario.generators.building import building
