@@ -9,8 +9,7 @@ import pytest
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline import java
-from triagemq.pipeline.java import describe_java
-from triagemq.pipeline.java import find_java
+from triagemq.pipeline.java import describe_java, find_java
 
 
 def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
