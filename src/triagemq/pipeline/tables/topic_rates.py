@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
+from triagemq.pipeline.partitions import Rows, in_pieces, joined, partitions_of
 from triagemq.pipeline.rate_windows import (
     LONG_NS,
     SHORT_NS,
@@ -48,9 +48,11 @@ DENSE = 10
 def transform(publications: Rows, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
     events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
-    if isinstance(events, DataFrame):
-        # Once all events of a topic in 10 s are together, nothing else is exchanged.
-        events = spread(events.selectExpr("*", f"published_ns div {LONG_NS} AS long"), *_KEYS, "long")
+    if isinstance(events, DataFrame) and (tasks := partitions_of(events.sparkSession)) > 1:
+        # Once all events of a topic in 10 s are together, nothing else is exchanged. So many tasks are made, and no
+        # fewer: Python holds all rows of one, and Spark would put as many together as fit into 64 MB.
+        events = events.selectExpr("*", f"published_ns div {LONG_NS} AS long")
+        events = events.repartition(tasks, *_KEYS, "long")
     return joined(in_pieces(events, _windows, f"run int, topic_id int, {_FIGURES}"), topics, _KEYS)
 
 
