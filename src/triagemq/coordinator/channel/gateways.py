@@ -30,6 +30,9 @@ from triagemq.scenario import Brokers
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
 
+_ANSWER_SECONDS = 2.0
+"""Who does not answer for so long does not work, and nobody waits for it."""
+
 _RETURNING_SECONDS = 5.0
 """So long after its start the coordinator waits for gateways that were there before it."""
 
@@ -48,6 +51,9 @@ class LedGateway:
     latest: Measured | None = None
     before: Measured | None = None
     """What it had counted a second earlier."""
+    answer: Measured | None = None
+    """The last that it has said, five times a second."""
+    is_silent: bool = False
     _ailing_since: float | None = None
 
     @property
@@ -55,8 +61,10 @@ class LedGateway:
         """Why it cannot serve anybody now, if that is so."""
         if not self.lead.link.connected:
             return "the gateway is away"
-        if self.latest is not None and not self.latest.broker_connected:
-            return self.latest.broker_problem or "it has no broker"
+        if self.is_silent:
+            return "the gateway does not answer"
+        if self.answer is not None and not self.answer.broker_connected:
+            return self.answer.broker_problem or "it has no broker"
         return ""
 
     def is_dead(self, now: float) -> bool:
@@ -262,7 +270,7 @@ class Gateways:
             *(
                 each.lead.tell()
                 for each in self._led.values()
-                if each is self.first or each.lead.link.connected
+                if each is self.first or (each.lead.link.connected and not each.is_silent)
             )
         )
 
@@ -303,18 +311,22 @@ class Gateways:
         others = [each for each in self._led.values() if each.lead.link.connected]
         answers = await asyncio.gather(
             *(
-                each.lead.link.measure(flows=flows, topics=topics, after=self._marks.get(each.name, ""))
+                asyncio.wait_for(
+                    each.lead.link.measure(flows=flows, topics=topics, after=self._marks.get(each.name, "")),
+                    _ANSWER_SECONDS,
+                )
                 for each in others
             ),
             return_exceptions=True,
         )
         for each, answer in zip(others, answers, strict=True):
-            if isinstance(answer, ControlError):
+            each.is_silent = isinstance(answer, TimeoutError)
+            if isinstance(answer, ControlError | TimeoutError):
                 each.lead.lost()
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                several[each.name] = answer
+                several[each.name] = each.answer = answer
                 if each is not self.first:
                     each.lead.measured(answer)
         if not several:
