@@ -220,6 +220,18 @@ class MoveAnswer(BaseModel):
     moved: int
 
 
+class SendAwayBody(Body):
+    """Plain MQTT-SN clients that are to look for another gateway, by client id; all of them if none is named."""
+
+    client_ids: Annotated[list[str], Field(max_length=100_000)] | None = None
+
+
+class SendAwayAnswer(BaseModel):
+    """How many were told to go."""
+
+    told: int
+
+
 class QueueAnswer(BaseModel):
     """Packets that wait at a gateway for a subscriber, with these topics, which share a flow."""
 

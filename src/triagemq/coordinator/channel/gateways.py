@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from triagemq.addresses import is_loopback
@@ -35,6 +35,9 @@ _ANSWER_SECONDS = 2.0
 
 _RETURNING_SECONDS = 5.0
 """So long after its start the coordinator waits for gateways that were there before it."""
+
+_ELSEWHERE_SECONDS = 15.0
+"""So long a plain client that is to look for another gateway is not served."""
 
 _LEAVING_SECONDS = 60.0
 """So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
@@ -219,6 +222,19 @@ class Gateways:
             key = kind, subscriber_of(event.flow)[0]
             if key in self._clients and not self.homes.has(key):
                 self.homes.move(key, name)
+
+    async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:
+        """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many were told.
+
+        They know no coordinator: these are the ones that are not announced.
+        """
+        link, found = self._led[name].lead.link, []
+        for event in await link.present():
+            kind = SUBSCRIBER if FLOW_MARK in event.client_id else PUBLISHER
+            is_plain = (kind, subscriber_of(event.flow)[0]) not in self._clients
+            if is_plain and (client_ids is None or event.client_id in client_ids):
+                found.append(event.client_id)
+        return await link.send_elsewhere(found, _ELSEWHERE_SECONDS) if found else 0
 
     # What is wanted.
 

@@ -59,6 +59,9 @@ LOOK_AFTER_SECONDS = 0.25
 _MOVE_STEPS, _MOVE_PAUSE_SECONDS = 10, 0.1
 """Many who move at once keep gateways from serving: they are told in so many groups."""
 
+_PLAIN_AGAIN_SECONDS = 10.0
+"""How often plain clients are told that their gateway cannot serve them: more may have come."""
+
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
 """How long after a mistake planning is tried again: the first time, and at most, twice as long each time between."""
@@ -114,6 +117,8 @@ class Runtime:
         self._refusal_noted: str | None = None
         self._balancing = CampusBalance()
         self._places = CampusPlaces()
+        # When plain clients of a gateway that cannot serve are told again.
+        self._plain_again: dict[str, float] = {}
         gateways.homes.placing = self._place
         # The topics and filters of every subscriber.
         self._wanted: dict[Key, tuple[str, ...]] = {}
@@ -432,6 +437,21 @@ class Runtime:
         ]
         if moves:
             await self.move(moves)
+        now = time.monotonic()
+        for site in sites:
+            if site.problem and now >= self._plain_again.get(site.name, 0.0):
+                self._plain_again[site.name] = now + _PLAIN_AGAIN_SECONDS
+                if not all(each.problem for each in sites):
+                    with contextlib.suppress(ControlError):
+                        await self.send_plain_elsewhere(site.name, None, site.problem)
+
+    async def send_plain_elsewhere(self, name: str, client_ids: Sequence[str] | None, why: str) -> int:
+        """Have plain clients of a gateway look for another one, which is noted; how many there are."""
+        told = await self.gateways.send_plain_elsewhere(name, client_ids)
+        if told:
+            noted = f"{told} plain clients"
+            self.note([Decision("sent away", noted, f"gateway {name}", "any other that they find", why)])
+        return told
 
     async def _balance(self) -> None:
         """Who is to go elsewhere because a broker has too much, by what was measured in the last second."""
