@@ -158,6 +158,24 @@ def test_an_unreachable_broker_serves_nobody_and_the_others_serve_all(tmp_path: 
     asyncio.run(scene())
 
 
+def test_ways_to_the_brokers_of_others_and_clocks_are_measured(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+
+            async def is_measured() -> bool:
+                rows = {row["name"]: row for row in await there.get("/v1/gateways")}
+                found = [list(rows[name]["round_trip_seconds"]) for name in ("north", "south")]
+                return found == [["south"], ["north"]]
+
+            await there.running.until(is_measured)
+            # One machine: every clock is right, give or take what the machine was set by since its start.
+            for row in await there.get("/v1/gateways"):
+                assert abs(row["clock_offset_seconds"]) <= row["clock_error_seconds"] + 0.05
+
+    asyncio.run(scene())
+
+
 def told_to_go(client: SnClient) -> bool:
     """Until it gets DISCONNECT."""
     deadline = time.monotonic() + LONG_SECONDS

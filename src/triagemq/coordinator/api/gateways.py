@@ -80,7 +80,7 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
     several = here.runtime.gateways.are_several
     now = each.latest if several else here.runtime.measuring.latest
     connected = each.lead.link.connected
-    load = each.load
+    load, clock = each.load, each.clock.best
     return GatewayAnswer(
         name=each.name,
         address=each.address,
@@ -97,6 +97,9 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
         matched_per_second=None if load is None else load.matched_per_second,
         uplink_bps=None if load is None else load.uplink_bps,
         queues=[] if now is None else _queues(here, now),
+        round_trip_seconds={} if now is None else dict(now.round_trips),
+        clock_offset_seconds=None if clock is None else clock.offset_seconds,
+        clock_error_seconds=None if clock is None else clock.error_seconds,
     )
 
 

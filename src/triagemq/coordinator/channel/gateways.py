@@ -12,7 +12,9 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from triagemq.addresses import is_loopback
+from triagemq.clock import unix_clock
 from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.clocks import ClockOffset
 from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import MergedTopics, merged
@@ -57,6 +59,8 @@ class LedGateway:
     answer: Measured | None = None
     """The last that it has said, five times a second."""
     is_silent: bool = False
+    clock: ClockOffset = field(default_factory=ClockOffset)
+    """How far its clock is from ours."""
     _ailing_since: float | None = None
 
     @property
@@ -99,6 +103,7 @@ class LedGateway:
             flows=now.flows,
             flows_before=before.flows,
             seconds=seconds,
+            broker_seconds={name: each / 2 for name, each in now.round_trips.items()},
         )
 
     @property
@@ -133,6 +138,7 @@ class Gateways:
         self._orders = first.wanted_orders
         self._constraints: PortConstraints = {}
         self._started = time.monotonic()
+        self._clock = unix_clock()
         # Everyone who is announced.
         self._clients: set[Key] = set()
         # Who left which gateway, and until when that has orders about it.
@@ -327,10 +333,7 @@ class Gateways:
         others = [each for each in self._led.values() if each.lead.link.connected]
         answers = await asyncio.gather(
             *(
-                asyncio.wait_for(
-                    each.lead.link.measure(flows=flows, topics=topics, after=self._marks.get(each.name, "")),
-                    _ANSWER_SECONDS,
-                )
+                asyncio.wait_for(self._measure(each, flows=flows, topics=topics), _ANSWER_SECONDS)
                 for each in others
             ),
             return_exceptions=True,
@@ -355,6 +358,13 @@ class Gateways:
                 self._topics.add(name, measured.at_ns, measured.topics, measured.begun)
                 self._marks[name] = measured.mark
         return merged(several, self._topics.take() if topics else {})
+
+    async def _measure(self, each: LedGateway, *, flows: bool, topics: bool) -> Measured:
+        asked_ns = self._clock()
+        after = self._marks.get(each.name, "")
+        measured = await each.lead.link.measure(flows=flows, topics=topics, after=after)
+        each.clock.answered(asked_ns, measured.at_ns, self._clock())
+        return measured
 
 
 def _check_broker(name: str, identity: GatewayIdentity, host: str) -> None:

@@ -545,6 +545,7 @@ class ManagedGateway:
             broker_since_ns=broker_since_ns,
             begun=begun,
             mark=mark,
+            round_trips=self.gateway.broker_round_trips if with_flows else {},
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
         )
 
