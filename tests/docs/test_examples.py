@@ -51,6 +51,8 @@ NOT_EXECUTED = {
         "\\\n    --broker mqtt://192.0.2.2:1883 --listen 192.0.2.2:10000 --dtls": "needs several machines",
         "curl -X POST http://127.0.0.1:8080/v1/gateways/labs/clients -H 'Content-Type: application/json' "
         """-d '{"subscribers": ["ff-7"]}'""": "beside a running exchange",
+        "curl -X POST http://127.0.0.1:8080/v1/gateways/labs/sent-away -H 'Content-Type: application/json' "
+        """-d '{"client_ids": ["meter-7"]}'""": "beside a running exchange",
     },
     "docs/guides/pipeline.md": {
         "triage pipeline stream mqtt://user:password@broker/building/# --out rates": "needs a broker of your own",

@@ -201,10 +201,10 @@ def up(
         name=brokers[0] if others else "gateway",
         beside=others,
     )
-    if others and (access or dtls or interfaces):
+    if others and interfaces:
         raise ParameterError(
-            "FILE", "has several brokers: start each gateway with `triage gateway --join` where --access, --dtls or "
-            "--dataplane linux is wanted"
+            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
+            "its interfaces are, with `triage gateway --join`"
         )  # fmt: skip
     check_listeners(exchange.listeners(), insecure=insecure)
     if state is None:

@@ -21,7 +21,6 @@ FLOW_MARK = "~"
 """Between the client id that the coordinator gave and the number of a slot."""
 
 _RETRY_SECONDS = 1.0
-_LOOK_SECONDS = 0.01
 
 
 def flow_client_id(client_id: str, slot: int) -> str:
@@ -56,6 +55,7 @@ class FlowConnections:
         self._unwanted_since: dict[int, float] = {}
         self._count = 1
         self._changed = asyncio.Event()
+        self._opened = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
 
@@ -80,7 +80,8 @@ class FlowConnections:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(slot not in self._slots for slot in range(1, self._count)):
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    self._opened.clear()
+                    await self._opened.wait()
 
     async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway."""
@@ -121,6 +122,7 @@ class FlowConnections:
             self.problem = str(error)
         else:
             self._slots[slot] = connection
+            self._opened.set()
             self.problem = ""
 
     async def _close_unwanted(self) -> None:

@@ -24,7 +24,8 @@ _RACE_SECONDS = 0.5
 
 _LONGEST_SECONDS = 30.0
 _SETTLING_SECONDS = 5.0
-_LOOK_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
+"""Looking is work, and hundreds of subscribers may move at once."""
 
 _Identity = tuple[str, bytes, int | None]
 
@@ -143,9 +144,10 @@ async def drained(handover: Handover, left: Iterable[Connection]) -> None:
     """Until the gateway that is left has sent all that it had, as far as one can tell, or is not there any more."""
     began = now = time.monotonic()
     while now < began + _LONGEST_SECONDS and any(each.is_active for each in left):
-        if handover.is_given_up or now - max(began, handover.alone_at(now)) >= QUIET_SECONDS:
+        quiet_at = max(began, handover.alone_at(now)) + QUIET_SECONDS
+        if handover.is_given_up or now >= quiet_at:
             break
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(min(_LOOK_SECONDS, quiet_at - now))
         now = time.monotonic()
     handover.finish()
 

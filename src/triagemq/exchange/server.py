@@ -284,6 +284,15 @@ class Gateway:
         """Whether each of these brokers can be reached now."""
         return {name: link.available for name, link in self.core.peers.items()}
 
+    @property
+    def broker_round_trips(self) -> dict[str, float]:
+        """Seconds to the brokers of other gateways and back, where that is known."""
+        found = {
+            name: self._connections.round_trip_seconds(link.lanes[0])
+            for name, link in self.core.peers.items()
+        }
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
     def _readable(self) -> None:
         assert self._socket is not None
         core = self.core

@@ -67,6 +67,17 @@ def test_who_has_arrived_is_noticed_by_its_flows() -> None:
     assert not balance._moving
 
 
+def test_ways_between_brokers_are_those_that_were_measured() -> None:
+    balance, loads = CampusBalance(), loads_with()
+    loads["hall"] = replace(loads["hall"], broker_seconds={"library": 0.25, "labs": 9.0})
+    moves_of(balance, loads, 0.0)
+    assert balance._campus is not None
+    names = CAMPUS.brokers.name
+    measured = dict(zip(names, balance._campus.delay_seconds[0].tolist(), strict=True))
+    assert measured["hall"] == 0.25
+    assert measured["labs"] < 0.25
+
+
 def test_without_clusters_nobody_is_balanced() -> None:
     brokers = CAMPUS.brokers
     plain = replace(

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from tests.client.loopback import QUICK, until
 from tests.coordinator.campus import campus
 from tests.coordinator.coordinating import database_in, make_token
-from tests.exchange.real import GATEWAY, Child, ended
+from tests.exchange.real import GATEWAY, Child, SnClient, ended
 
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.coordinator.gateway.managed import ManagedGateway
 from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.mqttsn import ConnAck, Connect, Disconnect, GwInfo, ReturnCode, SearchGw
+
+LONG_SECONDS = 60.0
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -150,5 +154,78 @@ def test_an_unreachable_broker_serves_nobody_and_the_others_serve_all(tmp_path: 
             [_, south] = await there.get("/v1/gateways")
             assert south["broker_connected"] is False
             assert "cannot be reached" in south["problem"]
+
+    asyncio.run(scene())
+
+
+def test_ways_to_the_brokers_of_others_and_clocks_are_measured(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+
+            async def is_measured() -> bool:
+                rows = {row["name"]: row for row in await there.get("/v1/gateways")}
+                found = [list(rows[name]["round_trip_seconds"]) for name in ("north", "south")]
+                return found == [["south"], ["north"]]
+
+            await there.running.until(is_measured)
+            # One machine: every clock is right, give or take what the machine was set by since its start.
+            for row in await there.get("/v1/gateways"):
+                assert abs(row["clock_offset_seconds"]) <= row["clock_error_seconds"] + 0.05
+
+    asyncio.run(scene())
+
+
+def told_to_go(client: SnClient) -> bool:
+    """Until it gets DISCONNECT."""
+    deadline = time.monotonic() + LONG_SECONDS
+    while (left := deadline - time.monotonic()) > 0:
+        if isinstance(client.receive(left), Disconnect):
+            return True
+    return False
+
+
+def test_plain_clients_of_a_gateway_whose_broker_died_are_told_to_look_for_another(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            north, south = (there.gateways[name].gateway.address[1] for name in ("north", "south"))
+            plain, found = SnClient(south, "meter-7"), SnClient(north, "meter-7")
+            await asyncio.to_thread(plain.connect)
+            there.brokers["south"].kill()
+            assert await asyncio.to_thread(told_to_go, plain)
+            refused = await asyncio.to_thread(plain.ask, Connect("meter-7", 60), ConnAck)
+            assert refused.return_code is ReturnCode.REJECTED_CONGESTION
+            # A search reaches all gateways, and is answered by those that can serve.
+            assert isinstance(await asyncio.to_thread(found.ask, SearchGw(), GwInfo), GwInfo)
+            await asyncio.to_thread(found.connect)
+            plain.end()
+            found.end()
+            decisions = (await there.get("/v1/decisions?limit=1000"))["decisions"]
+            [sent] = [each for each in decisions if each["kind"] == "sent away"]
+            assert (sent["subject"], sent["before"]) == ("1 plain clients", "gateway south")
+            assert "cannot be reached" in sent["reason"]
+
+    asyncio.run(scene())
+
+
+def test_an_operator_sends_plain_clients_away_and_nobody_else(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            async with Subscriber(there.url, name="ff-0", settings=QUICK) as subscriber:
+                await subscriber.subscribe("hall/smoke")
+                port = subscriber.connections[0].address.port
+                home = next(name for name, each in there.gateways.items() if each.gateway.address[1] == port)
+                plain = SnClient(port, "meter-7")
+                await asyncio.to_thread(plain.connect)
+                client = there.running.client
+                answer = await client.post(f"/v1/gateways/{home}/sent-away", json={})
+                assert answer.json() == {"told": 1}
+                assert await asyncio.to_thread(told_to_go, plain)
+                plain.end()
+                missing = await client.post("/v1/gateways/attic/sent-away", json={})
+                assert missing.status_code == 404
+                assert "there is no gateway 'attic'" in missing.text
 
     asyncio.run(scene())

@@ -7,7 +7,7 @@ from tests.exchange.memory_broker import MemoryBroker
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.exchange.gateway import BrokerLoss, Policy
-from triagemq.exchange.gateway.leaving import estrange
+from triagemq.exchange.gateway.leaving import estrange, send_elsewhere
 from triagemq.mqttsn import (
     Advertise,
     ConnAck,
@@ -44,6 +44,31 @@ def test_gateway_advertises_itself_and_answers_searches() -> None:
     client = gateway.client()
     client.send(SearchGw())
     assert client.received == [GwInfo(9)]
+
+
+def test_clients_that_are_sent_elsewhere_find_no_gateway_here_for_a_while_and_no_will_is_published() -> None:
+    gateway = VirtualGateway(gateway_id=9)
+    client, other = gateway.clients(2)
+    client.send(Connect("c", 10, will=True))
+    client.send(WillTopic("alarm"))
+    client.send(WillMsg(b"gone"))
+    other.send(Connect("d", 10))
+    client.received.clear()
+    other.received.clear()
+    assert send_elsewhere(gateway.core, ["c", "nobody"], 15.0) == 1
+    gateway.wait(0)
+    client.send(SearchGw())
+    client.send(Connect("c", 10))
+    assert client.received == [Disconnect(), ConnAck(ReturnCode.REJECTED_CONGESTION)]
+    other.send(SearchGw())
+    assert other.received == [GwInfo(9)]
+    assert gateway.broker.published == []
+    # Whoever knows no other gateway is served again.
+    gateway.wait(15)
+    client.received.clear()
+    client.send(SearchGw())
+    client.send(Connect("c", 10))
+    assert client.received == [GwInfo(9), ConnAck(ReturnCode.ACCEPTED)]
 
 
 def test_unknown_senders_are_disconnected_and_answers_do_not_ping_pong() -> None:

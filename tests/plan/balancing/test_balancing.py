@@ -145,6 +145,59 @@ def test_a_bundle_is_split_only_where_none_is_taken_as_a_whole() -> None:
     assert 0 < len(some.subscriptions) < 8
 
 
+@pytest.mark.parametrize(
+    ("edges", "places", "given"), [((8e6,) * 3, (1, 2, 3), 3), ((8e6,) * 2, (1, 2, 2), 1)]
+)
+def test_where_one_finds_no_room_brokers_in_low_make_some_for_each_other_or_give_back_less(
+    edges: tuple[float, ...], places: tuple[int, ...], given: int
+) -> None:
+    # Subscribers of 4.8, 2 and 5 or 0.1 Mbit/s: e1 takes one of 4.8 if it gives one of 2, to e2 or to e0 itself.
+    rates = [[600, 250, 625 if len(edges) == 3 else 12]]
+    campus = Campus.of(
+        burdened(edges=(edges,), rates=rates, subscribers=[[2, 2, 1]], max_latency_seconds=[1.0, 60, 60])
+    )
+    now = placed(campus, *places)
+    moves = Balancer(campus).handle(report(campus, now, queue_events=waiting(campus, 700, 0, 0)))
+    assert [(each.source, each.target, each.topics(campus)) for each in moves] == [
+        (1, 2, ["t00"]),
+        (2, given, ["t01"]),
+    ]
+    assert {each.balancing for each in moves} == {1}
+    assert moves[1].reason == "room is needed, for c0-e0: queues are too deep for the deadlines of t00"
+    broker = now.subscriptions.copy()
+    for each in moves:
+        broker[each.subscriptions] = each.target
+    assert (campus.use(Placement(broker, now.publications))[Metric.UPLINK, 1:] <= 0.98).all()
+
+
+@pytest.mark.parametrize(("taken", "moved"), [(525, ["t03", "t04"]), (375, ["t03"])])
+def test_a_broker_that_could_not_be_relieved_later_is_relieved_with_the_first(
+    taken: int, moved: list[str]
+) -> None:
+    # e0 has 6 and 3, e1 7.7 and 0.4 Mbit/s, and its queues grow, too; e2 would be at 90 % with what e0 gives, or at 75.
+    campus = Campus.of(
+        burdened(
+            edges=((8e6,) * 3,),
+            rates=[[750, 962, taken, 375, 50]],
+            subscribers=[[1] * 5],
+            max_latency_seconds=[1.0, 1.0, 60, 60, 60],
+        )
+    )
+    now = placed(campus, 1, 2, 3, 1, 2)
+    moves = Balancer(campus).handle(report(campus, now, queue_events=waiting(campus, 800, 1, 0, 0, 0)))
+    assert [name for each in moves for name in each.topics(campus)] == moved
+    assert {each.target for each in moves} == {3}
+
+
+def test_what_a_broker_has_only_just_taken_counts_before_it_is_measured() -> None:
+    campus = Campus.of(
+        burdened(rates=[[750, 375, 700]], subscribers=[[1] * 3], max_latency_seconds=[1.0, 60, 60])
+    )
+    seen = report(campus, placed(campus, 1, 1, 2), queue_events=waiting(campus, 800, 0, 0))
+    seen.use[Metric.UPLINK, 2] = 0.3
+    assert Balancer(campus).handle(seen) == ()
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_no_target_is_ever_asked_for_more_than_it_has(seed: int) -> None:
     draw = np.random.default_rng(seed)
@@ -183,11 +236,10 @@ def test_one_balancing_at_a_time_then_a_rest_and_who_has_moved_stays() -> None:
     assert first == ["t01", "t02"]
     assert at(2, 1, 1, 1) == []
     assert balancer.handle(Completed(3.0, 1, 0.2)) == ()
-    assert at(4, 1, 1, 1) == []
-    # Only the one that has not moved yet may leave now; and when its balancing has timed out, its broker rests.
-    assert at(9, 1, 1, 1) == ["t00"]
-    assert at(70, 1, 1, 1) == []
-    assert at(76, 1, 1, 1) == first
+    # Deep, but it shrinks; and when it grows, only the one that has not moved yet may leave.
+    assert at(4, 1, 2, 2) == []
+    assert at(5, 1, 1, 1) == ["t00"]
+    assert at(61, 1, 1, 1) == first
 
 
 def test_a_balancing_that_nobody_completes_is_over_after_its_time() -> None:

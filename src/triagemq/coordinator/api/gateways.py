@@ -10,7 +10,14 @@ from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
 
 from triagemq.coordinator.access.tokens import Role
 from triagemq.coordinator.api.callers import Here, Looker, Operator, coordinator_of, who_asks
-from triagemq.coordinator.api.models import GatewayAnswer, MoveAnswer, MoveBody, QueueAnswer
+from triagemq.coordinator.api.models import (
+    GatewayAnswer,
+    MoveAnswer,
+    MoveBody,
+    QueueAnswer,
+    SendAwayAnswer,
+    SendAwayBody,
+)
 from triagemq.coordinator.channel.gateways import LedGateway
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
@@ -37,9 +44,7 @@ async def gateways(caller: Looker, here: Here) -> list[GatewayAnswer]:
 async def move(name: Annotated[Name, Path()], body: MoveBody, caller: Operator, here: Here) -> MoveAnswer:
     """Send clients to a gateway; they go without losing or repeating an event."""
     gateways = here.runtime.gateways
-    if name not in (each.name for each in gateways):
-        known = ", ".join(each.name for each in gateways)
-        raise MissingError(f"there is no gateway {name!r}; there are {known}")
+    _require_known(here, name)
     wanted = [
         *((PUBLISHER, each) for each in body.publishers),
         *((SUBSCRIBER, each) for each in body.subscribers),
@@ -56,11 +61,26 @@ async def move(name: Annotated[Name, Path()], body: MoveBody, caller: Operator, 
     return MoveAnswer(moved=len(moves))
 
 
+@router.post("/{name}/sent-away")
+async def send_away(
+    name: Annotated[Name, Path()], body: SendAwayBody, caller: Operator, here: Here
+) -> SendAwayAnswer:
+    """Have plain MQTT-SN clients of a gateway look for another; they lose what is queued for them."""
+    _require_known(here, name)
+    return SendAwayAnswer(told=await here.runtime.send_plain_elsewhere(name, body.client_ids, "an operator"))
+
+
+def _require_known(here: Coordinator, name: str) -> None:
+    names = [each.name for each in here.runtime.gateways]
+    if name not in names:
+        raise MissingError(f"there is no gateway {name!r}; there are {', '.join(names)}")
+
+
 def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
     several = here.runtime.gateways.are_several
     now = each.latest if several else here.runtime.measuring.latest
     connected = each.lead.link.connected
-    load = each.load
+    load, clock = each.load, each.clock.best
     return GatewayAnswer(
         name=each.name,
         address=each.address,
@@ -77,6 +97,9 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
         matched_per_second=None if load is None else load.matched_per_second,
         uplink_bps=None if load is None else load.uplink_bps,
         queues=[] if now is None else _queues(here, now),
+        round_trip_seconds={} if now is None else dict(now.round_trips),
+        clock_offset_seconds=None if clock is None else clock.offset_seconds,
+        clock_error_seconds=None if clock is None else clock.error_seconds,
     )
 
 

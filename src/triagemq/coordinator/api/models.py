@@ -220,6 +220,18 @@ class MoveAnswer(BaseModel):
     moved: int
 
 
+class SendAwayBody(Body):
+    """Plain MQTT-SN clients that are to look for another gateway, by client id; all of them if none is named."""
+
+    client_ids: Annotated[list[str], Field(max_length=100_000)] | None = None
+
+
+class SendAwayAnswer(BaseModel):
+    """How many were told to go."""
+
+    told: int
+
+
 class QueueAnswer(BaseModel):
     """Packets that wait at a gateway for a subscriber, with these topics, which share a flow."""
 
@@ -233,7 +245,8 @@ class GatewayAnswer(BaseModel):
 
     Downlink is what came in from clients and brokers, uplink what left for subscribers, both on the wire but for the
     brokers' part, of which it is payloads; matched are the messages that it looked up subscribers for. What was not
-    measured yet is null.
+    measured yet is null. `round_trip_seconds` are to the brokers of other gateways and back; its clock is ahead of the
+    coordinator's by `clock_offset_seconds`, of which `clock_error_seconds` may be wrong.
     """
 
     name: str
@@ -251,6 +264,9 @@ class GatewayAnswer(BaseModel):
     matched_per_second: float | None
     uplink_bps: float | None
     queues: list[QueueAnswer]
+    round_trip_seconds: dict[str, float]
+    clock_offset_seconds: float | None
+    clock_error_seconds: float | None
 
 
 class BulkAnswer(BaseModel):

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
 from triagemq.addresses import is_loopback
+from triagemq.clock import unix_clock
 from triagemq.coordinator.access.grants import Grants
+from triagemq.coordinator.channel.clocks import ClockOffset
 from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import MergedTopics, merged
@@ -30,8 +32,14 @@ from triagemq.scenario import Brokers
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
 
+_ANSWER_SECONDS = 2.0
+"""Who does not answer for so long does not work, and nobody waits for it."""
+
 _RETURNING_SECONDS = 5.0
 """So long after its start the coordinator waits for gateways that were there before it."""
+
+_ELSEWHERE_SECONDS = 15.0
+"""So long a plain client that is to look for another gateway is not served."""
 
 _LEAVING_SECONDS = 60.0
 """So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
@@ -48,6 +56,11 @@ class LedGateway:
     latest: Measured | None = None
     before: Measured | None = None
     """What it had counted a second earlier."""
+    answer: Measured | None = None
+    """The last that it has said, five times a second."""
+    is_silent: bool = False
+    clock: ClockOffset = field(default_factory=ClockOffset)
+    """How far its clock is from ours."""
     _ailing_since: float | None = None
 
     @property
@@ -55,8 +68,10 @@ class LedGateway:
         """Why it cannot serve anybody now, if that is so."""
         if not self.lead.link.connected:
             return "the gateway is away"
-        if self.latest is not None and not self.latest.broker_connected:
-            return self.latest.broker_problem or "it has no broker"
+        if self.is_silent:
+            return "the gateway does not answer"
+        if self.answer is not None and not self.answer.broker_connected:
+            return self.answer.broker_problem or "it has no broker"
         return ""
 
     def is_dead(self, now: float) -> bool:
@@ -88,6 +103,7 @@ class LedGateway:
             flows=now.flows,
             flows_before=before.flows,
             seconds=seconds,
+            broker_seconds={name: each / 2 for name, each in now.round_trips.items()},
         )
 
     @property
@@ -122,6 +138,7 @@ class Gateways:
         self._orders = first.wanted_orders
         self._constraints: PortConstraints = {}
         self._started = time.monotonic()
+        self._clock = unix_clock()
         # Everyone who is announced.
         self._clients: set[Key] = set()
         # Who left which gateway, and until when that has orders about it.
@@ -212,6 +229,19 @@ class Gateways:
             if key in self._clients and not self.homes.has(key):
                 self.homes.move(key, name)
 
+    async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:
+        """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many were told.
+
+        They know no coordinator: these are the ones that are not announced.
+        """
+        link, found = self._led[name].lead.link, []
+        for event in await link.present():
+            kind = SUBSCRIBER if FLOW_MARK in event.client_id else PUBLISHER
+            is_plain = (kind, subscriber_of(event.flow)[0]) not in self._clients
+            if is_plain and (client_ids is None or event.client_id in client_ids):
+                found.append(event.client_id)
+        return await link.send_elsewhere(found, _ELSEWHERE_SECONDS) if found else 0
+
     # What is wanted.
 
     def want_orders(self, orders: Orders) -> None:
@@ -262,7 +292,7 @@ class Gateways:
             *(
                 each.lead.tell()
                 for each in self._led.values()
-                if each is self.first or each.lead.link.connected
+                if each is self.first or (each.lead.link.connected and not each.is_silent)
             )
         )
 
@@ -303,18 +333,19 @@ class Gateways:
         others = [each for each in self._led.values() if each.lead.link.connected]
         answers = await asyncio.gather(
             *(
-                each.lead.link.measure(flows=flows, topics=topics, after=self._marks.get(each.name, ""))
+                asyncio.wait_for(self._measure(each, flows=flows, topics=topics), _ANSWER_SECONDS)
                 for each in others
             ),
             return_exceptions=True,
         )
         for each, answer in zip(others, answers, strict=True):
-            if isinstance(answer, ControlError):
+            each.is_silent = isinstance(answer, TimeoutError)
+            if isinstance(answer, ControlError | TimeoutError):
                 each.lead.lost()
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                several[each.name] = answer
+                several[each.name] = each.answer = answer
                 if each is not self.first:
                     each.lead.measured(answer)
         if not several:
@@ -327,6 +358,13 @@ class Gateways:
                 self._topics.add(name, measured.at_ns, measured.topics, measured.begun)
                 self._marks[name] = measured.mark
         return merged(several, self._topics.take() if topics else {})
+
+    async def _measure(self, each: LedGateway, *, flows: bool, topics: bool) -> Measured:
+        asked_ns = self._clock()
+        after = self._marks.get(each.name, "")
+        measured = await each.lead.link.measure(flows=flows, topics=topics, after=after)
+        each.clock.answered(asked_ns, measured.at_ns, self._clock())
+        return measured
 
 
 def _check_broker(name: str, identity: GatewayIdentity, host: str) -> None:

@@ -160,6 +160,10 @@ class GatewayLink:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
         return _MEASURED.validate_python(await self._ask("measure", flows=flows, topics=topics, after=after))
 
+    async def send_elsewhere(self, client_ids: Sequence[str], seconds: float) -> int:
+        """Have clients look for another gateway by themselves; how many were told."""
+        return int((await self._ask("elsewhere", client_ids=list(client_ids), seconds=seconds))["told"])
+
     async def save_broker(self) -> None:
         """Have whoever runs the broker make it write down what it holds."""
         await self._ask("save_broker")

@@ -178,7 +178,8 @@ class Measured:
     given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
-    follow it: None if nobody does. `managed` are ports whose widths are controlled.
+    follow it: None if nobody does. `managed` are ports whose widths are controlled, `round_trips` the seconds to the
+    brokers of other gateways and back.
     """
 
     epoch: str
@@ -199,6 +200,7 @@ class Measured:
     mark: str = ""
     carried: int | None = None
     managed: Mapping[str, PortDelays] = field(default_factory=dict)
+    round_trips: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

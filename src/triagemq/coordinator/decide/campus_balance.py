@@ -33,6 +33,8 @@ class GatewayLoad:
     flows: Mapping[str, FlowCounters]
     flows_before: Mapping[str, FlowCounters]
     seconds: float
+    broker_seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long events take to it from the brokers of others."""
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ class CampusBalance:
         if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
             return []
         self._complete(loads, now)
+        _heed_ways(campus, loads)
         report = _report(campus, orders, homes, loads, topic_rates, now)
         found: list[ClientMove] = []
         names, brokers = scenario.subscribers.name, scenario.brokers.name
@@ -105,6 +108,16 @@ class CampusBalance:
             if all(there):
                 del self._moving[number]
                 self._balancer.handle(Completed(now, number, now - each.began_seconds))
+
+
+def _heed_ways(campus: Campus, loads: Mapping[str, GatewayLoad]) -> None:
+    """From heads to brokers events take as long as was measured, whatever the scenario states."""
+    names = campus.scenario.brokers.name
+    for cluster, head in enumerate(campus.heads.tolist()):
+        for broker, name in enumerate(names):
+            seconds = loads[name].broker_seconds.get(names[head])
+            if seconds is not None:
+                campus.delay_seconds[cluster, broker] = seconds
 
 
 def _report(

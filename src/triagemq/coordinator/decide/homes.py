@@ -1,9 +1,10 @@
-"""Which gateway serves which client: as the scenario states, else one near by with few clients. Pure."""
+"""Which gateway serves which client: as the scenario states, else one near by that placement chooses, or with few
+clients. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from triagemq.coordinator.intents.registry import Key
@@ -38,6 +39,10 @@ class ClientMove:
     why: str
 
 
+PlaceClient = Callable[[Key, Sequence[str]], str | None]
+"""Which of some gateways is to serve a client; None where that cannot be told."""
+
+
 class Homes:
     """By kind and name of a client, the name of its gateway. `stated` is what a scenario says.
 
@@ -53,6 +58,7 @@ class Homes:
         self._stated = stated or {}
         self._homes: dict[Key, str] = {}
         self._changed = False
+        self.placing: PlaceClient = lambda key, sites: None
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> Homes:
@@ -106,7 +112,7 @@ class Homes:
         return found
 
     def _choice(self, key: Key, sites: Sequence[Site], count: Counter[str]) -> str:
-        """What is stated, else one of the same cluster, and of these the one with the fewest clients."""
+        """What is stated, else one of the same cluster: the one that placement chooses, or with the fewest clients."""
         good = [site for site in sites if not site.problem] or list(sites)
         stated = self._stated.get(key)
         if any(site.name == stated for site in good):
@@ -114,6 +120,6 @@ class Homes:
         near = self._homes.get(key, stated)
         clusters = {site.name: site.cluster for site in sites}
         fit = [site for site in good if site.serves(key[0])] or good
-        return min(
-            fit, key=lambda site: (site.cluster != clusters.get(near or "", ""), count[site.name])
-        ).name
+        beside = [site for site in fit if site.cluster == clusters.get(near or "", "")] or fit
+        chosen = self.placing(key, [site.name for site in beside])
+        return chosen or min(beside, key=lambda site: count[site.name]).name

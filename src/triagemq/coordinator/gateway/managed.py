@@ -55,6 +55,7 @@ from triagemq.exchange import (
     LiveTrace,
     Present,
 )
+from triagemq.exchange.gateway.leaving import send_elsewhere
 from triagemq.exchange.listening import control_socket
 from triagemq.exchange.private_files import private_directory
 from triagemq.exchange.trace_journal import recover
@@ -346,6 +347,14 @@ class ManagedGateway:
         flow = client_id_of(*self.rules.identify(client_id))
         return SessionEvent(kind, client_id, (host, port), flow=flow, subscribes=subscribes)
 
+    def _send_elsewhere(self, client_ids: object, seconds: object) -> dict[str, Any]:
+        if not isinstance(client_ids, list) or not isinstance(seconds, int | float):
+            raise ControlError("elsewhere: client ids and seconds are needed")
+        ids = [each for each in client_ids if isinstance(each, str)]
+        told: list[int] = []
+        self.gateway.change(lambda core: told.append(send_elsewhere(core, ids, seconds)))
+        return {"told": sum(told)}
+
     def _back_up(self, path: object) -> dict[str, Any]:
         if not isinstance(path, str):
             raise ControlError("a copy needs a path")
@@ -398,6 +407,8 @@ class ManagedGateway:
                 return {"orders": self.rules.orders}
             case "sessions":
                 return {"sessions": [self._arrival(client_id) for client_id in self._told]}
+            case "elsewhere":
+                return self._send_elsewhere(request.get("client_ids"), request.get("seconds"))
             case "identity":
                 return shallow(self._identity())
             case "queues":
@@ -534,6 +545,7 @@ class ManagedGateway:
             broker_since_ns=broker_since_ns,
             begun=begun,
             mark=mark,
+            round_trips=self.gateway.broker_round_trips if with_flows else {},
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
         )
 

@@ -24,6 +24,7 @@ from triagemq.coordinator.channel.messages import (
     PortConstraints,
 )
 from triagemq.coordinator.decide.campus_balance import CampusBalance
+from triagemq.coordinator.decide.campus_places import CampusPlaces
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders
@@ -38,7 +39,7 @@ from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
-from triagemq.intents import SUBSCRIBER
+from triagemq.intents import SUBSCRIBER, SubscriberIntent
 from triagemq.plan import Decision
 from triagemq.waiting import end
 
@@ -54,6 +55,12 @@ _CARRIED_LOOK_SECONDS = 0.01
 
 LOOK_AFTER_SECONDS = 0.25
 """How often it is looked whether all gateways can serve their clients."""
+
+_MOVE_STEPS, _MOVE_PAUSE_SECONDS = 10, 0.1
+"""Many who move at once keep gateways from serving: they are told in so many groups."""
+
+_PLAIN_AGAIN_SECONDS = 10.0
+"""How often plain clients are told that their gateway cannot serve them: more may have come."""
 
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
@@ -109,6 +116,12 @@ class Runtime:
         self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
         self._balancing = CampusBalance()
+        self._places = CampusPlaces()
+        # When plain clients of a gateway that cannot serve are told again.
+        self._plain_again: dict[str, float] = {}
+        gateways.homes.placing = self._place
+        # The topics and filters of every subscriber.
+        self._wanted: dict[Key, tuple[str, ...]] = {}
         # When topics were counted last, and what there was of each.
         self._counted: tuple[float, dict[str, int]] = 0.0, {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
@@ -173,12 +186,15 @@ class Runtime:
         for record in announced:
             self._steps.append(record.intent)
             self.gateways.announced(record.key)
+            if isinstance(record.intent, SubscriberIntent):
+                self._wanted[record.key] = tuple(each.topic for each in record.intent.subscriptions)
             self._not_in_force[record.key] = record.sequence
         for key in withdrawn:
             self._steps.append(key)
             self._not_in_force.pop(key, None)
             kind, name = key
             self.gateways.forget(key)
+            self._wanted.pop(key, None)
             (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
         self._request(reason)
         self.rights_changed()
@@ -398,6 +414,14 @@ class Runtime:
         self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
         await self._tell()
 
+    def _place(self, key: Key, sites: Sequence[str]) -> str | None:
+        """Where a client is to be at home, by the rules of placement."""
+        scenario = None if self.decided is None else self.decided.scenario
+        wanted = self._wanted.get(key, ())
+        return self._places.choice(
+            key, wanted, sites, scenario, lambda: dict(self.gateways.homes), time.monotonic()
+        )
+
     async def _look_after_gateways(self) -> None:
         """Whoever is at home where nobody can be served is sent elsewhere."""
         await asyncio.sleep(LOOK_AFTER_SECONDS)
@@ -413,6 +437,21 @@ class Runtime:
         ]
         if moves:
             await self.move(moves)
+        now = time.monotonic()
+        for site in sites:
+            if site.problem and now >= self._plain_again.get(site.name, 0.0):
+                self._plain_again[site.name] = now + _PLAIN_AGAIN_SECONDS
+                if not all(each.problem for each in sites):
+                    with contextlib.suppress(ControlError):
+                        await self.send_plain_elsewhere(site.name, None, site.problem)
+
+    async def send_plain_elsewhere(self, name: str, client_ids: Sequence[str] | None, why: str) -> int:
+        """Have plain clients of a gateway look for another one, which is noted; how many there are."""
+        told = await self.gateways.send_plain_elsewhere(name, client_ids)
+        if told:
+            noted = f"{told} plain clients"
+            self.note([Decision("sent away", noted, f"gateway {name}", "any other that they find", why)])
+        return told
 
     async def _balance(self) -> None:
         """Who is to go elsewhere because a broker has too much, by what was measured in the last second."""
@@ -439,11 +478,7 @@ class Runtime:
         for each in moves:
             self.gateways.move(each.key, each.target)
         await self.gateways.tell()
-        generation = self._orders.generation
-        for each in moves:
-            kind, name = each.key
-            of_kind = self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers
-            of_kind.changed([name], generation)
+        self._spawn(self._tell_moved([each.key for each in moves]))
         self.note(
             [
                 Decision(
@@ -452,6 +487,15 @@ class Runtime:
                 for each in moves
             ]
         )
+
+    async def _tell_moved(self, keys: Sequence[Key]) -> None:
+        """Have clients ask where their gateway is, some at a time."""
+        size = -(-len(keys) // _MOVE_STEPS)
+        for first in range(0, len(keys), size):
+            for kind, name in keys[first : first + size]:
+                of_kind = self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers
+                of_kind.changed([name], self._orders.generation)
+            await asyncio.sleep(_MOVE_PAUSE_SECONDS)
 
     async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
         """Store decisions and orders, then have the decisions written into the trace."""

@@ -32,6 +32,8 @@ def connect(gateway: GatewayCore, endpoint: Endpoint, message: Connect) -> None:
     settings = gateway.settings
     if settings.policy.closed:
         _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "closed for now")
+    elif gateway.is_elsewhere(message.client_id):
+        _refuse(gateway, endpoint, ReturnCode.REJECTED_CONGESTION, "sent to another gateway")
     elif settings.policy.forbids_connection(message.client_id):
         _refuse(gateway, endpoint, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
     elif reason := _no_room(gateway, message.client_id, endpoint):

@@ -101,6 +101,8 @@ class GatewayCore:
         self.sessions: dict[str, Session] = {}
         self.by_endpoint: dict[Endpoint, Session] = {}
         self.handshakes = PendingConnects()
+        # Until when clients that were sent to another gateway, and their addresses, find none here.
+        self.elsewhere_until_ns: dict[str | Endpoint, int] = {}
         self.places = Places()
         self.slots = Slots(identify, self.sessions)
         self.topics = SharedTopics(
@@ -281,6 +283,14 @@ class GatewayCore:
                 handler(self, endpoint, message)
             else:
                 self.send_away(endpoint)
+
+    def is_elsewhere(self, client: str | Endpoint) -> bool:
+        """Is a client, or who is at an address, to look for another gateway?"""
+        until_ns = self.elsewhere_until_ns.get(client)
+        if until_ns is not None and until_ns <= self.now_ns:
+            del self.elsewhere_until_ns[client]
+            return False
+        return until_ns is not None
 
     def send_away(self, endpoint: Endpoint) -> None:
         """Whoever is there is no client, and should know it."""

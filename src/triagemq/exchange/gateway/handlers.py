@@ -72,7 +72,8 @@ def _reply(message_type: mqttsn.MessageType, fields: bytes) -> mqttsn.PlainMessa
 
 
 def _search(gateway: GatewayCore, endpoint: Endpoint, message: mqttsn.SearchGw) -> None:
-    gateway.send(endpoint, mqttsn.GwInfo(gateway.settings.gateway_id))
+    if not gateway.is_elsewhere(endpoint):
+        gateway.send(endpoint, mqttsn.GwInfo(gateway.settings.gateway_id))
 
 
 def _nothing(gateway: GatewayCore, endpoint: Endpoint, message: mqttsn.PlainMessage) -> None:

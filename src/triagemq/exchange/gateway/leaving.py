@@ -6,6 +6,7 @@ A client may be silent, go, stay away for too long, or be no longer allowed. Wha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 
 from triagemq.exchange.gateway import broker_link, naming, publishing, subscribing
@@ -152,6 +153,27 @@ def _hand_back(gateway: GatewayCore, session: Session, *, ended: bool) -> None:
             retain=delivery.retain,
             drawn=True,
         )
+
+
+def send_elsewhere(gateway: GatewayCore, client_ids: Iterable[str], seconds: float) -> int:
+    """Have clients look for another gateway by the protocol's own means; how many were told.
+
+    They get DISCONNECT, and for some time neither GWINFO nor a session here. Whoever knows no other is served again
+    after that. It is no fault of theirs: no will is published.
+    """
+    until_ns, told = gateway.now_ns + int(seconds * 1e9), 0
+    past = [each for each, until in gateway.elsewhere_until_ns.items() if until <= gateway.now_ns]
+    for each in past:
+        del gateway.elsewhere_until_ns[each]
+    for client_id in client_ids:
+        session = gateway.sessions.get(client_id)
+        if session is None or not session.connected:
+            continue
+        told += 1
+        gateway.elsewhere_until_ns |= {client_id: until_ns, session.endpoint: until_ns}
+        gateway.send(session.endpoint, Disconnect())
+        to_disconnected(gateway, session)
+    return told
 
 
 def policy_changed(gateway: GatewayCore) -> None:

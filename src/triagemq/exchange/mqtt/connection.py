@@ -7,6 +7,7 @@ import contextlib
 import random
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Iterable
 
 from triagemq.errors import MqttError
@@ -21,6 +22,8 @@ _CONNECT_TIMEOUT_SECONDS = 10.0
 _ANSWER_TIMEOUT_SECONDS = 3.0
 _MOST_UNWRITTEN_BYTES = 4 << 20
 _READ_BYTES = 1 << 18
+_TCP_INFO_BYTES, _ROUND_TRIP_AT = 104, 68
+"""How long Linux's struct tcp_info is at least, and where tcpi_rtt is in it, in microseconds."""
 
 
 class MqttConnection(asyncio.Protocol):
@@ -136,6 +139,17 @@ class MqttConnection(asyncio.Protocol):
             self.last_problem = ""
         self._changed(self)
 
+    @property
+    def round_trip_seconds(self) -> float | None:
+        """To the broker and back, as TCP measures it with all that is sent, pings at least; None if it is not known."""
+        if self._socket is None or not hasattr(socket, "TCP_INFO"):
+            return None
+        try:
+            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return None
+        return int.from_bytes(told[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder) / 1e6
+
     def pause_writing(self) -> None:
         """The broker does not read."""
         self.session.is_congested = True
@@ -232,6 +246,11 @@ class BrokerConnections:
         """Why a session could not be connected at the last attempt."""
         found = self._running.get(session)
         return "" if found is None else found[0].last_problem
+
+    def round_trip_seconds(self, session: MqttSession) -> float | None:
+        """How long it takes to the broker of a session and back."""
+        found = self._running.get(session)
+        return None if found is None else found[0].round_trip_seconds
 
     async def close_all(self) -> None:
         """Disconnect everything."""

@@ -22,7 +22,7 @@ from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.exchange.private_files import private_directory, write_private
 from triagemq.live.processes import Child, EndedError
 from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
-from triagemq.live.up.state import hold, own_token
+from triagemq.live.up.state import TOKEN_FILE, hold, own_token
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Exchange(Rig):
         self.said_aloud: list[str] = []
         """What people should know about who can reach it."""
         self.kernel_ports: KernelPorts | None = None
-        self._broker_rights: BrokerRights | None = None
+        self._broker_rights: list[BrokerRights] = []
         self._sites = [
             _Site(name, here, self.trace / name, GatewayLink(here / "control.sock"))
             for name in options.beside
@@ -165,6 +165,11 @@ class Exchange(Rig):
     @property
     def _database(self) -> str:
         return self.options.store or f"sqlite:///{self.state / 'coordinator.sqlite'}"
+
+    @property
+    def _has_access(self) -> bool:
+        """Do tokens say who may do what?"""
+        return bool(self.options.coordinator.get("access"))
 
     @property
     def _in_a_hurry(self) -> bool:
@@ -260,16 +265,13 @@ class Exchange(Rig):
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
 
     async def _start_broker(self, *, embedded: bool) -> None:
-        guarded = bool(self.options.coordinator.get("access"))
         self.broker = BrokerProcess(
-            self.state / "broker", embedded=embedded, guarded=guarded, further=self.options.broker_listener
+            self.state / "broker",
+            embedded=embedded,
+            guarded=self._has_access,
+            further=self.options.broker_listener,
         )
-        if guarded:
-            # Late: the database takes a second to load.
-            from triagemq.coordinator.access.broker_rights import BrokerRights
-
-            self._broker_rights = BrokerRights(self.broker, self._database)
-            await self._broker_rights.start()
+        await self._let_in(self.broker)
         await self.broker.start()
         if self.broker.said_aloud:
             self.said_aloud.append(self.broker.said_aloud)
@@ -277,6 +279,16 @@ class Exchange(Rig):
         self.broker_address = (
             str(self.broker.address) if further is None else self._as_advertised(str(further.address))
         )
+
+    async def _let_in(self, broker: BrokerProcess) -> None:
+        """Who holds a token may speak MQTT to a broker of ours."""
+        if self._has_access:
+            # Late: the database takes a second to load.
+            from triagemq.coordinator.access.broker_rights import BrokerRights
+
+            rights = BrokerRights(broker, self._database)
+            self._broker_rights.append(rights)
+            await rights.start()
 
     async def _start_gateway(self) -> None:
         own = self.broker
@@ -291,16 +303,8 @@ class Exchange(Rig):
             keep_trace_seconds=self.options.keep_trace_seconds,
             name=self.options.name,
             dataplane="reported" if self.options.interfaces else "embedded",
-            access="required" if self.options.coordinator.get("access") else "open",
+            **self._protection(),
         )
-        if self.options.dtls:
-            authority = self.options.client_authority
-            self.certificate, private_key = self._certificate()
-            config |= {
-                "certificate": str(self.certificate),
-                "private_key": str(private_key),
-                "client_authority": None if authority is None else str(authority.absolute()),
-            }
 
         def ready(said: dict[str, Any]) -> None:
             # The next start takes the same port.
@@ -309,6 +313,19 @@ class Exchange(Rig):
 
         await self._start_child("gateway", GATEWAY_MODULE, config, started=ready)
 
+    def _protection(self) -> dict[str, Any]:
+        """How every gateway is protected."""
+        found: dict[str, Any] = {"access": "required" if self._has_access else "open"}
+        if self.options.dtls:
+            authority = self.options.client_authority
+            self.certificate, private_key = self._certificate()
+            found |= {
+                "certificate": str(self.certificate),
+                "private_key": str(private_key),
+                "client_authority": None if authority is None else str(authority.absolute()),
+            }
+        return found
+
     async def _start_site(self, site: _Site) -> None:
         """Another broker and its gateway, which joins the coordinator. One that does not come up keeps nobody else from
         it."""
@@ -316,7 +333,8 @@ class Exchange(Rig):
         url = self.options.beside[site.name]
         own: dict[str, Any] = {"broker": url, "broker_client_id": f"triage-gateway-{site.name}"}
         if url is None:
-            site.broker = BrokerProcess(site.state / "broker")
+            site.broker = BrokerProcess(site.state / "broker", guarded=self._has_access)
+            await self._let_in(site.broker)
             await site.broker.start()
             self._beside(self._keep_saving(site.broker, site.link))
             own = {
@@ -333,6 +351,9 @@ class Exchange(Rig):
             keep_trace_seconds=self.options.keep_trace_seconds,
             name=site.name,
             join=self.rest,
+            join_authority=self.options.coordinator.get("tls_certificate"),
+            token=await asyncio.to_thread(self._gateway_token, site) if self._has_access else None,
+            **self._protection(),
             **own,
         )
 
@@ -342,6 +363,12 @@ class Exchange(Rig):
         await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
         site.link.start()
         self._clean.push_async_callback(site.link.close)
+
+    def _gateway_token(self, site: _Site) -> str:
+        from triagemq.coordinator.access.tokens import Role, TokenRequest
+
+        request = TokenRequest(label=f"gateway {site.name}", roles=(Role.GATEWAY,), names=(site.name,))
+        return own_token(site.state / "gateway.token", self._database, request)
 
     def _as_advertised(self, address: str) -> str:
         """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
@@ -360,8 +387,8 @@ class Exchange(Rig):
 
     async def _start_both(self) -> int:
         token = None
-        if self.options.coordinator.get("access"):
-            token = await asyncio.to_thread(own_token, self.state, self._database)
+        if self._has_access:
+            token = await asyncio.to_thread(own_token, self.state / TOKEN_FILE, self._database)
         config: dict[str, Any] = {
             "coordinator": self.rest,
             "token": token,
@@ -392,8 +419,8 @@ class Exchange(Rig):
         await super()._end()
 
     async def _end_broker(self) -> None:
-        if self._broker_rights is not None:
-            await self._broker_rights.close()
+        for rights in self._broker_rights:
+            await rights.close()
         for broker in (self.broker, *(site.broker for site in self._sites)):
             if broker is not None:
                 await broker.stop()

@@ -24,7 +24,7 @@ from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.errors import OutputError, ParameterError
 from triagemq.exchange.private_files import private_directory, private_file, write_private
 
-_TOKEN_FILE = "operator.token"
+TOKEN_FILE = "operator.token"
 _NOT_COPIED = frozenset({"lock", "logs", "trace"})
 _GATEWAY, _COORDINATOR = Path("gateway", "gateway.sqlite"), Path("coordinator.sqlite")
 _SAVING_SECONDS = 1.0
@@ -63,13 +63,13 @@ def hold(state: Path) -> int:
     return lock
 
 
-def own_token(state: Path, database: str) -> str:
-    """An operator's token for the exchange's own clients, kept where only this user can read it."""
+def own_token(path: Path, database: str, request: TokenRequest | None = None) -> str:
+    """A token of the exchange's own, kept in a file that only this user can read: an operator's, for its clients, if
+    nothing else is requested."""
     # SQLAlchemy takes long to load, and an exchange without access needs none of it here.
     from triagemq.coordinator.store.changes import add_token
     from triagemq.coordinator.store.store import Store
 
-    path = state / _TOKEN_FILE
     store = Store(database)
     try:
         known = TokenBook(store.tokens())
@@ -78,7 +78,7 @@ def own_token(state: Path, database: str) -> str:
             known.caller(secret)
         except (OSError, ValueError, UnauthorisedError):
             secret, token = new_token(
-                TokenRequest(label="the exchange's own clients", roles=(Role.OPERATOR,))
+                request or TokenRequest(label="the exchange's own clients", roles=(Role.OPERATOR,))
             )
             write_private(path, secret + "\n")
             store.write_now(add_token, token)

@@ -5,7 +5,8 @@ out. The simulator and the exchange use the same.
 
 - `settings` has thresholds and times, `events` what goes in and comes out;
 - `rates` predicts the next interval, `detection` says which brokers are in LOW, HIGH and OVERLOAD;
-- `offloading` is the order in which clients leave, `selection` who leaves for where;
+- `offloading` is the order in which clients leave; `basis` what is known then;
+- `selection` who leaves an edge for where, tried out in a `trial`, and `heads` who leaves a head;
 - `balancer` is the state machine around these: one balancing at a time for a broker, time-outs, no ping-pong;
 - `peer` is PEER, which looks at loads alone.
 """

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from triagemq.plan.balancing.basis import Leaving, OffloadBasis
 from triagemq.plan.balancing.detection import Detected, LoadState, LoadWatch
 from triagemq.plan.balancing.events import NOBODY, Completed, LoadReport, Migration
-from triagemq.plan.balancing.selection import Moves, OffloadBasis, from_edge, from_head
+from triagemq.plan.balancing.heads import from_head
+from triagemq.plan.balancing.selection import from_edge
 from triagemq.plan.balancing.settings import BalancingSettings
 from triagemq.plan.campus import Campus, Flags, Metric
 
@@ -16,7 +18,7 @@ from triagemq.plan.campus import Campus, Flags, Metric
 @dataclass(frozen=True, slots=True)
 class _UnderWay:
     brokers: frozenset[int]
-    source: int
+    sources: tuple[int, ...]
     ends_seconds: float
 
 
@@ -46,36 +48,44 @@ class Balancer:
         self._expire(event.at_seconds)
         outlook = self._watch.measured(event)
         detected = outlook.detected
+        overloaded = np.flatnonzero(detected.state == LoadState.OVERLOAD).tolist()
+        if not overloaded:
+            return ()
         found: list[Migration] = []
-        for broker in np.flatnonzero(detected.state == LoadState.OVERLOAD).tolist():
+        now = event.at_seconds
+        asked = self._campus.use(event.placement, outlook.expected_rate, event.present)
+        for broker in overloaded:
             free = self._free()
-            if not free[broker] or event.at_seconds < self._rests_until[broker]:
+            if not free[broker] or self._rests(event, broker):
                 continue
-            now = event.at_seconds
             basis = OffloadBasis(
                 campus=self._campus,
                 settings=self._settings,
                 measured=event,
                 outlook=outlook,
+                asked=asked,
                 free=free,
                 movable=self._stays_until <= now,
                 movable_publications=self._publication_stays_until <= now,
             )
-            edge = bool(self._campus.edge[broker])
-            moves = (from_edge if edge else from_head)(basis, broker)
+            moves = (from_edge if self._campus.edge[broker] else from_head)(basis, broker)
             if moves:
                 found += self._begin(event, broker, moves, detected)
         return tuple(found)
 
-    def _begin(self, event: LoadReport, source: int, moves: Moves, detected: Detected) -> list[Migration]:
+    def _begin(
+        self, event: LoadReport, overloaded: int, moves: list[Leaving], detected: Detected
+    ) -> list[Migration]:
         self._begun += 1
         now, settings = event.at_seconds, self._settings
-        metric = Metric(int(detected.metric[source]))
-        edge = bool(self._campus.edge[source])
+        edge = bool(self._campus.edge[overloaded])
         stays = self._stays_until if edge else self._publication_stays_until
+        reason = self._reason(event, overloaded, detected)
         found = []
-        for target in dict.fromkeys(target for target, _ in moves):
-            rows = np.concatenate([rows for each, rows in moves if each == target]).astype(np.int32)
+        for source, target in dict.fromkeys((move.source, move.target) for move in moves):
+            rows = np.concatenate([move.rows for move in moves if move[:2] == (source, target)]).astype(
+                np.int32
+            )
             stays[rows] = now + settings.stay_seconds
             if edge:
                 self._watch.forget(rows)
@@ -85,23 +95,38 @@ class Balancer:
                     at_seconds=now,
                     source=source,
                     target=target,
-                    metric=metric,
-                    reason=self._reason(event, source, metric, detected),
+                    metric=Metric(int(detected.metric[overloaded])),
+                    reason=reason
+                    if source == overloaded
+                    else f"room is needed, for {self._name(overloaded)}: {reason}",
                     subscriptions=rows if edge else NOBODY,
                     publications=NOBODY if edge else rows,
                 )
             )
-        brokers = frozenset([source, *(each.target for each in found)])
-        self._under_way[self._begun] = _UnderWay(brokers, source, now + settings.timeout_seconds)
+        sources, targets = ({each.source for each in found}, {each.target for each in found})
+        self._under_way[self._begun] = _UnderWay(
+            frozenset(sources | targets), tuple(sources), now + settings.timeout_seconds
+        )
         return found
 
-    def _reason(self, event: LoadReport, source: int, metric: Metric, detected: Detected) -> str:
+    def _name(self, broker: int) -> str:
+        return self._campus.scenario.brokers.name[broker]
+
+    def _reason(self, event: LoadReport, source: int, detected: Detected) -> str:
+        metric = Metric(int(detected.metric[source]))
         if metric is not Metric.QUEUE_DEPTH:
             return f"{metric.words} use is {event.use[metric, source]:.1%}"
         scenario = self._campus.scenario
         deep = detected.deep & (event.placement.subscriptions == source)
         topics = [scenario.topics.name[each] for each in np.unique(scenario.subscriptions.topic[deep])]
         return f"queues are too deep for the deadlines of {', '.join(topics)}"
+
+    def _rests(self, event: LoadReport, broker: int) -> bool:
+        """Whether its last balancing is to show its effect first: queues may be deep as long as they shrink."""
+        if event.at_seconds >= self._rests_until[broker]:
+            return False
+        use = self._campus.use(event.placement, event.rate_per_second, event.present)
+        return bool(use[Metric.UPLINK, broker] <= 1)
 
     def _free(self) -> Flags:
         free = np.ones(len(self._campus.cluster), dtype=bool)
@@ -112,11 +137,11 @@ class Balancer:
     def _complete(self, event: Completed) -> None:
         ended = self._under_way.pop(event.balancing, None)
         if ended is not None:
-            self._rests_until[ended.source] = event.at_seconds + self._settings.rest_seconds
+            self._rests_until[list(ended.sources)] = event.at_seconds + self._settings.rest_seconds
         self._watch.completed(event)
 
     def _expire(self, now: float) -> None:
         for number, each in list(self._under_way.items()):
             if now >= each.ends_seconds:
                 del self._under_way[number]
-                self._rests_until[each.source] = now + self._settings.rest_seconds
+                self._rests_until[list(each.sources)] = now + self._settings.rest_seconds

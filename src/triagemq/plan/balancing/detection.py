@@ -122,7 +122,9 @@ class LoadWatch:
         self._rates.add(event.rate_per_second)
         self._outputs.add(event.output_per_second)
         campus, broker = self._campus, event.placement.subscriptions
-        rate, ways = self._rates.expected(), campus.ways(event.placement, event.wait_seconds)
+        # A rate that has risen is not taken to fall again before it does: too little would be moved.
+        rate = np.maximum(self._rates.expected(), event.rate_per_second)
+        ways = campus.ways(event.placement, event.wait_seconds)
         events = campus.published(event.placement, rate)[0].sum(axis=0)
         # Until a balancing has shown what it costs, it is taken to cost what the news of it takes to the client.
         cost = campus.notification_seconds(broker)

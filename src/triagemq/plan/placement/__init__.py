@@ -4,9 +4,11 @@ In comes a Campus, out goes a Placement.
 
 - `problem` is what is to be placed: the topics of every cluster, with what they ask of a broker;
 - `spreading` has the algorithms by name: ours, and the baselines;
-- `planning` asks one, and says in words why each topic is where it is.
+- `planning` asks one, and says in words why each topic is where it is;
+- `arriving` is for subscribers that come later, one by one.
 """
 
+from triagemq.plan.placement.arriving import Arrivals
 from triagemq.plan.placement.planning import CampusPlan, explain_placement, place
 from triagemq.plan.placement.problem import NO_CORRELATIONS, Correlations, PlacementProblem
 from triagemq.plan.placement.spreading import PLACEMENTS
@@ -14,6 +16,7 @@ from triagemq.plan.placement.spreading import PLACEMENTS
 __all__ = [
     "NO_CORRELATIONS",
     "PLACEMENTS",
+    "Arrivals",
     "CampusPlan",
     "Correlations",
     "PlacementProblem",

@@ -17,7 +17,7 @@ LATE_EVENT = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """A migration that was carried out; `needed` if its source was in OVERLOAD: a deadline was at risk there."""
+    """A migration that was carried out; `needed` if it relieves a broker in OVERLOAD: a deadline was at risk there."""
 
     migration: Migration
     needed: bool

@@ -199,8 +199,10 @@ class _Run:
             output_per_second=output / INTERVAL_SECONDS,
         )
         state = self._watch.measured(measured).detected.state
-        for migration in self._policy.handle(measured):
-            self._order(migration, bool(state[migration.source] == LoadState.OVERLOAD))
+        migrations = self._policy.handle(measured)
+        needed = {each.balancing for each in migrations if state[each.source] == LoadState.OVERLOAD}
+        for migration in migrations:
+            self._order(migration, migration.balancing in needed)
 
     def _step(self) -> tuple[Floats, Floats]:
         """One step: what is asked of every broker, and the events that left for every subscription.

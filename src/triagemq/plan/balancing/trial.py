@@ -1,0 +1,219 @@
+"""Edge brokers as they would be, while subscriptions are selected one by one that leave one for another.
+
+Only brokers in LOW take any, and none takes so many that it would be overloaded itself, or that its uplink would be
+full.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+
+import numpy as np
+
+from triagemq.plan.balancing.basis import Leaving, OffloadBasis, RowNumbers
+from triagemq.plan.balancing.detection import queue_threshold
+from triagemq.plan.campus import Flags, Metric
+from triagemq.scenario import Floats
+
+
+class EdgeTrial:
+    """What every edge would have. `copy` and go on with either, to try something."""
+
+    def __init__(self, basis: OffloadBasis) -> None:
+        self.moves: list[Leaving] = []
+        self.basis = basis
+        campus, measured, expected = basis.campus, basis.measured, basis.outlook.expected
+        # A broker that has only just taken some was not measured with all that they ask for.
+        self._use = np.maximum(measured.use, basis.asked)
+        self._topic = campus.scenario.subscriptions.topic
+        events, size = campus.published(measured.placement, basis.outlook.expected_rate)
+        self._events, self._bytes = events.sum(axis=0), size.sum(axis=0)
+        self._broker = np.where(measured.present, measured.placement.subscriptions, -1)
+        self._timely: dict[tuple[int, int], Flags] = {}
+        self._queued = np.flatnonzero(measured.present & (measured.queue_events > 0))
+        self._sent = expected.output_per_second * campus.topic_bytes[self._topic]
+        here = measured.present
+        # Per broker, the bytes a second that its subscriptions ask for, and those that others leave to the rest.
+        self._coming = np.bincount(
+            self._broker[here], self._bytes[self._topic[here]], minlength=len(campus.cluster)
+        )
+        self._freed = np.zeros(len(campus.cluster))
+        # What waits at a broker that has too much is not what it will be asked for.
+        overfull = self.growing
+        self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
+        thresholds = basis.settings.thresholds
+        self._most = np.array([thresholds.high, thresholds.high, thresholds.full])
+
+    def copy(self) -> EdgeTrial:
+        """Another one that goes on from here."""
+        other = copy(self)
+        other.moves = list(self.moves)
+        other._use, other._broker = self._use.copy(), self._broker.copy()
+        other._coming, other._freed = self._coming.copy(), self._freed.copy()
+        return other
+
+    def offer(self, source: int, bundles: list[RowNumbers], candidates: RowNumbers) -> bool:
+        """Select one after the other what some broker takes; whether that is enough."""
+        if not len(candidates):
+            return False
+        return any(self._taken(source, rows, candidates) and self.relieved(source) for rows in bundles)
+
+    def offer_singly(
+        self, source: int, bundles: list[RowNumbers], candidates: RowNumbers, *, make_room: bool = False
+    ) -> bool:
+        """The same with any part of a bundle: ever larger ones, until it is enough or no broker takes one more.
+
+        A broker may `make_room` for one, if others take some of its own.
+        """
+        for bundle in bundles:
+            staying, count = bundle[self._broker[bundle] == source], 1
+            while len(staying):
+                if self._taken(source, staying[:count], candidates) or (
+                    make_room and count == 1 and self._taken_with_room(source, staying[:1], candidates)
+                ):
+                    if self.relieved(source):
+                        return True
+                    staying, count = staying[count:], 2 * count
+                elif count > 1:
+                    count //= 2
+                else:
+                    break
+        return False
+
+    def spare(self, source: int, since: int) -> None:
+        """Of the moves from number `since` on, take back those that later ones make unnecessary."""
+        needed, kept = np.inf, self.moves[-1:]
+        for move in reversed(self.moves[since:-1]):
+            # Where one cannot be spared, none that takes more can, either.
+            load = float(self.load(move.rows).sum())
+            if load < needed:
+                self._move(Leaving(move.target, move.source, move.rows))
+                if self.relieved(source) and (move.source == source or self._fits(move.source)):
+                    continue
+                self._move(move)
+                needed = load if move.source == source else needed
+            kept.append(move)
+        self.moves[since:] = kept[::-1]
+
+    def load(self, rows: RowNumbers) -> Floats:
+        """Bytes a second for each of these subscriptions."""
+        return np.asarray(self._bytes[self._topic[rows]])
+
+    def in_low(self, brokers: RowNumbers) -> RowNumbers:
+        """Those of these brokers that would still be in LOW."""
+        low = (self._use[:, brokers] < self.basis.settings.thresholds.low).all(axis=0)
+        return np.asarray(brokers[low])
+
+    @property
+    def growing(self) -> RowNumbers:
+        """The edges that are asked for more than they can send: sooner or later queues there are too deep."""
+        campus = self.basis.campus
+        return np.flatnonzero(campus.edge & (self._coming > campus.capacity[Metric.UPLINK]))
+
+    def relieved(self, source: int) -> bool:
+        """Whether an edge would no longer be overloaded, and its queues not grow. What is freed of its uplink goes to
+        those that wait, in proportion to what they get."""
+        basis = self.basis
+        metric, high = basis.metric(source), basis.settings.thresholds.high
+        if metric is not Metric.QUEUE_DEPTH:
+            return bool(self._use[metric, source] <= high)
+        if self._coming[source] > basis.campus.capacity[Metric.UPLINK, source]:
+            return False
+        left = self._queued[self._broker[self._queued] == source]
+        served = float(self._sent[left].sum())
+        expected = basis.outlook.expected
+        threshold = queue_threshold(
+            expected.allowed_seconds[left] - expected.balancing_seconds[left],
+            expected.input_per_second[left],
+            expected.output_per_second[left] * (1 + self._freed[source] / served if served > 0 else 1.0),
+            basis.settings.interval_seconds,
+        )
+        return bool((basis.measured.queue_events[left] <= threshold).all())
+
+    def _taken(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
+        """Whether some broker takes all of these subscriptions of one topic; then they are its own."""
+        leaving = self._asked(rows, np.array([source]), -1)[:, 0]
+        metric = self.basis.metric(source)
+        if not leaving[Metric.UPLINK if metric is Metric.QUEUE_DEPTH else metric]:
+            return False
+        added = self._asked(rows, candidates, 1)
+        fits = (self._use[:, candidates] + added <= self._most[:, None]).all(axis=0)
+        for place in np.flatnonzero(fits).tolist():
+            target = int(candidates[place])
+            if self._in_time(source, target)[rows].all():
+                move = Leaving(source, target, rows)
+                self._count(move, leaving, added[:, place])
+                self.moves.append(move)
+                return True
+        return False
+
+    def _taken_with_room(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
+        """The same, where the broker that takes them gives some of its own to others: that which has to give least."""
+        excess = self._use[Metric.UPLINK, candidates] + self._asked(rows, candidates, 1)[Metric.UPLINK]
+        for place in np.argsort(excess, kind="stable").tolist():
+            target, others = int(candidates[place]), np.delete(candidates, place)
+            if not self._in_time(source, target)[rows].all():
+                continue
+            trial, move = self.copy(), Leaving(source, target, rows)
+            trial._move(move)
+            trial.moves.append(move)
+            if trial._gives(target, np.append(others, trial.in_low(np.array([source])))):
+                self._become(trial)
+                return True
+        return False
+
+    def _gives(self, giver: int, others: RowNumbers) -> bool:
+        """Whether others take so many subscriptions of a broker that it has not too much: one that is just large
+        enough, else the largest."""
+        capacity = self.basis.campus.capacity[Metric.UPLINK, giver]
+        own = np.flatnonzero((self._broker == giver) & self.basis.movable)
+        own = own[np.argsort(self.load(own), kind="stable")]
+        while len(own) and not self._fits(giver):
+            excess = (self._use[Metric.UPLINK, giver] - self._most[Metric.UPLINK]) * capacity
+            first = min(int(np.searchsorted(self.load(own), excess)), len(own) - 1)
+            self._taken(giver, own[[first]], others)
+            own = np.delete(own, first)
+        return self._fits(giver)
+
+    def _become(self, other: EdgeTrial) -> None:
+        self.moves, self._use, self._broker = other.moves, other._use, other._broker
+        self._coming, self._freed = other._coming, other._freed
+
+    def _fits(self, broker: int) -> bool:
+        return bool((self._use[:, broker] <= self._most).all())
+
+    def _in_time(self, source: int, target: int) -> Flags:
+        """Which subscriptions of an edge would get an event in time at another broker, if it waited nowhere."""
+        if (source, target) not in self._timely:
+            here = np.flatnonzero(self.basis.measured.placement.subscriptions == source)
+            self._timely[source, target] = found = np.zeros(len(self._broker), dtype=bool)
+            broker = np.full(len(here), target, dtype=np.int32)
+            found[here] = self.basis.outlook.ways.allowed_seconds(broker, here) > 0
+        return self._timely[source, target]
+
+    def _asked(self, rows: RowNumbers, brokers: RowNumbers, sign: int) -> Floats:
+        """What subscriptions of one topic ask of brokers, in parts of their capacities, if they come there (1) or leave
+        (-1): the topic itself only where nobody else has it."""
+        campus, topic = self.basis.campus, int(self._topic[rows[0]])
+        having = self._broker[campus.subscriptions_of(topic)]
+        others = np.bincount(having[having >= 0], minlength=len(campus.cluster))[brokers]
+        alone = others == (len(rows) if sign < 0 else 0)
+        once = np.array([self._bytes[topic], self._events[topic], 0.0])
+        each = np.array([0.0, 0.0, len(rows) * self._bytes[topic]])
+        return np.asarray((once[:, None] * alone + each[:, None]) / campus.capacity[:, brokers])
+
+    def _move(self, move: Leaving) -> None:
+        """Count these subscriptions at another broker."""
+        leaving = self._asked(move.rows, np.array([move.source]), -1)[:, 0]
+        self._count(move, leaving, self._asked(move.rows, np.array([move.target]), 1)[:, 0])
+
+    def _count(self, move: Leaving, leaving: Floats, added: Floats) -> None:
+        source, target, rows = move
+        self._use[:, source] -= leaving
+        self._use[:, target] += added
+        self._broker[rows] = target
+        sent, load = float(self._sent[rows].sum()), float(self.load(rows).sum())
+        self._freed[source] += sent
+        self._freed[target] -= sent
+        self._coming[source] -= load
+        self._coming[target] += load
