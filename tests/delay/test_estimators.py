@@ -259,14 +259,14 @@ def test_guarded_falls_back_when_deliveries_say_that_idm_is_nearer_and_comes_bac
     guarded, idm = _guarded(), make_estimator("idm", "openflow")
     learned = make_estimator("learned", "openflow", model=small_model("openflow"))
     random = np.random.default_rng(6)
-    states, truth = [], 0.0
+    states = []
     for number, sample in enumerate(queue_feed(random.poisson(205, 120), "openflow")):
         for each in (guarded, idm, learned):
             each.feed(sample)
-        guarded.measured(truth)
-        states.append(guarded.fallen_back)
-        # What comes next is what the one says of it, and later what the other does.
+        # What comes next waits as the one says, and later as the other does.
         truth = idm.next_seconds if number < 60 else learned.next_seconds
+        guarded.measured(sample.sampled_ns + np.array([1, 100]), truth + np.array([-1e-5, 1e-5]))
+        states.append(guarded.fallen_back)
     fallen = [number for number, state in enumerate(states) if state is not None]
     assert fallen
     assert 24 <= fallen[0] < 60

@@ -118,7 +118,7 @@ def test_empty_queues_divide_the_port_as_if_they_held_the_same() -> None:
 
 
 def test_rights_come_before_constraints_and_those_before_what_is_needed() -> None:
-    port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights_by_width([60, 30, 10], [30, 10, 2]))
+    port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights_by_width([60, 30, 10]))
     full = [0, 0, 10**6]
     assert divide_port(port, full).floor_bps.tolist() == [30, 10, 2]
     assert divide_port(port, full, kept_bps=[60, 30, 2]).floor_bps.tolist() == [60, 30, 2]
@@ -132,9 +132,18 @@ def test_rights_come_before_constraints_and_those_before_what_is_needed() -> Non
 
 def test_with_weights_by_width_only_the_last_class_gives_when_all_are_full() -> None:
     configured, floors = [60_000, 30_000, 10_000], [30_000, 10_000, 2_000]
-    port = DividedPort(100_000, tuple(floors), weights_by_width(configured, floors))
+    port = DividedPort(100_000, tuple(floors), weights_by_width(configured))
     widths = divide_port(port, [10**6] * 3).width_bps
-    assert (widths >= [60_001, 30_001, 2_000]).all()
+    assert (widths >= [60_001, 30_001, 9_000]).all()
+
+
+def test_widths_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
+    control = WidthControl(DividedPort(1000, (10, 10), (1.0, 1.0)), rest=3, width_bps=(500, 500))
+    assert control.decide([100, 120]).width_bps.tolist() == [477, 523]
+    resting = [control.decide([120, 100]).width_bps[0] for _ in range(3)]
+    assert resting == [477, 477, 523]
+    assert control.decide([120, 100], kept_bps=[0, 600]).width_bps.tolist() == [400, 600]
+    assert control.decide([100, 900]).width_bps.tolist() == [250, 750]
 
 
 @given(load=loads(), hysteresis=st.sampled_from([0.0, 0.05, 0.5]))

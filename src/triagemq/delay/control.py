@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 from triagemq.delay.estimators import Estimator
 from triagemq.delay.increments import Increments
 from triagemq.delay.samples import Sample
-from triagemq.delay.widths import HYSTERESIS, DividedPort, WidthControl, weights_by_width
+from triagemq.delay.widths import (
+    HYSTERESIS,
+    NEED_SLACK,
+    DividedPort,
+    WidthControl,
+    divide_port,
+    weights_by_width,
+)
 from triagemq.errors import ParameterError
 
 SPAN = 5
@@ -47,7 +54,7 @@ class ControlledPort:
 
     @property
     def divided(self) -> DividedPort:
-        weights = self.weights or weights_by_width(self.width_bps, self.floor_bps)
+        weights = self.weights or weights_by_width(self.width_bps)
         return DividedPort(sum(self.width_bps), self.floor_bps, weights)
 
     def scaled(self, share: float) -> ControlledPort:
@@ -113,8 +120,10 @@ class PortController:
 
     def _begin(self, port: ControlledPort, width_bps: tuple[int, ...]) -> None:
         self.port, self.width_bps = port, width_bps
-        self._control = WidthControl(port.divided, hysteresis=self._hysteresis, width_bps=width_bps)
-        self._kept_bps = np.array([*port.width_bps[:-1], port.floor_bps[-1]])
+        self._control = WidthControl(
+            port.divided, hysteresis=self._hysteresis, rest=SPAN, width_bps=width_bps
+        )
+        self._rights_bps = divide_port(port.divided, np.ones(len(port.width_bps))).width_bps
 
     def _follow(self, bandwidth_bps: float) -> None:
         """The port has become faster or slower: widths and floors are the same shares of it as before."""
@@ -144,9 +153,15 @@ class PortController:
             ]
         )
         rates = np.array([queue.mean_bps for queue in self._queues])
-        kept = np.minimum(rates / LOAD, self._kept_bps)
-        needed = np.where(np.isfinite(constraint), rates / LOAD, rates)
-        division = self._control.decide(held, constraint, kept_bps=kept, needed_bps=needed)
+        needed = rates / LOAD
+        most = np.array([1.0 + queue.rate_error for queue in self._queues]) * needed
+        division = self._control.decide(
+            held,
+            constraint,
+            kept_bps=np.minimum(most, self._rights_bps),
+            needed_bps=np.where(np.isfinite(constraint), needed, rates),
+            least_bps=np.minimum((1.0 - NEED_SLACK) * needed, self._rights_bps),
+        )
         before, self.width_bps = self.width_bps, tuple(division.width_bps.tolist())
         delays = tuple(queue.mean_seconds for queue in self._queues)
         changed = self.width_bps != before
@@ -178,6 +193,12 @@ class _Queue:
     def mean_bps(self) -> float:
         seconds = sum(seconds for _, _, seconds in self._came)
         return 8.0 * sum(came for came, _, _ in self._came) / seconds if seconds else 0.0
+
+    @property
+    def rate_error(self) -> float:
+        """By what share more may come than came: two standard errors of it, as of packets that come by chance."""
+        packets = sum(packets for _, packets, _ in self._came)
+        return 2.0 / math.sqrt(packets) if packets else 0.0
 
     @property
     def packet_bytes(self) -> float:

@@ -19,9 +19,17 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.validate import per_row
 
-HYSTERESIS = 0.005
+HYSTERESIS = 0.001
 """Widths change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal queues
-that cost so much more than they have to, each is 7 % off its best width."""
+that cost so much more than they have to, each is 3 % off its best width."""
+
+URGENT = 0.1
+"""Widths that were changed a moment ago change again if that takes a larger share off the weighted delay."""
+
+BEST_EFFORT = 6 / 7
+"""What the last class counts beside the others, in parts of its configured width squared: as the paper's lowest queue
+beside the one above it. Where all queues are full it gives a fifteenth of its width. By delay times loss, which goes
+with 1 / width, that costs a narrow queue more than the others gain: so it is no more."""
 
 NEED_SLACK = 0.05
 """By how much a width in force may miss what its queue needs: rates that are measured are never the same twice."""
@@ -67,17 +75,20 @@ class DividedPort:
             )
 
 
-def weights_by_width(width_bps: Sequence[int], starvation_bps: Sequence[int]) -> tuple[float, ...]:
+def weights_by_width(width_bps: Sequence[int]) -> tuple[float, ...]:
     """Weights for queues with these configured widths, class 0 first: where all hold the same, they get these back.
 
-    Shares go by the root of a weight, so weights are squares. The last class is best effort and counts with the least
-    it is to have: it is the first to give when all are in need.
+    Shares go by the root of a weight, so weights are squares. The last class is best effort and counts a little less
+    (`BEST_EFFORT`): it is the one to give when all are in need.
 
-    >>> weights_by_width([60, 30, 10], [30, 10, 2])
-    (3600.0, 900.0, 4.0)
+    >>> weights_by_width([60, 30, 10])
+    (3600.0, 900.0, 85.71428571428571)
     """
-    counted = [*width_bps[:-1], starvation_bps[-1] if len(width_bps) > 1 else width_bps[-1]]
-    return tuple(float(width) ** 2 for width in counted)
+    last = len(width_bps) - 1
+    return tuple(
+        (BEST_EFFORT if queue == last > 0 else 1.0) * float(width) ** 2
+        for queue, width in enumerate(width_bps)
+    )
 
 
 def divide_port(
@@ -134,13 +145,19 @@ class WidthControl:
     """
 
     def __init__(
-        self, port: DividedPort, *, hysteresis: float = HYSTERESIS, width_bps: Sequence[int] | None = None
+        self,
+        port: DividedPort,
+        *,
+        hysteresis: float = HYSTERESIS,
+        rest: int = 1,
+        width_bps: Sequence[int] | None = None,
     ) -> None:
-        """`width_bps` are those in force to begin with; without them, the first decision is."""
+        """`width_bps` are those in force to begin with; without them, the first decision is. Widths stay in force for
+        `rest` periods but where floors or much delay forbid it."""
         if not 0 <= hysteresis < 1:
             raise ParameterError("hysteresis", f"is {hysteresis:g}; must be 0 or more and below 1")
         self._port = port
-        self._hysteresis = hysteresis
+        self._hysteresis, self._rest, self._age = hysteresis, rest, rest
         self._width_bps = None if width_bps is None else np.asarray(width_bps, np.int64)
 
     def decide(
@@ -150,27 +167,31 @@ class WidthControl:
         *,
         kept_bps: ArrayLike = 0.0,
         needed_bps: ArrayLike = 0.0,
+        least_bps: ArrayLike | None = None,
     ) -> PortDivision:
-        """The division to be in force from now on; see `divide_port`."""
+        """The division to be in force from now on; see `divide_port`. Widths in force stay down to `least_bps` of what
+        is kept, a little less than that where nothing is said."""
         best = divide_port(
             self._port, queue_bytes, constraint_seconds, kept_bps=kept_bps, needed_bps=needed_bps
         )
         old = self._width_bps
-        if old is not None and (old >= self._least(best, queue_bytes, constraint_seconds)).all():
-            held = per_row("queue_bytes", queue_bytes, len(old))
-            stays = PortDivision(old, best.floor_bps, 8.0 * held / old, best.cannot_hold)
-            if self._cost(best) >= (1.0 - self._hysteresis) * self._cost(stays):
-                return stays
-        self._width_bps = best.width_bps
+        self._age += 1
+        if old is not None:
+            kept = per_row("kept_bps", kept_bps, len(old))
+            least = (
+                (1.0 - NEED_SLACK) * kept if least_bps is None else per_row("least_bps", least_bps, len(old))
+            )
+            # What is needed beyond what is kept changes with every reading, and may be missed by a little.
+            least = np.where(best.floor_bps > np.ceil(kept), (1.0 - NEED_SLACK) * best.floor_bps, least)
+            strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
+            if (old >= np.maximum(least, np.minimum(strict, best.floor_bps))).all():
+                held = per_row("queue_bytes", queue_bytes, len(old))
+                stays = PortDivision(old, best.floor_bps, 8.0 * held / old, best.cannot_hold)
+                worth = self._hysteresis if self._age >= self._rest else URGENT
+                if self._cost(best) >= (1.0 - max(worth, self._hysteresis)) * self._cost(stays):
+                    return stays
+        self._width_bps, self._age = best.width_bps, 0
         return best
-
-    def _least(
-        self, best: PortDivision, queue_bytes: ArrayLike, constraint_seconds: ArrayLike
-    ) -> NDArray[np.float64]:
-        """Below this no width stays in force."""
-        strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
-        needed = np.asarray((1.0 - NEED_SLACK) * best.floor_bps, np.float64)
-        return np.maximum(needed, np.minimum(strict, best.floor_bps), dtype=np.float64)
 
     def _cost(self, division: PortDivision) -> float:
         return float(np.dot(self._port.weights, division.delay_seconds))

@@ -150,7 +150,7 @@ class Rig(ABC):
         # Late: compiled trees take a moment to load.
         from triagemq.coordinator.gateway.delay_models import Estimators
 
-        return Estimators(self.options.control, self.options.delay_model, say)
+        return Estimators(self.options.control, self.options.delay_model, say, self.options.scenario_path)
 
     def _gateway_config(self, **own: Any) -> dict[str, Any]:
         return {

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.coordinator.gateway.test_process import orders_for
 from tests.coordinator.managed import Control, ManagedProcess
+from tests.delay.feeds import queue_feed
 from tests.delay.trained import save_small_model
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from tests.network.recorded import RecordedDataPlane
@@ -23,8 +25,15 @@ from triagemq.coordinator.gateway import delay_models
 from triagemq.coordinator.gateway.config import GatewayConfig, check_control
 from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.coordinator.gateway.queue_control import ControlledQueues
+from triagemq.delay.estimators import make_estimator
+from triagemq.delay.learning.model_files import load_model
+from triagemq.delay.learning.runs import switch_constants
+from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError, PlanError
+from triagemq.network.linux.queue_times import QUEUE_TIME
 from triagemq.plan import FlowKey, PortCounters, QueueCounters, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.scenario import dumps, load
+from triagemq.scenario.generators import prototype
 from triagemq.trace import Trace
 
 PORT = SetPort("radio", 10e6, 100, 3, (6e6, 3e6, 1e6), False, (3e6, 1e6, 0.2e6))
@@ -267,3 +276,42 @@ def test_queues_elsewhere_are_told_to_the_gateway(tmp_path: Path, broker: Mosqui
         }
         assert "managed: radio" in control.ask("managed", ports={"radio": 3})["error"]
         control.end()
+
+
+def test_what_packets_waited_is_compared_and_drift_is_a_decision_as_is_its_end(tmp_path: Path) -> None:
+    save_small_model(tmp_path / "model", "openflow")
+    estimators = Estimators("learned", tmp_path / "model")
+    assert [each.kind for each in estimators.look()] == ["model_loaded"]
+    guarded = estimators.make("radio")()
+    learned = make_estimator("learned", "openflow", model=load_model(tmp_path / "model"))
+    idm = make_estimator("idm", "openflow")
+    news = []
+    for number, sample in enumerate(queue_feed(np.random.default_rng(6).poisson(205, 120), "openflow")):
+        for each in (guarded, learned, idm):
+            each.feed(sample)
+        waited = np.zeros(1, QUEUE_TIME)
+        waited["enqueued_ns"] = sample.sampled_ns
+        truth = idm.next_seconds if number < 60 else learned.next_seconds
+        waited["dequeued_ns"] = waited["enqueued_ns"] + round(1e9 * truth)
+        estimators.measured("radio", waited)
+        news += estimators.drift("radio")
+    assert [(each.kind, each.before, each.after) for each in news] == [
+        ("model_drifted", "learned", "idm"),
+        ("model_drifted", "idm", "learned"),
+    ]
+    assert "in what was delivered" in news[0].reason
+
+
+def test_what_a_scenario_says_of_a_port_is_told_to_its_estimators(tmp_path: Path) -> None:
+    scenario = tmp_path / "small.yaml"
+    scenario.write_text(dumps(prototype(subscribers=2, buffer_packets=50)))
+    port = load(scenario).ports.name[0]
+    made = [Estimators("idm", scenario=each).make(port)() for each in (None, str(scenario))]
+    # More comes than leaves, for as long as it takes: nobody counts a loss.
+    for n in range(400):
+        for each in made:
+            each.feed(Sample(200_000_000 * n, 400_000 * n, 400 * n, 20_000 * n, 20 * n, 0, 800_000.0))
+    without, told = (each.now_seconds for each in made)
+    held = 8 * switch_constants(load(scenario), 0).buffer_bytes / 800_000.0
+    assert told == pytest.approx(min(held, without))
+    assert held < without

@@ -10,10 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triagemq.delay.estimators import Estimator, Guarded, make_estimator
+from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.learning.model_files import MODEL_NAME, DelayModel, load_model, model_folders
+from triagemq.delay.learning.runs import switch_constants
 from triagemq.errors import ModelError
 from triagemq.plan import Decision
+from triagemq.scenario import load
 
 FALLBACK = "idm"
 _LOOK_SECONDS = 2.0
@@ -23,7 +29,7 @@ _LOOK_SECONDS = 2.0
 class Estimators:
     """Makes estimators for queues. `counters` is the set that they are fed: that of the model, or all there are.
 
-    What people should know of the model, they hear by `say`.
+    What people should know of the model, they hear by `say`. What is known of switches stands in `scenario`, a file.
     """
 
     def __init__(
@@ -31,6 +37,7 @@ class Estimators:
         control: str,
         delay_model: Path | None = None,
         say: Callable[[str], None] = lambda words: None,
+        scenario: str | None = None,
     ) -> None:
         self._control = control
         self._place = delay_model
@@ -40,6 +47,7 @@ class Estimators:
         # By port those that may fall back, class 0 first, and why each has.
         self._guarded: dict[str, list[tuple[Guarded, str | None]]] = {}
         self._look_at = 0.0
+        self._switches: dict[str, SwitchConstants] = {} if scenario is None else _switches(scenario)
 
     @property
     def in_force(self) -> str:
@@ -56,12 +64,19 @@ class Estimators:
         name = "guarded" if self.in_force == "learned" else self.in_force
 
         def one() -> Estimator:
-            made = make_estimator(name, self.counters, model=self._model)
+            made = make_estimator(name, self.counters, model=self._model, switch=self._switches.get(port))
             if isinstance(made, Guarded):
                 self._guarded.setdefault(port, []).append((made, None))
             return made
 
         return one
+
+    def measured(self, port: str, packets: NDArray[np.void]) -> None:
+        """How long packets waited in the queues of a port, for those estimators that compare it with what they said."""
+        waited = (packets["dequeued_ns"] - packets["enqueued_ns"]) * 1e-9
+        for queue, (guarded, _) in enumerate(self._guarded.get(port, ())):
+            own = packets["priority_class"] == queue
+            guarded.measured(packets["enqueued_ns"][own], waited[own])
 
     def drift(self, port: str) -> list[Decision]:
         """Queues of a port that the model is left for, or taken again."""
@@ -70,7 +85,7 @@ class Estimators:
             now = guarded.fallen_back
             if (now is None) != (before is None):
                 self._guarded[port][queue] = guarded, now
-                words = now or "what came is like its training again"
+                words = now or "what came is like its training again, and what it says of it is right"
                 names = ("learned", FALLBACK) if now else (FALLBACK, "learned")
                 news.append(Decision("model_drifted", f"{port} class {queue}", *names, words))
         return news
@@ -95,6 +110,12 @@ class Estimators:
             kind, reason = "model_refused", f"{error}; {kept}"
         self._say(reason)
         return [Decision(kind, "delay model", before, self.in_force, reason)]
+
+
+def _switches(scenario: str) -> dict[str, SwitchConstants]:
+    """By port."""
+    found = load(scenario)
+    return {name: switch_constants(found, row) for row, name in enumerate(found.ports.name)}
 
 
 def _found(place: Path) -> tuple[Path, int] | None:

@@ -289,7 +289,12 @@ class ManagedGateway:
         from triagemq.coordinator.gateway.delay_models import Estimators
         from triagemq.coordinator.gateway.queue_control import ControlledQueues
 
-        estimators = Estimators(control, delay_model, lambda words: print(words, file=sys.stderr, flush=True))
+        estimators = Estimators(
+            control,
+            delay_model,
+            lambda words: print(words, file=sys.stderr, flush=True),
+            self._config.scenario,
+        )
         self._queue_control = ControlledQueues(plane, estimators, self._state / "widths.json")
         self._queue_control.constrain(self._constraints)
         return self._queue_control

@@ -16,6 +16,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, PortConstraints, PortDelays
 from triagemq.coordinator.gateway.delay_models import Estimators
@@ -85,8 +88,17 @@ class ControlledQueues:
         for name, each in self._ports.items():
             each.controller.constrain(constraints.get(name, {}))
 
-    def feed(self, ports: Mapping[str, PortCounters], at_ns: int) -> list[Decision]:
-        """Take what queues have counted by now, and set the widths that follow from it; what was decided."""
+    def feed(
+        self,
+        ports: Mapping[str, PortCounters],
+        at_ns: int,
+        waited: Mapping[str, NDArray[np.void]] | None = None,
+    ) -> list[Decision]:
+        """Take what queues have counted by now, and set the widths that follow from it; what was decided.
+
+        `waited` is how long packets waited that have left since the last time, by port, where somebody measures it:
+        `priority_class`, `enqueued_ns` and `dequeued_ns` of each.
+        """
         decisions = self._estimators.look()
         if decisions:
             self._begin_anew()
@@ -99,6 +111,8 @@ class ControlledQueues:
             each.last = decided = each.controller.feed(
                 [_sample(queue, at_ns, self._estimators.counters) for queue in queues]
             )
+            if waited is not None and name in waited:
+                self._estimators.measured(name, waited[name])
             decisions += self._estimators.drift(name)
             if decided.width_bps is not None:
                 self._plane.apply([_with_widths(each.stated, decided.width_bps)])
@@ -155,9 +169,14 @@ class ControlBehindGateway:
         self._link, self._queues = link, queues
         self._untold: deque[dict[str, Any]] = deque(maxlen=_MOST_UNTOLD)
 
-    async def feed(self, ports: Mapping[str, PortCounters], at_ns: int) -> list[Decision]:
+    async def feed(
+        self,
+        ports: Mapping[str, PortCounters],
+        at_ns: int,
+        waited: Mapping[str, NDArray[np.void]] | None = None,
+    ) -> list[Decision]:
         """Decide, whether the gateway is there or not; then tell it."""
-        decisions = self._queues.feed(ports, at_ns)
+        decisions = self._queues.feed(ports, at_ns, waited)
         self._untold.extend({"decided_ns": at_ns, **asdict(each)} for each in decisions)
         with contextlib.suppress(ControlError):
             if managed := self._queues.managed:

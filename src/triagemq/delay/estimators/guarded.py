@@ -6,6 +6,7 @@ import math
 from collections import deque
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.delay.estimators.idm import IncrementalDifference
 from triagemq.delay.estimators.learned import Learned
@@ -48,22 +49,26 @@ class Guarded:
         self._low, self._high = ranges[:, 0] - margin, ranges[:, 1] + margin
         self._outside: deque[bool] = deque(maxlen=SPAN)
         self._errors: deque[tuple[float, float]] = deque(maxlen=SPAN)
-        self._said = (0.0, 0.0)
+        # When, and what either said of the window that began then.
+        self._said: deque[tuple[int, float, float]] = deque(maxlen=SPAN)
         self.fallen_back: str | None = None
 
     def feed(self, sample: Sample) -> None:
-        self._said = self._learned.next_seconds, self._idm.next_seconds
         self._learned.feed(sample)
         self._idm.feed(sample)
+        self._said.append((sample.sampled_ns, self._learned.next_seconds, self._idm.next_seconds))
         row = self._learned.features
         outside = np.flatnonzero((row < self._low) | (row > self._high))
         self._outside.append(len(outside) > 0)
         self._decide(int(outside[0]) if len(outside) else None)
 
-    def measured(self, delay_seconds: float) -> None:
-        """Packets that came in the window that ended with the last sample waited so long, in the mean."""
-        of_learned, of_idm = (abs(said - delay_seconds) for said in self._said)
-        self._errors.append((of_learned, of_idm))
+    def measured(self, came_ns: NDArray[np.int64], delay_seconds: NDArray[np.float64]) -> None:
+        """Packets that came then waited so long; of each window the mean is compared with what was said of it."""
+        windows = np.searchsorted([said[0] for said in self._said], came_ns, side="right") - 1
+        for window in np.unique(windows[windows >= 0]).tolist():
+            truth = float(delay_seconds[windows == window].mean())
+            _, of_learned, of_idm = self._said[window]
+            self._errors.append((abs(of_learned - truth), abs(of_idm - truth)))
         self._decide(None)
 
     def _decide(self, feature: int | None) -> None:

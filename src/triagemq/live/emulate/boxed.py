@@ -136,6 +136,7 @@ class BoxedExchange(Rig):
         self.lost: list[LostEvent] = []
         self.passed: list[NDArray[np.void]] = []
         self.times_missed = 0
+        self._waited: dict[str, NDArray[np.void]] = {}
         self.tenures: list[Tenure] = []
         self._leading = asyncio.Lock()
         self._away: set[str] = set()
@@ -572,7 +573,8 @@ class BoxedExchange(Rig):
         """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
         if self.plane is not None:
             self.samples.append((time.time_ns(), self.plane.counters()))
-            self.passed.append(passed_packets(self.plane.queue_times(), self.scenario.ports.name))
+            self._waited = self.plane.queue_times()
+            self.passed.append(passed_packets(self._waited, self.scenario.ports.name))
             self.times_missed = self.plane.times_missed
             self.lost += self.box.lost_events()
 
@@ -583,7 +585,7 @@ class BoxedExchange(Rig):
             self.sample()
             if self._queue_control is not None:
                 at_ns, counters = self.samples[-1]
-                await self._queue_control.feed(counters.ports, at_ns)
+                await self._queue_control.feed(counters.ports, at_ns, self._waited)
             # By the clock, so that every 200 ms have their sample, however long one takes.
             due = max(due + _SAMPLE_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())

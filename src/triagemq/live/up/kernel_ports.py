@@ -56,7 +56,10 @@ class KernelPorts:
         # What the gateway has heard, and which one that was.
         self._told: dict[FlowKey, FlowCounters] = {}
         self._epoch = ""
-        self._plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
+        # Whoever estimates delays is told what they were.
+        self._plane = LinuxDataPlane(
+            {port: Interface(name) for port, name in interfaces.items()}, timed=estimators is not None
+        )
         self._control: ControlBehindGateway | None = None
         followed: Instructed = self._plane
         if estimators is not None:
@@ -98,7 +101,7 @@ class KernelPorts:
         at_ns = self._clock()
         found = self._plane.counters()
         if self._control is not None:
-            await self._control.feed(found.ports, at_ns)
+            await self._control.feed(found.ports, at_ns, self._plane.queue_times())
         changed = [(key, flow) for key, flow in found.flows.items() if self._told.get(key) != flow]
         # What a flow has counted last before it went is told as well.
         last = {key: flow for key, flow in found.gone if key not in found.flows}

@@ -52,7 +52,7 @@ from triagemq.network.linux.flow_table import (
 )
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
-from triagemq.network.linux.queue_times import QueueTimes
+from triagemq.network.linux.queue_times import QueueTimes, whole
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.linux.windows import LimiterWindows
@@ -188,12 +188,20 @@ class LinuxDataPlane:
         return found
 
     def queue_times(self) -> dict[str, NDArray[np.void]]:
-        """By port, the packets that have left its classes since this was asked last: rows of QUEUE_TIME.
+        """By port, the packets that have left its classes since this was asked last: rows of QUEUE_TIME, `whole`.
 
         To be asked several times a second: what the kernel has no room for in between is counted (`times_missed`).
         """
         self._require_open()
-        return {} if self._times is None else self._times.take()
+        found = {} if self._times is None else self._times.take()
+        return {
+            name: whole(rows, self._widths_bps(name)) if name in self._state.ports else rows
+            for name, rows in found.items()
+        }
+
+    def _widths_bps(self, name: str) -> NDArray[np.float64]:
+        port = self._state.ports[name]
+        return np.array(port.widths_bps or (port.bandwidth_bps,) * port.classes)
 
     @property
     def times_missed(self) -> int:

@@ -4,7 +4,8 @@ The classifier notes on a packet when it puts it into a queue. When the queue le
 taps the interface: a socket with an eBPF program of ours, which reads the clock and the note, and hands both over with
 the beginning of the packet. Nothing is copied to the socket. What is dropped while it waits never comes there.
 
-HTB lets a packet go at the start of its transmission: times are without the packet's own.
+HTB lets a packet go at the start of its transmission. `whole` adds that, so that `dequeued_ns` is when its last bit has
+left, as in simulation and in the embedded data plane: one definition for every Trace.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ _SKB_LENGTH, _SKB_DIRECTION, _LEAVES = 0, 4, 4
 _ATTACH, _ALL_PROTOCOLS = 50, 0x0003
 _RING_BYTES = 1 << 22
 _READS = 5
+_ETHERNET_BYTES, _IPV6 = 14, 0x86DD
 
 _RECORD = np.dtype(
     [
@@ -51,7 +53,22 @@ QUEUE_TIME = np.dtype(
         ("beginning", np.uint8, BEGINNING_BYTES),
     ]
 )
-"""Of a packet that has left a class of a port: in Unix ns when it was queued and when it left, and its first octets."""
+"""Of a packet that has left a class of a port: in Unix ns when it was queued and when it left
+(the start of its transmission, the end if it is `whole`), and its first octets."""
+
+
+def whole(times: NDArray[np.void], width_bps: NDArray[np.float64]) -> NDArray[np.void]:
+    """Rows of QUEUE_TIME until the last bit of each packet has left, where classes have these widths."""
+    beginning = times["beginning"]
+
+    def number(place: int) -> NDArray[np.int64]:
+        return 256 * beginning[:, place].astype(np.int64) + beginning[:, place + 1]
+
+    octets = _ETHERNET_BYTES + np.where(number(12) == _IPV6, 40 + number(18), number(16))
+    transmission_ns = np.rint(8e9 * octets / width_bps[times["priority_class"]]).astype(np.int64)
+    found = times.copy()
+    found["dequeued_ns"] += transmission_ns
+    return found
 
 
 class _Tap(NamedTuple):
