@@ -72,7 +72,7 @@ def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
     page.get_by_label("Output port").click()
     page.get_by_role("option", name="crew-radio").click()
     dialog = page.get_by_role("dialog")
-    _push(dialog.get_by_role("slider"), "PageDown")
+    _push(dialog.get_by_role("slider"), 0.0)
     dialog.locator(".confirm").click()
     expect(dialog).to_have_count(0)
     row = page.locator(f"tr[data-subscriber=operator][data-topic='{TOPIC}']")
@@ -85,7 +85,7 @@ def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
     page.get_by_role("button", name="Close").click()
     row.locator("[data-do=worth]").click()
     before = _success(row)
-    _push(page.get_by_label("worth"), "PageUp")
+    _push(page.get_by_label("worth"), 1.0)
     expect(row.locator(".level")).to_have_text("0")
     page.wait_for_function(
         "([place, before]) => parseFloat(document.querySelector(place).innerText) > before",
@@ -97,10 +97,11 @@ def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
     expect(row).to_have_count(0)
 
 
-def _push(slider: Locator, key: str) -> None:
-    """To one of its ends, by ten steps at a time."""
-    for _ in range(10):
-        slider.press(key)
+def _push(slider: Locator, share: float) -> None:
+    """To a place of it, as with a finger."""
+    box = slider.bounding_box()
+    assert box is not None
+    slider.click(position={"x": max(1.0, share * box["width"] - 1), "y": box["height"] / 2})
 
 
 def _level(row: Locator) -> int:
@@ -117,7 +118,7 @@ def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: 
     expect(supposed).to_be_visible()
     before = supposed.inner_text()
     # From as it is to four times as much.
-    _push(page.get_by_label("Bandwidth of crew-radio"), "PageUp")
+    _push(page.get_by_label("Bandwidth of crew-radio"), 1.0)
     expect(supposed).not_to_have_text(before)
     page.locator(".apply").click()
     expect(page.get_by_text("Applied")).to_be_visible()

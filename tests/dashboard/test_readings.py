@@ -30,6 +30,7 @@ def _second(
         "received_per_second": received,
         "mean_latency_seconds": latency,
         "max_latency_seconds": latency,
+        "p95_seconds": latency,
     }
 
 

@@ -257,6 +257,20 @@ def bin_middle_seconds(number: int) -> float:
     return 0.0 if number < 1 else math.ldexp(1 + (part + 0.5) / LATENCY_PARTS, exponent) * 1e-6
 
 
+def percentile_seconds(bins: Mapping[int, int], share: float) -> float | None:
+    """The latency that this share does not exceed, within half a bin (10 %); None if there are none.
+
+    >>> round(percentile_seconds({latency_bin(0.010): 19, latency_bin(1.0): 1}, 0.95), 4)
+    0.0092
+    """
+    rest = share * sum(bins.values())
+    for number in sorted(bins):
+        rest -= bins[number]
+        if rest <= 1e-9:
+            return bin_middle_seconds(number)
+    return None
+
+
 class ReceivedCounts:
     """Counts since the last report.
 

@@ -28,15 +28,16 @@ from triagemq.coordinator.loop.babbling import Babbling
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
 from triagemq.coordinator.loop.figures import (
     Live,
+    Report,
     class_figures,
     class_traffic,
     port_figures,
     topic_figures,
 )
 from triagemq.coordinator.loop.health import Check, Metrics, health_of
+from triagemq.coordinator.loop.received import SubscriptionWatch
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.loop.runtime import Runtime
-from triagemq.coordinator.loop.subscriptions import BinnedReport, SubscriptionWatch
 from triagemq.coordinator.ports.watch import PortWatch
 from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
@@ -141,7 +142,7 @@ class Coordinator:
         await self.runtime.stop()
         await self.service.store.close()
 
-    def received(self, record: Record, assigned: Assignment, reports: Mapping[str, BinnedReport]) -> None:
+    def received(self, record: Record, assigned: Assignment, reports: Mapping[str, Report]) -> None:
         """A subscriber says what it received since it last said so; nothing of a topic if nothing came.
 
         Where it asks for acknowledgements (QoS 1 and 2), copies are sent again, and what was lost shows otherwise.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.coordinator.loop.subscriptions import SubscriptionFigures, SubscriptionWatch
+from triagemq.coordinator.loop.received import SubscriptionFigures, SubscriptionWatch
 from triagemq.forecast import Forecast, subscription_rows
 from triagemq.scenario import Subscriptions, UtilityShape
 from triagemq.scenario.utility import achieved_utility
@@ -145,18 +145,22 @@ def _view(
 ) -> SubscriptionView:
     wanted, plan = decided.scenario.subscriptions, decided.plan
     subscriber, topic = names_of(decided, row)
-    latency = float(wanted.max_latency_seconds[row])
+    latency, level = float(wanted.max_latency_seconds[row]), int(plan.subscription_class[row])
+    measured = watch.figures(subscriber, topic)
+    if measured is not None and measured.priority_class != level:
+        # Its subscriber has not reported since the plan moved it.
+        measured = None
     return SubscriptionView(
         subscriber=subscriber,
         topic=topic,
         utility=_utility(wanted, row),
         weight=float(wanted.utility_weight[row]),
-        priority_class=int(plan.subscription_class[row]),
+        priority_class=level,
         drop_rate=float(1.0 - plan.subscription_keep[row]),
         promised=bool(plan.promised[row]),
         max_latency_seconds=latency if np.isfinite(latency) else None,
         max_latency_share=float(wanted.max_latency_share[row]) or None,
-        measured=watch.figures(subscriber, topic),
+        measured=measured,
         forecast=forecast,
     )
 

@@ -20,7 +20,7 @@ _MOST_GUESTS = 100
 
 
 class Guests:
-    """By name. `own_port` is the port that REST listens on, once it does."""
+    """By name."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings

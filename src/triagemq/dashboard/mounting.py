@@ -18,8 +18,6 @@ from triagemq.waiting import end
 if TYPE_CHECKING:
     from triagemq.dashboard.desk import Desk
 
-_CLOSED = {"type": "websocket.close", "code": 1001}
-
 
 class Dashboard:
     """An ASGI application under `path`."""
@@ -37,9 +35,6 @@ class Dashboard:
         app.add_route("/", lambda request: RedirectResponse(f"{self.path}/"), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._living is not None and self._living.done() and scope["type"] == "websocket":
-            await send(_CLOSED)
-            return
         pages = await self._loaded()
         await pages(scope, receive, send)
 

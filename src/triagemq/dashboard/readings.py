@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 from triagemq.coordinator.coordinator import Coordinator
@@ -37,7 +38,7 @@ def _series() -> Series:
 
 @dataclass(frozen=True, slots=True)
 class ClassReading:
-    """A priority class in the last seconds, and what was forecast for it."""
+    """A priority class in the last seconds, and what was forecast for it; the 95th percentile is a typical second's."""
 
     priority_class: int
     offered_per_second: float
@@ -46,6 +47,7 @@ class ClassReading:
     success_rate: float | None
     mean_latency_seconds: float | None
     max_latency_seconds: float | None
+    p95_seconds: float | None
     forecast: Mapping[str, Any]
 
 
@@ -223,6 +225,7 @@ def _classes(
         offered, sent, received = (total(f"{name}_per_second") for name in ("offered", "sent", "received"))
         timed = [row for row in rows if row["mean_latency_seconds"] is not None]
         heard = sum(row["received_per_second"] for row in timed)
+        tails = [row["p95_seconds"] for row in timed if row["p95_seconds"] is not None]
         found.append(
             ClassReading(
                 priority_class=level,
@@ -237,6 +240,7 @@ def _classes(
                 if heard
                 else None,
                 max_latency_seconds=max((row["max_latency_seconds"] for row in timed), default=None),
+                p95_seconds=median(tails) if tails else None,
                 forecast=forecasts.get(level, {}),
             )
         )

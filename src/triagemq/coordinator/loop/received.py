@@ -10,10 +10,9 @@ import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from triagemq.client import Assignment
-from triagemq.client.events import bin_middle_seconds
+from triagemq.client.events import percentile_seconds
 from triagemq.coordinator.loop.figures import Report
 
 MOST_WATCHED = 20_000
@@ -23,17 +22,11 @@ WINDOW_SECONDS = 60.0
 RECENT_REPORTS = 40
 
 
-class BinnedReport(Report, Protocol):
-    """With latencies in bins, as `client.events` counts them."""
-
-    @property
-    def latency_bins(self) -> Mapping[int, int]: ...
-
-
 @dataclass(frozen=True, slots=True)
 class SubscriptionFigures:
-    """What was measured of a subscription over `seconds`; `recent` are events a second, report by report."""
+    """What was measured of a subscription over `seconds` in a class; `recent` are events a second, by report."""
 
+    priority_class: int
     seconds: float
     delivered_per_second: float
     success_rate: float | None
@@ -80,7 +73,7 @@ class SubscriptionWatch:
         self,
         subscriber: str,
         assigned: Assignment,
-        reports: Mapping[str, BinnedReport],
+        reports: Mapping[str, Report],
         now: float | None = None,
     ) -> None:
         """A subscriber says what it received since its last report; nothing of a topic of which nothing came."""
@@ -131,6 +124,7 @@ class SubscriptionWatch:
                 bins[number] = bins.get(number, 0) + count
         timed = sum(bins.values())
         return SubscriptionFigures(
+            priority_class=watched.treated[0],
             seconds=seconds,
             delivered_per_second=delivered / seconds,
             success_rate=min(delivered / published, 1.0) if published > 0 else None,
@@ -141,7 +135,7 @@ class SubscriptionWatch:
         )
 
 
-def _add(watched: _Watched, came: BinnedReport | None, now: float) -> None:
+def _add(watched: _Watched, came: Report | None, now: float) -> None:
     if watched.reported - watched.windows[-1].begun >= WINDOW_SECONDS:
         watched.windows = [watched.windows[-1], _Window(watched.reported, watched.published)]
     if came is not None:
@@ -150,18 +144,3 @@ def _add(watched: _Watched, came: BinnedReport | None, now: float) -> None:
         window.latency_seconds += came.latency_seconds_sum
         for number, count in came.latency_bins.items():
             window.bins[number] = window.bins.get(number, 0) + count
-
-
-def percentile_seconds(bins: Mapping[int, int], share: float) -> float | None:
-    """The latency that this share does not exceed, within half a bin (10 %); None if there are none.
-
-    >>> from triagemq.client.events import latency_bin
-    >>> round(percentile_seconds({latency_bin(0.010): 19, latency_bin(1.0): 1}, 0.95), 4)
-    0.0092
-    """
-    rest = share * sum(bins.values())
-    for number in sorted(bins):
-        rest -= bins[number]
-        if rest <= 1e-9:
-            return bin_middle_seconds(number)
-    return None
