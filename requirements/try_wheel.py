@@ -37,6 +37,7 @@ TRIES = {
         "triage pipeline run readings.csv --mapping mapping.yaml --out tables > run.txt",
         "triage pipeline show tables publications > rows.txt",
     ],
+    "dashboard": ["python -c 'from triagemq.dashboard.pages import build'"],
     "dtls": ["python -c 'from triagemq.client import ClientSecurity; import OpenSSL.SSL'"],
     "postgres": ["python -c 'import psycopg; assert psycopg.pq.__impl__ == \"binary\"'"],
     "lab": [

@@ -269,6 +269,7 @@ class MissingDependencyError(TriageError):
         "pyspark": "pipeline",
         "xgboost": "pipeline",
         "sklearn": "pipeline",
+        "nicegui": "dashboard",
     }
     """The install group of each package that the base install does not have."""
 

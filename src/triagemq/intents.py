@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args, get_type_hints
 
 from triagemq.errors import ParameterError
-from triagemq.mqttsn import is_shared, publishable_topic_name, valid_topic_filter
+from triagemq.mqttsn import is_shared, matches, publishable_topic_name, valid_topic_filter
 
 PUBLISHER, SUBSCRIBER = "publisher", "subscriber"
 DEFAULT_LEASE_SECONDS = 10.0
@@ -412,6 +412,27 @@ class SubscriberTerms(Ruled):
     flows: Annotated[int, Number(1, 1_000, whole=True)] | None = None
     lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=BESIDE)
     listening: Annotated[tuple[Address, ...], Texts(10_000, _ADDRESS)] = ()
+
+    def wanting(self, topic: str) -> Wanted | None:
+        """What holds for a topic: an exact name says more than a pattern, and of several patterns the first holds.
+
+        >>> terms = SubscriberTerms((Wanted("+/smoke", "log:3"), Wanted("hall/smoke", "log:9")))
+        >>> terms.wanting("hall/smoke").utility.weight, terms.wanting("hall/noise")
+        (9.0, None)
+        """
+        met = [each for each in self.subscriptions if matches(each.topic, topic)]
+        return next((each for each in met if each.topic == topic), met[0] if met else None)
+
+    def with_wanted(self, wanted: Wanted) -> Self:
+        """With this instead of what it wants by the same name or pattern, or besides."""
+        others = tuple(each for each in self.subscriptions if each.topic != wanted.topic)
+        return replace(self, subscriptions=(*others, wanted))
+
+    def without(self, topic_filter: str) -> Self:
+        """Without what it wants by this name or pattern."""
+        return replace(
+            self, subscriptions=tuple(each for each in self.subscriptions if each.topic != topic_filter)
+        )
 
     def named(self, name: str) -> SubscriberIntent:
         return SubscriberIntent(

@@ -37,6 +37,12 @@ NOT_EXECUTED = {
     "docs/guides/exchange.md": {
         "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
     },
+    "docs/guides/dashboard.md": {
+        "triage up examples/building-fire.yaml": "runs until it is ended",
+        'triage token create --state site --role operator --label "shift leader"': "beside a running exchange",
+        'triage token create --state site --role viewer --label "wall screen"': "beside a running exchange",
+        "triage pipeline run site/trace --out site/tables": "beside a running exchange",
+    },
     "docs/guides/guarantees.md": {
         "triage sub --coordinator http://127.0.0.1:8080 --topic pulse --port monitor --guaranteed "
         f"--max-latency {time}": "beside a running exchange, whose address differs"

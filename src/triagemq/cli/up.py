@@ -25,7 +25,7 @@ from triagemq.cli.options import (
 )
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.cli.up_screen import comparison_table, live_screen, live_table, next_steps
-from triagemq.errors import ParameterError, TriageError
+from triagemq.errors import MissingDependencyError, ParameterError, TriageError
 from triagemq.waiting import is_set_within
 
 if TYPE_CHECKING:
@@ -68,6 +68,12 @@ def up(
     ] = None,
     trace: Annotated[
         Path | None, typer.Option(help="Directory of the Trace (default: in the state).")
+    ] = None,
+    tables: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of `triage pipeline run --out`, for the page (default: tables in the state)."
+        ),
     ] = None,
     gateway: Annotated[str, typer.Option(help="UDP address of the gateway, HOST:PORT.")] = "127.0.0.1:10000",
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
@@ -175,6 +181,7 @@ def up(
         state=state or Path(),
         scenario=file,
         trace=trace,
+        tables=tables,
         gateway=gateway,
         rest_host=rest_host,
         rest_port=rest_port,
@@ -346,6 +353,7 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         facts = {
             "ready": True,
             "coordinator": running.rest,
+            "page": running.page,
             "gateway": running.gateway,
             "gateway_certificate": None if running.certificate is None else str(running.certificate),
             "broker": running.broker_address,
@@ -364,6 +372,8 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         typer.echo(f"beside it gateway {name}, broker {address}")
     if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:
         typer.echo(f"gateway certificate, for trying out: {running.certificate} (clients: --ca)")
+    no_page = f"no page: {MissingDependencyError('nicegui', 'dashboard')}"
+    typer.echo(f"page {running.page}" if running.page else no_page)
     typer.echo(f"state {running.state}; Ctrl-C ends it")
 
 

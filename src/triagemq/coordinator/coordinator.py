@@ -6,17 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from triagemq import __version__
-from triagemq.client.coordinator import Promise
+from triagemq.client.coordinator import Assignment, Promise
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
 from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
-from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
 from triagemq.coordinator.decide.homes import Homes
 from triagemq.coordinator.decide.network import Network
@@ -34,13 +35,16 @@ from triagemq.coordinator.loop.figures import (
     topic_figures,
 )
 from triagemq.coordinator.loop.health import Check, Metrics, health_of
+from triagemq.coordinator.loop.received import SubscriptionWatch
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.ports.watch import PortWatch
 from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
+from triagemq.errors import ParameterError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
+from triagemq.plan.drops import DROP_POLICIES
 from triagemq.waiting import end
 
 _BEHIND_SECONDS = 3.0
@@ -76,6 +80,8 @@ class Coordinator:
         self.broker_address = broker_address
         self.metrics = Metrics()
         self.live = Live()
+        self.watch = SubscriptionWatch()
+        self._watched_plan: Decided | None = None
         self.forecasts = Forecasts(planner)
         self._access = access
         self._babbling = Babbling()
@@ -136,17 +142,26 @@ class Coordinator:
         await self.runtime.stop()
         await self.service.store.close()
 
-    def received(self, record: Record, reports: Mapping[str, Report]) -> None:
+    def received(self, record: Record, assigned: Assignment, reports: Mapping[str, Report]) -> None:
         """A subscriber says what it received since it last said so; nothing of a topic if nothing came.
 
         Where it asks for acknowledgements (QoS 1 and 2), copies are sent again, and what was lost shows otherwise.
         """
+        self.live.received(assigned, reports)
+        self.watch.report(record.intent.name, assigned, reports)
         if isinstance(record.intent, SubscriberIntent) and not any(
             each.qos for each in record.intent.subscriptions
         ):
             whole = len(reports) < MOST_REPORTED_TOPICS
             count = sum(each.count for each in reports.values()) if whole else None
             self.runtime.port_watch.report(record.intent.name, count, time.monotonic())
+
+    def set_drops(self, name: str) -> None:
+        """Plan with another of the built-in drop policies, until the next start."""
+        if name not in DROP_POLICIES:
+            raise ParameterError("drops", f"{name!r} is none of {', '.join(DROP_POLICIES)}")
+        self.forecasts.settings = replace(self.forecasts.settings, drops=name)
+        self.runtime.change_settings(self.forecasts.settings, f"drop policy {name}")
 
     # What there is to read.
 
@@ -252,7 +267,12 @@ class Coordinator:
         seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
         traffic = class_traffic(before, now, orders)
         self.live.count(traffic)
-        published, topics = topic_figures(self.runtime.rates.watch.take_arrived(), seconds)
+        arrived = self.runtime.rates.watch.take_arrived()
+        published, topics = topic_figures(arrived, seconds)
+        self.watch.published(arrived)
+        if decided is not self._watched_plan and decided is not None:
+            self._watched_plan = decided
+            self.watch.keep(frozenset(decided.scenario.subscribers.name))
         self.live.tell(
             {
                 "at_ns": now.at_ns,

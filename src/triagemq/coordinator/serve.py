@@ -1,7 +1,8 @@
 """The coordinator's process: `python -m triagemq.coordinator.serve CONFIG.json`.
 
-Prints one JSON line when it is ready: {"ready": true, "address": "http://127.0.0.1:8080"}. Ends cleanly on SIGTERM and
-Ctrl-C; killed at any moment, it goes on from its database.
+Prints one JSON line when it is ready: {"ready": true, "address": "http://127.0.0.1:8080", "page": null}. Ends cleanly
+on SIGTERM and Ctrl-C; killed at any moment, it goes on from its database. With a page for people it is
+`triagemq.dashboard.serve`, which says under `page` where that is.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Protocol
 
 import uvicorn
+from fastapi import FastAPI
 
 from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
@@ -42,7 +45,18 @@ from triagemq.scenario import load
 _log = logging.getLogger(__name__)
 
 
-async def serve(settings: Settings) -> None:
+class Mounted(Protocol):
+    """Something that was put into the application beside REST: where in it, and its end."""
+
+    path: str
+
+    async def close(self) -> None: ...
+
+
+Mount = Callable[[FastAPI, Settings], Mounted | None]
+
+
+async def serve(settings: Settings, mount: Mount | None = None) -> None:
     """Run until a signal ends it."""
     listening = _sockets(settings)
     for line in check_listening(settings):
@@ -66,7 +80,13 @@ async def serve(settings: Settings) -> None:
         await coordinator.start()
         link.start(coordinator.runtime.gateway_connected)
         try:
-            await _answer_requests(coordinator, settings, listening)
+            app = create_app(coordinator, most_body_bytes=settings.most_body_bytes)
+            mounted = None if mount is None else mount(app, settings)
+            try:
+                await _answer_requests(app, settings, listening, mounted)
+            finally:
+                if mounted is not None:
+                    await mounted.close()
         finally:
             await coordinator.stop()
             await link.close()
@@ -76,10 +96,10 @@ async def serve(settings: Settings) -> None:
 
 
 async def _answer_requests(
-    coordinator: Coordinator, settings: Settings, listening: list[socket.socket]
+    app: FastAPI, settings: Settings, listening: list[socket.socket], mounted: Mounted | None
 ) -> None:
     config = uvicorn.Config(
-        create_app(coordinator, most_body_bytes=settings.most_body_bytes),
+        app,
         log_config=None,
         access_log=False,
         ssl_certfile=settings.tls_certificate,
@@ -87,6 +107,7 @@ async def _answer_requests(
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=2,
+        http="h11",
         ws="websockets-sansio",
     )
     config.load()
@@ -104,7 +125,9 @@ async def _answer_requests(
     if server.started:
         host, port = listening[0].getsockname()[:2]
         scheme = "http" if settings.tls_certificate is None else "https"
-        print(json.dumps({"ready": True, "address": f"{scheme}://{place(host, port)}"}), flush=True)
+        address = f"{scheme}://{place(host, port)}"
+        page = None if mounted is None else f"{address}{mounted.path}"
+        print(json.dumps({"ready": True, "address": address, "page": page}), flush=True)
     try:
         await serving
     finally:
@@ -193,7 +216,7 @@ def _planner(settings: Settings) -> PlannerSettings:
     )
 
 
-def main() -> None:
+def main(mount: Mount | None = None) -> None:
     """Run with the configuration file named on the command line."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -201,7 +224,7 @@ def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: python -m triagemq.coordinator.serve CONFIG.json")
     try:
-        asyncio.run(serve(load_settings(sys.argv[1])))
+        asyncio.run(serve(load_settings(sys.argv[1]), mount))
     except TriageError as error:
         print(f"coordinator: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -34,7 +34,8 @@ class Settings:
     the gateway speaks DTLS; `gateway_name` is what other gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled.
     `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
-    UDP ports from `multicast_port` on.
+    UDP ports from `multicast_port` on. For the page: `page_broker` is the broker with its password, to hear values
+    from, and `tables` a directory of finished tables.
     """
 
     host: str = "127.0.0.1"
@@ -62,6 +63,8 @@ class Settings:
     multicast_addresses: Annotated[int, Field(ge=1, le=1 << 23)] = 65_536
     multicast_port: Annotated[int, Field(ge=1, le=65_535)] = 17_000
     most_body_bytes: Annotated[int, Field(ge=1_024)] = 32 * 1024 * 1024
+    page_broker: Annotated[str | None, Field(repr=False)] = None
+    tables: str | None = None
 
 
 def load_settings(path: Path | str) -> Settings:

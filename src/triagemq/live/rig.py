@@ -30,6 +30,8 @@ EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 
 GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
 _COORDINATOR_MODULE = "triagemq.coordinator.serve"
+PAGE_MODULE = "triagemq.dashboard.serve"
+"""The coordinator with its page for people."""
 CLIENTS_MODULE = "triagemq.live.clients"
 
 _ENDED_TOGETHER = (("publishers", "subscribers"), ("controller", "coordinator", "gateway"))
@@ -73,6 +75,8 @@ class Rig(ABC):
         self.children: dict[str, Child] = {}
         self.rest = ""
         """The coordinator's address."""
+        self.page: str | None = None
+        """The address of its page, if it has one."""
         self.link = GatewayLink(control)
         self._control = control
         self._clean = contextlib.AsyncExitStack()
@@ -165,7 +169,7 @@ class Rig(ABC):
             else str(self.options.delay_model.absolute()),
         } | own
 
-    async def _start_coordinator(self, **own: Any) -> None:
+    async def _start_coordinator(self, module: str = _COORDINATOR_MODULE, **own: Any) -> None:
         config = {
             "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
             "gateway_socket": str(self._control),
@@ -178,12 +182,12 @@ class Rig(ABC):
         } | own
 
         def ready(said: dict[str, Any]) -> None:
-            self.rest = said["address"]
+            self.rest, self.page = said["address"], said["page"]
             # The next start takes the same port.
             _, port = host_and_port(self.rest.rpartition("://")[2])
             self._write("coordinator", config | {"port": port})
 
-        await self._start_child("coordinator", _COORDINATOR_MODULE, config, started=ready)
+        await self._start_child("coordinator", module, config, started=ready)
 
     async def _start_clients(self, role: str, *, restart: bool = True, **own: Any) -> dict[str, Any]:
         """The scenario's "publishers" or "subscribers"; what they say when they are ready."""

@@ -133,10 +133,9 @@ async def keep_subscriber(
     record = here.service.heartbeat(caller, (SUBSCRIBER, name))
     assigned = here.runtime.assignments.of(name)
     if body is None:
-        here.received(record, {})
+        here.received(record, assigned, {})
     elif here.service.is_new_report(record, body.number):
-        here.live.received(assigned, body.received)
-        here.received(record, body.received)
+        here.received(record, assigned, body.received)
     return HeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds, generation=assigned.generation, flows=assigned.flows
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from fastapi import Response
 from fastapi.responses import JSONResponse
@@ -25,6 +25,8 @@ MOST_ITEMS = 1_000_000
 
 Bandwidth = Annotated[float, Field(ge=1e3, le=1e13, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
+# JSON has names only as texts.
+BinNumber = Annotated[int, Field(ge=0, le=250, strict=False)]
 
 
 # What is taken.
@@ -42,6 +44,7 @@ class ReceivedBody(Body):
     count: Count
     latency_seconds_sum: Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False)] = 0.0
     latency_seconds_max: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)] = 0.0
+    latency_bins: Annotated[dict[BinNumber, Count], Field(max_length=200)] = {}
 
 
 class HeartbeatBody(Body):
@@ -83,6 +86,23 @@ class MeasurementsBody(Body):
     rows: Annotated[list[dict[str, Any]], Field(max_length=10_000)]
 
 
+DropPolicyName = Literal["none", "flat", "linear", "exponential", "optimal"]
+
+
+class PlannerBody(Body):
+    """Algorithms to plan with from now on."""
+
+    drops: DropPolicyName
+
+
+class PlannerAnswer(BaseModel):
+    """The algorithms that plans are made with."""
+
+    flows: str
+    priorities: str
+    drops: str
+
+
 class NamedSubscription(Body):
     subscriber: Name
     topic: TopicFilter = "#"
@@ -99,11 +119,18 @@ class WhatIfRequest(Body):
     bandwidths_bps: Annotated[dict[str, Bandwidth], Field(max_length=10_000)] = {}
     remove_subscriptions: Annotated[list[NamedSubscription], Field(max_length=100_000)] = []
     add_subscriptions: Annotated[list[SupposedSubscription], Field(max_length=100_000)] = []
+    subscribers_factor: Annotated[float, Field(gt=0, le=1_000, allow_inf_nan=False)] | None = None
+    drops: DropPolicyName | None = None
 
     @model_validator(mode="after")
     def _one_or_the_other(self) -> WhatIfRequest:
         changed = (
-            self.rate_factors or self.bandwidths_bps or self.remove_subscriptions or self.add_subscriptions
+            self.rate_factors
+            or self.bandwidths_bps
+            or self.remove_subscriptions
+            or self.add_subscriptions
+            or self.subscribers_factor
+            or (self.drops and self.scenario is None)
         )
         if (self.scenario is not None) == bool(changed):
             raise ValueError("give a scenario, or changes of the present one")

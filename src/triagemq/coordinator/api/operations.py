@@ -13,6 +13,8 @@ from triagemq.coordinator.api.models import (
     NOT_YET,
     MeasurementsAnswer,
     MeasurementsBody,
+    PlannerAnswer,
+    PlannerBody,
     PortAnswer,
     PortBody,
     TokenAnswer,
@@ -45,11 +47,26 @@ async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAn
                 bandwidths_bps=body.bandwidths_bps,
                 remove_subscriptions=[(each.subscriber, each.topic) for each in body.remove_subscriptions],
                 add_subscriptions=body.add_subscriptions,
+                subscribers_factor=body.subscribers_factor or 1.0,
             ),
         )
 
     before = None if decided is None else await here.forecasts.of(decided)
-    return WhatIfAnswer(before=before, after=await here.forecasts.of_scenario(supposed))
+    return WhatIfAnswer(before=before, after=await here.forecasts.of_scenario(supposed, body.drops))
+
+
+@router.put("/planner")
+async def change_planner(body: PlannerBody, caller: Operator, here: Here) -> PlannerAnswer:
+    """Plan with another drop policy, until the next start; plans again."""
+    here.set_drops(body.drops)
+    return await read_planner(caller, here)
+
+
+@router.get("/planner")
+async def read_planner(caller: Looker, here: Here) -> PlannerAnswer:
+    """The algorithms that plans are made with."""
+    settings = here.forecasts.settings
+    return PlannerAnswer(flows=settings.flows, priorities=settings.priorities, drops=settings.drops)
 
 
 @router.put("/ports/{name}")

@@ -25,6 +25,7 @@ from triagemq.coordinator.api.prometheus import exposition
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
+from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation as explained
 from triagemq.forecast.summary import port_loads
@@ -136,15 +137,43 @@ async def explanation(
     return ExplanationAnswer(**found)
 
 
+@router.get("/v1/subscriptions", tags=["state"])
+async def subscriptions(
+    caller: Looker,
+    here: Here,
+    search: Annotated[str, Query(max_length=200)] = "",
+    order: Annotated[Order, Query()] = "rank",
+    descending: Annotated[bool, Query()] = False,
+    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1_000)] = 25,
+) -> SubscriptionPage:
+    """What each subscription is worth, how it is treated, and what it gets, measured beside forecast."""
+    return await subscription_page(
+        here,
+        _decided(here),
+        search=search,
+        order=order,
+        descending=descending,
+        offset=offset,
+        limit=limit,
+    )
+
+
 @router.get("/v1/decisions", tags=["state"])
 async def decisions(
     caller: Looker,
     here: Here,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
+    latest: Annotated[bool, Query(description="The last ones, whatever `after` is.")] = False,
 ) -> DecisionsAnswer:
     """What was decided and why, in order, behind the number `after`."""
-    rows = await asyncio.to_thread(here.service.store.decisions, after, limit)
+    store = here.service.store
+    rows = await (
+        asyncio.to_thread(store.latest_decisions, limit)
+        if latest
+        else asyncio.to_thread(store.decisions, after, limit)
+    )
     return DecisionsAnswer(
         decisions=[
             DecisionAnswer(

@@ -91,7 +91,10 @@ class LedGateway:
         seconds = (now.at_ns - before.at_ns) / 1e9
 
         def since(*names: str) -> float:
-            return float(sum(now.counters[name] - before.counters[name] for name in names)) / seconds
+            return (
+                float(sum(now.counters.get(name, 0) - before.counters.get(name, 0) for name in names))
+                / seconds
+            )
 
         def sent(measured: Measured) -> int:
             return sum(queue.bytes_out for port in measured.ports.values() for queue in port.queues)
@@ -328,7 +331,10 @@ class Gateways:
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """As GatewayLink.measure, of all that answer."""
         if not self.are_several:
-            return await self.first.lead.link.measure(flows=flows, topics=topics, after=after)
+            measured = await self.first.lead.link.measure(flows=flows, topics=topics, after=after)
+            if flows:
+                self.first.before, self.first.latest = self.first.latest, measured
+            return measured
         several: dict[str, Measured] = {}
         others = [each for each in self._led.values() if each.lead.link.connected]
         answers = await asyncio.gather(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from triagemq.mqttsn import matches
 from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import Scenario, Subscriptions
 from triagemq.scenario.model import stated
+
+_MOST_SUPPOSED = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +30,15 @@ class Changes:
     """What to suppose: rates times a factor (by topic or pattern), bandwidths, and subscriptions that go or come.
 
     Subscriptions that go are (subscriber, topic or pattern); one that comes replaces the one that is there. Who is not
-    there yet is behind the first port.
+    there yet is behind the first port. With `subscribers_factor` there are so many times as many subscribers, who want
+    what those want who are there, one after the other.
     """
 
     rate_factors: Mapping[str, float] = field(default_factory=dict)
     bandwidths_bps: Mapping[str, float] = field(default_factory=dict)
     remove_subscriptions: Sequence[tuple[str, str]] = ()
     add_subscriptions: Sequence[SupposedSubscription] = ()
+    subscribers_factor: float = 1.0
 
 
 def changed(scenario: Scenario, changes: Changes) -> Scenario:
@@ -50,6 +54,8 @@ def changed(scenario: Scenario, changes: Changes) -> Scenario:
     scenario = _with_bandwidths(scenario, changes.bandwidths_bps)
     if changes.remove_subscriptions or changes.add_subscriptions:
         scenario = _with_subscriptions(scenario, changes)
+    if changes.subscribers_factor != 1.0:
+        scenario = _with_subscribers(scenario, changes.subscribers_factor)
     return scenario.with_tables()
 
 
@@ -113,6 +119,32 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
         scenario,
         subscribers=stated(there, rows, name=tuple(people)),
         subscriptions=_subscriptions(wanted, kept, coming),
+    )
+
+
+def _with_subscribers(scenario: Scenario, factor: float) -> Scenario:
+    """The first ones, or all and then the first ones again under other names."""
+    people, wanted = scenario.subscribers, scenario.subscriptions
+    count = max(1, round(factor * len(people)))
+    if not len(people) or count * len(wanted) > _MOST_SUPPOSED * len(people):
+        raise ParameterError(
+            "subscribers_factor", f"leads to more than {_MOST_SUPPOSED} subscriptions, or to none"
+        )
+    original = np.arange(count) % len(people)
+    names = [
+        people.name[row] if copy == 0 else f"{people.name[row]}~{copy + 1}"
+        for row, copy in zip(original.tolist(), (np.arange(count) // len(people)).tolist(), strict=True)
+    ]
+    order = np.argsort(wanted.subscriber, kind="stable")
+    begins = np.searchsorted(wanted.subscriber[order], np.arange(len(people) + 1))
+    rows = [order[begins[row] : begins[row + 1]] for row in original.tolist()]
+    owner = np.repeat(np.arange(count, dtype=np.int32), [len(each) for each in rows])
+    chosen = np.concatenate(rows)
+    columns = {each.name: getattr(wanted, each.name)[chosen] for each in fields(wanted)}
+    return replace(
+        scenario,
+        subscribers=stated(people, original, name=tuple(names)),
+        subscriptions=Subscriptions(**columns | {"subscriber": owner}),
     )
 
 

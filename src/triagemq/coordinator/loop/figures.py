@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
 from triagemq.client import Assignment
+from triagemq.client.events import percentile_seconds
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.plan import FlowCounters, PortCounters
@@ -31,6 +32,9 @@ class Report(Protocol):
     @property
     def latency_seconds_max(self) -> float: ...
 
+    @property
+    def latency_bins(self) -> Mapping[int, int]: ...
+
 
 @dataclass(slots=True)
 class ReportedEvents:
@@ -39,6 +43,7 @@ class ReportedEvents:
     count: int = 0
     latency_seconds_sum: float = 0.0
     latency_seconds_max: float = 0.0
+    latency_bins: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -79,6 +84,8 @@ class Live:
                 row.count += report.count
                 row.latency_seconds_sum += report.latency_seconds_sum
                 row.latency_seconds_max = max(row.latency_seconds_max, report.latency_seconds_max)
+                for number, count in report.latency_bins.items():
+                    row.latency_bins[number] = row.latency_bins.get(number, 0) + count
 
     def take_received(self) -> dict[int, ReportedEvents]:
         recent, self._recent = self._recent, {}
@@ -148,6 +155,7 @@ def class_figures(
                 "received_per_second": heard.count / seconds,
                 "mean_latency_seconds": heard.latency_seconds_sum / heard.count if heard.count else None,
                 "max_latency_seconds": heard.latency_seconds_max if heard.count else None,
+                "p95_seconds": percentile_seconds(heard.latency_bins, 0.95),
                 "forecast_success_rate": predicted.get("success_rate"),
                 "forecast_latency_seconds": predicted.get("mean_latency_seconds"),
                 **{

@@ -114,7 +114,7 @@ class Replanner:
     ) -> None:
         self._network = network
         self._multicast = multicast
-        self._settings = settings
+        self.settings = settings
         self._book = IntentBook()
         self._previous: Decided | Orders = last_orders
 
@@ -145,7 +145,7 @@ class Replanner:
             scenario=self._book.scenario(network, rates),
             flow_limits=self._book.flow_limits(network),
             why=tuple(why),
-            settings=self._settings,
+            settings=self.settings,
             paced_bps=bandwidths,
             measured=ports.decisions,
             multicast=self._multicast,

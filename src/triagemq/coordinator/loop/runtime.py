@@ -25,7 +25,7 @@ from triagemq.coordinator.channel.messages import (
 )
 from triagemq.coordinator.decide.campus_balance import CampusBalance
 from triagemq.coordinator.decide.campus_places import CampusPlaces
-from triagemq.coordinator.decide.decide import Decided
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key, Record
@@ -204,6 +204,11 @@ class Runtime:
         self.bandwidths[port] = bandwidth_bps
         self.port_watch.state(port, bandwidth_bps)
         self._request(f"bandwidth of port {port} from {before:g} to {bandwidth_bps:g} bit/s")
+
+    def change_settings(self, settings: PlannerSettings, reason: str) -> None:
+        """Plan with other algorithms from now on."""
+        self._replanner.settings = settings
+        self._request(reason)
 
     def measurements(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
         """Windows of the streaming pipeline; how many were of use."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVarTuple
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Select, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from triagemq.coordinator.access.tokens import Token, token_from_json
@@ -200,7 +200,15 @@ class Store:
 
     def decisions(self, after: int = 0, limit: int = 100) -> list[StoredDecision]:
         """A page in the order in which they were made, beginning behind the number `after`."""
-        wanted = select(DECISIONS).where(DECISIONS.c.id > after).order_by(DECISIONS.c.id).limit(limit)
+        return self._decisions(
+            select(DECISIONS).where(DECISIONS.c.id > after).order_by(DECISIONS.c.id).limit(limit)
+        )
+
+    def latest_decisions(self, limit: int = 100) -> list[StoredDecision]:
+        """The last ones, in the order in which they were made."""
+        return self._decisions(select(DECISIONS).order_by(DECISIONS.c.id.desc()).limit(limit))[::-1]
+
+    def _decisions(self, wanted: Select[Any]) -> list[StoredDecision]:
         with self._reading() as connection:
             return [
                 StoredDecision(number, decided_ns, generation, Decision(*told))

@@ -21,7 +21,14 @@ from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.exchange.private_files import private_directory, write_private
 from triagemq.live.processes import Child, EndedError
-from triagemq.live.rig import EMBEDDED_CLASSES, GATEWAY_MODULE, KERNEL_CLASSES, Rig, RigOptions
+from triagemq.live.rig import (
+    EMBEDDED_CLASSES,
+    GATEWAY_MODULE,
+    KERNEL_CLASSES,
+    PAGE_MODULE,
+    Rig,
+    RigOptions,
+)
 from triagemq.live.up.state import TOKEN_FILE, hold, own_token
 from triagemq.waiting import end
 
@@ -43,6 +50,8 @@ class ExchangeOptions(RigOptions):
     """Where everything is, and how it plans. `state` survives; of a `scenario` the network is used, and its clients."""
 
     trace: Path | None = None
+    tables: Path | None = None
+    """Finished tables of earlier runs, for the page."""
     plan_text: str | None = None
     """The plan that a scenario's clients should lead to, kept with the trace: its forecast is what to compare with."""
     gateway: str = "127.0.0.1:0"
@@ -244,11 +253,14 @@ class Exchange(Rig):
             self.broker_address = str(BrokerAddress.parse(broker_url))
         await self._start_gateway()
         await self._start_coordinator(
+            PAGE_MODULE,
             host=self.options.rest_host,
             port=self.options.rest_port,
             database=self._database,
             gateway_address=self._as_advertised(self.gateway),
             broker=self.broker_address,
+            page_broker=self.options.broker if self.broker is None else self.broker.address.with_password(),
+            tables=str((self.options.tables or self.state / "tables").absolute()),
             gateway_name=self.options.name,
             **self.options.coordinator,
         )

@@ -1,0 +1,129 @@
+"""What surrounds every page: navigation, health, light and dark, and refusals said in words."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fastapi import Request
+from nicegui import ui
+from starlette.responses import RedirectResponse
+
+from triagemq.coordinator.access.tokens import Caller
+from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.dashboard.desk import Desk
+from triagemq.dashboard.showing import shown, style_sheet
+from triagemq.dashboard.visitors import Visitor
+from triagemq.errors import TriageError
+
+PAGES = {
+    "": "Overview",
+    "subscriptions": "Subscriptions",
+    "situation": "Situation",
+    "network": "Network",
+    "what-if": "What if",
+    "history": "History",
+    "promises": "Promises",
+}
+"""By path; the order of the navigation."""
+
+DARK_COOKIE = "triage_dark"
+_SECOND = 1.0
+
+
+class Frame:
+    """One page as one visitor has it open. A page puts its panels in and says what to do every second."""
+
+    def __init__(self, desk: Desk, request: Request, visitor: Visitor, path: str) -> None:
+        self.desk = desk
+        self.visitor = visitor
+        self.root = request.scope.get("root_path", "")
+        server = request.scope.get("server")
+        self.port: int | None = None if server is None else server[1]
+        """The port by which this process was reached."""
+        self._every_second: list[Callable[[], Awaitable[None] | None]] = []
+        chosen = dark_of(request)
+        self._dark = ui.dark_mode(chosen)
+        ui.page_title(f"{PAGES[path]} – TriageMQ")
+        ui.add_css(style_sheet())
+        with ui.element("header").classes("bar"):
+            self.panel("places", shown("bar.html", pages=PAGES, here=path, root=self.root))
+            self._state()
+
+    def _state(self) -> None:
+        with ui.element("div").classes("state"):
+            self._health = self.panel("quiet small")
+            ui.label(self.visitor.words).classes("quiet small")
+            ui.button(icon="contrast", on_click=self._switch).props(
+                'flat dense round aria-label="light or dark"'
+            ).classes("dark-switch")
+            if self.visitor.secret is not None:
+                ui.link("Sign out", f"{self.root}/sign-out").classes("small")
+
+    def _switch(self) -> None:
+        """Remembered by the browser."""
+        ui.run_javascript(
+            "const dark = !document.body.classList.contains('body--dark');"
+            f"document.cookie = '{DARK_COOKIE}=' + (dark ? 1 : 0) + ';path={self.root or '/'};max-age=31536000;"
+            "SameSite=Strict'; location.reload();"
+        )
+
+    def panel(self, classes: str = "panel", content: str = "") -> ui.html:
+        """A part of the page that is written anew when what it shows has changed."""
+        return ui.html(content, sanitize=False).classes(classes)
+
+    def every_second(self, refresh: Callable[[], Awaitable[None] | None]) -> None:
+        self._every_second.append(refresh)
+
+    async def begin(self) -> None:
+        """Show everything once, and then every second."""
+        self.desk.readings.look()
+        await self._refresh()
+        ui.timer(_SECOND, self._refresh, immediate=False)
+
+    async def _refresh(self) -> None:
+        try:
+            self.visitor = await self.desk.visitors.again(self.visitor)
+        except (UnauthorisedError, ForbiddenError):
+            ui.navigate.to(f"{self.root}/sign-in")
+            return
+        self.desk.readings.look()
+        health = self.desk.here.health()
+        reasons = (check["reason"] for check in health["checks"].values() if not check["ok"])
+        update(
+            self._health, shown("health.html", health=health, reason=next(reasons, None) or health["status"])
+        )
+        for refresh in self._every_second:
+            done = refresh()
+            if done is not None:
+                await done
+
+    async def changing(self, change: Callable[[Caller], Awaitable[Any]], done: str) -> bool:
+        """Do what only operators may, and say that it is done or why not."""
+        try:
+            await change(await self.desk.visitors.require_operator(self.visitor))
+        except TriageError as error:
+            ui.notify(str(error), type="negative", multi_line=True, close_button="Close")
+            return False
+        ui.notify(done, type="positive")
+        return True
+
+
+def update(panel: ui.html, content: str) -> None:
+    """Sent to the browser only if it is different."""
+    if panel.content != content:
+        panel.content = content
+
+
+def dark_of(request: Request) -> bool | None:
+    """What the visitor chose; None: as the browser prefers."""
+    return {"1": True, "0": False}.get(request.cookies.get(DARK_COOKIE, ""))
+
+
+async def framed(desk: Desk, request: Request, path: str) -> Frame | RedirectResponse:
+    """The frame of a page, or the way to sign in."""
+    try:
+        visitor = await desk.visitors.of(request)
+    except (UnauthorisedError, ForbiddenError):
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in")
+    return Frame(desk, request, visitor, path)

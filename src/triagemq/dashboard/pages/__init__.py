@@ -1,0 +1,107 @@
+"""The pages, put together: each module has `show`, which fills a frame; signing in and out need no frame."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qs
+
+from fastapi import FastAPI, Request
+from nicegui import app as nicegui_app
+from nicegui import ui
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.dashboard.desk import Desk
+from triagemq.dashboard.frame import dark_of, framed
+from triagemq.dashboard.pages import (
+    history,
+    network,
+    overview,
+    promises,
+    situation,
+    subscriptions,
+    what_if,
+)
+from triagemq.dashboard.showing import shown, style_sheet
+from triagemq.dashboard.visitors import COOKIE
+
+_SHOW: dict[str, Any] = {
+    "": overview.show,
+    "subscriptions": subscriptions.show,
+    "situation": situation.show,
+    "network": network.show,
+    "what-if": what_if.show,
+    "history": history.show,
+    "promises": promises.show,
+}
+_LONGEST_FORM = 10_000
+
+
+def build(desk: Desk) -> FastAPI:
+    """The application that holds NiceGUI's; once in a process."""
+    for path in _SHOW:
+        _page(desk, path)
+    _sign_in(desk)
+    history.serve_report(desk, nicegui_app)
+    holder = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    ui.run_with(
+        holder,
+        title="TriageMQ",
+        dark=None,
+        favicon="🚑",
+        binding_refresh_interval=None,
+        tailwind=False,
+        reconnect_timeout=10.0,
+        show_welcome_message=False,
+    )
+    return holder
+
+
+def _page(desk: Desk, path: str) -> None:
+    @ui.page(f"/{path}", response_timeout=30.0)
+    async def page(request: Request) -> Response | None:
+        frame = await framed(desk, request, path)
+        if isinstance(frame, Response):
+            return frame
+        await _SHOW[path](frame)
+        await frame.begin()
+        return None
+
+
+def _sign_in(desk: Desk) -> None:
+    @nicegui_app.get("/sign-in")
+    async def sign_in(request: Request) -> Response:
+        return _form(request)
+
+    @nicegui_app.post("/session")
+    async def session(request: Request) -> Response:
+        body = (await request.body())[:_LONGEST_FORM].decode(errors="replace")
+        root = request.scope.get("root_path", "")
+        try:
+            number = await desk.visitors.sign_in(parse_qs(body).get("token", [""])[0].strip())
+        except UnauthorisedError:
+            return _form(request, "This is no token that is valid here.")
+        except ForbiddenError:
+            return _form(
+                request, "This token may neither look nor change: it needs the role viewer or operator."
+            )
+        answer = RedirectResponse(f"{root}/", status_code=303)
+        answer.set_cookie(
+            COOKIE,
+            number,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+            path=root or "/",
+        )
+        return answer
+
+    @nicegui_app.get("/sign-out")
+    async def sign_out(request: Request) -> Response:
+        desk.visitors.sign_out(request)
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in")
+
+
+def _form(request: Request, problem: str = "") -> Response:
+    page = shown("sign_in.html", style=style_sheet(), dark=dark_of(request), problem=problem)
+    return HTMLResponse(page, status_code=401 if problem else 200)

@@ -1,0 +1,32 @@
+"""Overview: what is captured, how full the ports are, what each class gets, and what was decided last."""
+
+from __future__ import annotations
+
+from triagemq.dashboard.frame import Frame, update
+from triagemq.dashboard.showing import shown
+
+_SHOWN_DECISIONS = 12
+
+
+async def show(frame: Frame) -> None:
+    """Four panels, written anew every second."""
+    readings = frame.desk.readings
+    panels = {
+        name: frame.panel("panel" if name != "cards" else "")
+        for name in ("cards", "ports", "classes", "decisions")
+    }
+
+    def refresh() -> None:
+        now = readings.latest
+        for name, panel in panels.items():
+            update(
+                panel,
+                shown(
+                    f"overview_{name}.html",
+                    now=now,
+                    readings=readings,
+                    decisions=[] if now is None else now.decisions[: -_SHOWN_DECISIONS - 1 : -1],
+                ),
+            )
+
+    frame.every_second(refresh)

@@ -1,0 +1,141 @@
+"""What if: bandwidths, rates, subscribers and the drop policy as they might be; the forecast beside the present one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from nicegui import ui
+
+from triagemq.coordinator.access.tokens import Caller, Role
+from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfRequest
+from triagemq.coordinator.api.operations import change_planner, change_port, what_if
+from triagemq.dashboard.frame import Frame, update
+from triagemq.dashboard.showing import bit_rate, shown
+from triagemq.errors import TriageError
+from triagemq.plan.drops import DROP_POLICIES
+
+_MOST_SLIDERS = 12
+_POLICIES = {
+    "optimal": "optimal: what is worth least per bit",
+    "exponential": "exponential: later classes much more",
+    "linear": "linear: later classes more",
+    "flat": "flat: all classes alike",
+    "none": "none: only full buffers drop",
+}
+
+
+class _Supposed:
+    """What one visitor supposes, and what would come of it."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        self._here = frame.desk.here
+        self._asked = 0
+        self._present = dict(list(self._here.runtime.bandwidths.items())[:_MOST_SLIDERS])
+        frame.panel("", shown("what_if_head.html"))
+        self._widths: dict[str, ui.slider] = {}
+        with ui.element("div").classes("panel"), ui.element("div").classes("fields"):
+            for name, width in self._present.items():
+                self._widths[name] = self._slider(
+                    f"Bandwidth of {name}", lambda factor, width=width: bit_rate(width * factor)
+                )
+            self._rates = self._slider("Publication rates", lambda factor: f"{factor:.2g} × as now")
+            self._people = self._slider("Number of subscribers", lambda factor: f"{factor:.2g} × as now")
+            with ui.element("div"):
+                self._drops = (
+                    ui.select(
+                        {name: _POLICIES.get(name, name) for name in DROP_POLICIES},
+                        value=self._policy_now(),
+                        label="Drop policy",
+                        on_change=self.suppose,
+                    )
+                    .props("outlined dense")
+                    .style("width:100%")
+                    .classes("drop-policy")
+                )
+        with ui.element("div").classes("controls"):
+            if frame.visitor.may_change:
+                ui.button("Apply", icon="check", on_click=self._apply).props("unelevated").classes("apply")
+            ui.button("As it is", icon="undo", on_click=self._reset).props("flat")
+            ui.label(
+                "Bandwidths and the drop policy can be applied; rates and people are what they are."
+            ).classes("quiet small")
+        self._answer = frame.panel("panel")
+
+    def _slider(self, title: str, words: Any) -> ui.slider:
+        """From a quarter to four times, in powers of two."""
+        with ui.element("div"):
+            with ui.element("div").style("display:flex;justify-content:space-between"):
+                ui.label(title)
+                figure = ui.label(words(1.0)).classes("quiet")
+            slider = ui.slider(min=-2.0, max=2.0, step=0.1, value=0.0).props(f'aria-label="{title}"')
+            slider.on_value_change(lambda event: figure.set_text(words(2.0**event.value)))
+            slider.on("change", self.suppose)
+        return slider
+
+    def _policy_now(self) -> str | None:
+        drops = self._here.forecasts.settings.drops
+        return drops if drops in DROP_POLICIES else None
+
+    def _request(self) -> WhatIfRequest:
+        bandwidths = {
+            name: self._present[name] * 2.0**slider.value
+            for name, slider in self._widths.items()
+            if slider.value
+        }
+        factor, people = 2.0**self._rates.value, 2.0**self._people.value
+        return WhatIfRequest(
+            bandwidths_bps=bandwidths,
+            rate_factors={} if factor == 1 else {"#": factor},
+            subscribers_factor=people,
+            drops=self._drops.value,
+        )
+
+    async def suppose(self) -> None:
+        """Ask for the forecast; an answer to an older question is not shown."""
+        self._asked += 1
+        asked, begun = self._asked, time.perf_counter()
+        problem, answer = "", None
+        try:
+            caller = self._frame.visitor.caller
+            caller.require(Role.OPERATOR)
+            answer = await what_if(self._request(), caller, self._here)
+        except TriageError as error:
+            problem = str(error)
+        if asked == self._asked:
+            update(
+                self._answer,
+                shown(
+                    "what_if_answer.html",
+                    before=None if answer is None else answer.before,
+                    after=None if answer is None else answer.after,
+                    problem=problem,
+                    seconds=time.perf_counter() - begun,
+                ),
+            )
+
+    async def _reset(self) -> None:
+        for slider in (*self._widths.values(), self._rates, self._people):
+            slider.set_value(0.0)
+        self._drops.set_value(self._policy_now())
+        await self.suppose()
+
+    async def _apply(self) -> None:
+        async def change(caller: Caller) -> None:
+            for name, width in self._request().bandwidths_bps.items():
+                await change_port(name, PortBody(bandwidth_bps=width), caller, self._here)
+            if self._drops.value is not None and self._drops.value != self._policy_now():
+                await change_planner(PlannerBody(drops=self._drops.value), caller, self._here)
+
+        if await self._frame.changing(change, "Applied: the next plan has it"):
+            self._present |= {name: self._here.runtime.bandwidths[name] for name in self._present}
+            await asyncio.sleep(0)
+            await self._reset()
+
+
+async def show(frame: Frame) -> None:
+    """Sliders, and the forecast."""
+    supposed = _Supposed(frame)
+    await supposed.suppose()

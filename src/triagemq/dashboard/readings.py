@@ -1,0 +1,268 @@
+"""What pages show, gathered once a second for all of them: of live figures, forecasts and decisions.
+
+Gathering begins when the first page is opened and ends when nobody has looked for a while; pages read `latest` and the
+series, which reach back some minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.decide.decide import Decided
+from triagemq.coordinator.loop.figures import Live
+from triagemq.coordinator.store.store import StoredDecision
+from triagemq.coordinator.subscriptions import CapturedUtility
+from triagemq.errors import TriageError
+from triagemq.waiting import end
+
+SERIES_SECONDS = 300
+_TOGETHER_SECONDS = 5
+"""Reports of subscribers come every few seconds: class figures are of so many seconds."""
+_PATIENCE_SECONDS = 600.0
+_DECISIONS = 60
+_FIGURES_SECONDS = 3.0
+
+Series = deque[float | None]
+
+
+def _series() -> Series:
+    return deque(maxlen=SERIES_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassReading:
+    """A priority class in the last seconds, and what was forecast for it; the 95th percentile is a typical second's."""
+
+    priority_class: int
+    offered_per_second: float
+    sent_per_second: float
+    received_per_second: float
+    success_rate: float | None
+    mean_latency_seconds: float | None
+    max_latency_seconds: float | None
+    p95_seconds: float | None
+    forecast: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PortReading:
+    """An output port in the last second; `tolerance` is the load up to which plans fill it."""
+
+    name: str
+    bandwidth_bps: float | None
+    sent_bps: float
+    load: float | None
+    rho_offered: float | None
+    rho_planned: float | None
+    tolerance: float
+    backlog_packets: int
+    dropped_by_buffer_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class UtilityReading:
+    """Shares of the maximum: captured by what is reported, forecast for the plan, and forecast without triage."""
+
+    captured: float | None = None
+    planned: float | None = None
+    without_triage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is so now. Without a gateway there are no figures of ports and classes."""
+
+    at: float
+    health: Mapping[str, Any]
+    generation: int = 0
+    subscriptions: int = 0
+    publications_per_second: float = 0.0
+    sessions: int = 0
+    utility: UtilityReading = UtilityReading()
+    classes: Sequence[ClassReading] = ()
+    ports: Sequence[PortReading] = ()
+    decisions: Sequence[StoredDecision] = ()
+    forecast: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Readings:
+    """`look` says that somebody does; `latest` is the last reading, None before the first."""
+
+    def __init__(self, here: Coordinator, began: float) -> None:
+        self.here = here
+        self.latest: Reading | None = None
+        self.captured, self.published = _series(), _series()
+        self.success: dict[int, Series] = {}
+        self.loads: dict[str, Series] = {}
+        self.queues: dict[str, deque[tuple[int, ...]]] = {}
+        """By port, packets that waited in each class, second by second."""
+        self._looked = began
+        self._recent: deque[Sequence[Mapping[str, Any]]] = deque(maxlen=_TOGETHER_SECONDS)
+        self._task: asyncio.Task[None] | None = None
+        self._forecasting: asyncio.Task[None] | None = None
+        self._untriaged: tuple[Decided | None, float | None] = None, None
+        self._utility: tuple[Decided, CapturedUtility] | None = None
+        self._decisions: Sequence[StoredDecision] = ()
+
+    def look(self) -> None:
+        """Somebody looks at a page: gather, if that is not done already."""
+        self._looked = time.monotonic()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._gather())
+
+    async def close(self) -> None:
+        await end(self._task, self._forecasting)
+
+    async def _gather(self) -> None:
+        live: Live = self.here.live
+        queue = live.listen()
+        try:
+            self._decisions = await self._read_decisions()
+            self._take(None)
+            while time.monotonic() - self._looked < _PATIENCE_SECONDS:
+                try:
+                    async with asyncio.timeout(_FIGURES_SECONDS):
+                        figures = await queue.get()
+                except TimeoutError:
+                    figures = {}
+                if figures is None:
+                    # It took too long, and was left out: from here on again.
+                    queue = live.listen()
+                    continue
+                self._decisions = await self._read_decisions()
+                self._take(figures or None)
+        finally:
+            live.leave(queue)
+
+    async def _read_decisions(self) -> Sequence[StoredDecision]:
+        try:
+            return await asyncio.to_thread(self.here.service.store.latest_decisions, _DECISIONS)
+        except TriageError:
+            return self._decisions
+
+    def _take(self, figures: Mapping[str, Any] | None) -> None:
+        here, decided = self.here, self.here.runtime.decided
+        self._forecast(decided)
+        predicted = here.forecasts.latest() or {}
+        self._recent.append(() if figures is None else figures["classes"])
+        classes = [] if figures is None else _classes(self._recent, predicted)
+        ports = [] if figures is None or decided is None else _ports(figures["ports"], decided, predicted)
+        utility = UtilityReading(
+            self._captured(decided), (predicted.get("utility") or {}).get("rate"), self._untriaged[1]
+        )
+        self.latest = Reading(
+            at=time.time(),
+            health=here.health(),
+            generation=here.runtime.generation,
+            subscriptions=0 if decided is None else len(decided.scenario.subscriptions),
+            publications_per_second=0.0 if figures is None else figures["publications_per_second"],
+            sessions=0 if figures is None else figures["sessions"],
+            utility=utility,
+            classes=classes,
+            ports=ports,
+            decisions=self._decisions,
+            forecast=predicted,
+        )
+        self.captured.append(utility.captured)
+        self.published.append(self.latest.publications_per_second)
+        for row in classes:
+            self.success.setdefault(row.priority_class, _series()).append(row.success_rate)
+        for port in ports:
+            self.loads.setdefault(port.name, _series()).append(port.load)
+        measured = here.runtime.measuring.latest
+        for name, counted in (measured.ports if measured is not None and figures else {}).items():
+            waiting = tuple(queue.backlog_packets for queue in counted.queues)
+            self.queues.setdefault(name, deque(maxlen=SERIES_SECONDS)).append(waiting)
+
+    def _captured(self, decided: Decided | None) -> float | None:
+        predicted = None if decided is None else self.here.forecasts.predicted(decided)
+        if (
+            decided is not None
+            and predicted is not None
+            and (self._utility is None or self._utility[0] is not decided)
+        ):
+            self._utility = decided, CapturedUtility(decided, predicted)
+        if self._utility is None:
+            return None
+        self._utility[1].look(self.here.watch)
+        return self._utility[1].rate
+
+    def _forecast(self, decided: Decided | None) -> None:
+        """What a plain exchange would capture: once for each plan, when there is time."""
+        busy = self._forecasting is not None and not self._forecasting.done()
+        if decided is not None and decided is not self._untriaged[0] and not busy:
+            self._forecasting = asyncio.get_running_loop().create_task(self._without_triage(decided))
+
+    async def _without_triage(self, decided: Decided) -> None:
+        try:
+            await self.here.forecasts.of(decided)
+            figures = await self.here.forecasts.without_triage(decided)
+            self._untriaged = decided, figures["utility"]["rate"]
+        except TriageError:
+            self._untriaged = decided, None
+
+
+def _classes(
+    recent: Sequence[Sequence[Mapping[str, Any]]], predicted: Mapping[str, Any]
+) -> list[ClassReading]:
+    """Sums over the last seconds; shares and means of these sums."""
+    forecasts = {row["priority_class"]: row for row in predicted.get("classes", ())}
+    seconds = max(sum(bool(rows) for rows in recent), 1)
+    found = []
+    for level in sorted({row["priority_class"] for rows in recent for row in rows}):
+        rows = [row for each in recent for row in each if row["priority_class"] == level]
+
+        def total(name: str, rows: Sequence[Mapping[str, Any]] = rows) -> float:
+            return float(sum(row[name] for row in rows))
+
+        offered, sent, received = (total(f"{name}_per_second") for name in ("offered", "sent", "received"))
+        timed = [row for row in rows if row["mean_latency_seconds"] is not None]
+        heard = sum(row["received_per_second"] for row in timed)
+        tails = [row["p95_seconds"] for row in timed if row["p95_seconds"] is not None]
+        found.append(
+            ClassReading(
+                priority_class=level,
+                offered_per_second=offered / seconds,
+                sent_per_second=sent / seconds,
+                received_per_second=received / seconds,
+                success_rate=min(sent / offered, 1.0) if offered else None,
+                mean_latency_seconds=sum(
+                    row["mean_latency_seconds"] * row["received_per_second"] for row in timed
+                )
+                / heard
+                if heard
+                else None,
+                max_latency_seconds=max((row["max_latency_seconds"] for row in timed), default=None),
+                p95_seconds=median(tails) if tails else None,
+                forecast=forecasts.get(level, {}),
+            )
+        )
+    return found
+
+
+def _ports(
+    rows: Sequence[Mapping[str, Any]], decided: Decided, predicted: Mapping[str, Any]
+) -> list[PortReading]:
+    planned = {row["port"]: row for row in predicted.get("ports", ())}
+    tolerance = 1.0 - decided.plan.made_by.rho_tolerance
+    return [
+        PortReading(
+            name=row["port"],
+            bandwidth_bps=row["bandwidth_bps"],
+            sent_bps=row["sent_bps"],
+            load=row["load"],
+            rho_offered=planned.get(row["port"], {}).get("rho_offered"),
+            rho_planned=planned.get(row["port"], {}).get("rho_planned"),
+            tolerance=tolerance,
+            backlog_packets=row["backlog_packets"],
+            dropped_by_buffer_per_second=row["dropped_by_buffer_per_second"],
+        )
+        for row in rows
+    ]

@@ -1,0 +1,86 @@
+"""What is told of each subscription: of its reports, beside what was published, and as long as it is treated alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from triagemq.client import Assignment
+from triagemq.client.events import latency_bin
+from triagemq.coordinator.loop.received import SubscriptionWatch
+
+
+@dataclass
+class Report:
+    count: int
+    latency_seconds_sum: float = 0.0
+    latency_seconds_max: float = 0.0
+    latency_bins: dict[int, int] = field(default_factory=dict)
+
+
+def assigned(level: int = 0, drop: float = 0.0) -> Assignment:
+    return Assignment(classes={"smoke": level}, drop_rates={"smoke": drop})
+
+
+def reported(
+    watch: SubscriptionWatch, at: float, published: int, came: Report | None, **treated: float
+) -> None:
+    watch.published({"smoke": (published, 0.0)})
+    reports = {} if came is None else {"smoke": came}
+    watch.report("crew", assigned(**treated), reports, at)  # type: ignore[arg-type]
+
+
+def test_success_is_what_came_of_what_was_published_since_the_first_report() -> None:
+    watch = SubscriptionWatch()
+    reported(watch, 0.0, 100, Report(60))
+    assert watch.figures("crew", "smoke") is None
+    bins = {latency_bin(0.010): 9, latency_bin(0.200): 1}
+    reported(watch, 2.0, 20, Report(10, 0.29, 0.2, bins))
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert (found.delivered_per_second, found.success_rate) == (5.0, 0.5)
+    assert found.mean_latency_seconds == pytest.approx(0.029)
+    # Half a bin: an eighth of the bin's lower end, which is below the value.
+    assert found.p50_seconds == pytest.approx(0.010, rel=0.125)
+    assert found.p95_seconds == pytest.approx(0.200, rel=0.125)
+
+
+def test_a_topic_of_which_nothing_came_has_no_success() -> None:
+    watch = SubscriptionWatch()
+    reported(watch, 0.0, 0, None)
+    reported(watch, 1.0, 5, None)
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert (found.success_rate, found.p50_seconds) == (0.0, None)
+
+
+def test_another_class_or_drop_rate_begins_anew() -> None:
+    watch = SubscriptionWatch()
+    reported(watch, 0.0, 0, None)
+    reported(watch, 1.0, 10, Report(10))
+    # A part of these came before the change.
+    reported(watch, 2.0, 10, Report(7), level=1, drop=0.5)
+    assert watch.figures("crew", "smoke") is None
+    reported(watch, 3.0, 10, Report(5), level=1, drop=0.5)
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert found.success_rate == 0.5
+
+
+def test_what_is_older_than_two_minutes_is_left_out() -> None:
+    watch = SubscriptionWatch()
+    for second in range(0, 300, 2):
+        reported(watch, float(second), 2, Report(2 if second < 150 else 1))
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert 60 <= found.seconds <= 122
+    assert found.success_rate == 0.5
+
+
+def test_subscribers_who_left_are_forgotten() -> None:
+    watch = SubscriptionWatch()
+    reported(watch, 0.0, 1, None)
+    reported(watch, 1.0, 1, Report(1))
+    watch.keep({"others"})
+    assert watch.figures("crew", "smoke") is None

@@ -1,0 +1,126 @@
+"""Chromium drives the page of a live `triage up`: sign in, look, subscribe, change what it is worth, suppose, apply."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page, expect
+from tests.coordinator.coordinating import make_token
+from tests.dashboard.browsing import PATHS, Onlooker, browser, needs_chromium
+from tests.live.up.exchanging import BUILDING_FIRE, Up, ask
+
+TOPIC = "floor-2/west/temperature"
+# On a loaded machine nothing happens at once.
+expect.set_options(timeout=60_000)
+
+
+@needs_chromium
+def test_an_operator_runs_an_incident_from_the_page_and_a_viewer_looks_on(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with (
+        Up(tmp_path, "--state", str(state), "--access", file=BUILDING_FIRE) as running,
+        browser() as chromium,
+    ):
+        ready = running.ready()
+        database = f"sqlite:///{state / 'coordinator.sqlite'}"
+        operator, viewer = (make_token(database, role) for role in ("operator", "viewer"))
+        _a_viewer_may_look_and_not_change(Onlooker(chromium, ready["page"]), viewer)
+        guest = Onlooker(chromium, ready["page"])
+        guest.sign_in(operator)
+        _figures_are_live(guest.page)
+        _what_a_subscription_is_worth_decides_what_it_gets(guest)
+        _what_is_supposed_is_forecast_and_applied(guest, ready["coordinator"], operator)
+        for path in PATHS:
+            guest.go(path)
+        guest.context.clear_cookies()
+        guest.page.goto(f"{ready['page']}/network")
+        expect(guest.page.locator("#token")).to_be_visible()
+        assert guest.problems == []
+
+
+def _a_viewer_may_look_and_not_change(guest: Onlooker, token: str) -> None:
+    guest.sign_in("triage_nobody")
+    expect(guest.page.locator("[role=alert]")).to_contain_text("no token that is valid")
+    guest.problems.clear()  # The browser notes the refusal, which is meant.
+    guest.sign_in(token)
+    expect(guest.page.locator("header")).to_contain_text("viewer")
+    page = guest.go("subscriptions")
+    expect(page.locator("tr[data-topic]").first).to_be_visible()
+    expect(page.get_by_role("button", name="Subscribe", exact=True)).to_have_count(0)
+    expect(page.locator("[data-do=worth]")).to_have_count(0)
+    page = guest.go("what-if")
+    expect(page.locator(".nothing")).to_contain_text("not a operator's")
+    expect(page.locator(".apply")).to_have_count(0)
+    assert guest.problems == []
+    guest.context.close()
+
+
+def _figures_are_live(page: Page) -> None:
+    published = page.locator("#published")
+    expect(published).to_have_text(re.compile(r"[1-9]\d* */s"))
+    before = published.inner_text()
+    expect(published).not_to_have_text(before)
+    expect(page.locator("#captured")).to_contain_text(re.compile(r"\d %"))
+    expect(page.locator("text=crew-radio").first).to_be_visible()
+
+
+def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
+    page = guest.go("subscriptions")
+    page.get_by_role("button", name="Subscribe", exact=True).click()
+    page.get_by_label("Topic or pattern").fill(TOPIC)
+    page.get_by_label("Output port").click()
+    page.get_by_role("option", name="crew-radio").click()
+    dialog = page.get_by_role("dialog")
+    _push(dialog.get_by_role("slider"), 0.0)
+    dialog.locator(".confirm").click()
+    expect(dialog).to_have_count(0)
+    row = page.locator(f"tr[data-subscriber=operator][data-topic='{TOPIC}']")
+    page.get_by_label("Search").fill("operator")
+    # Next to nothing is worth next to no bandwidth.
+    expect(row.locator(".success")).to_have_text(re.compile(r"^\s*\d?\d\.\d %"))
+    assert _level(row) > 0
+    row.locator("[data-do=why]").click()
+    expect(page.locator(".words")).to_contain_text("Forecast")
+    page.get_by_role("button", name="Close").click()
+    row.locator("[data-do=worth]").click()
+    before = _success(row)
+    _push(page.get_by_label("worth"), 1.0)
+    expect(row.locator(".level")).to_have_text("0")
+    page.wait_for_function(
+        "([place, before]) => parseFloat(document.querySelector(place).innerText) > before",
+        arg=[f"tr[data-subscriber=operator][data-topic='{TOPIC}'] .success", before],
+    )
+    expect(page.locator(".news")).to_contain_text("operator")
+    page.get_by_role("button", name="Done").click()
+    row.locator("[data-do=end]").click()
+    expect(row).to_have_count(0)
+
+
+def _push(slider: Locator, share: float) -> None:
+    """To a place of it, as with a finger."""
+    box = slider.bounding_box()
+    assert box is not None
+    slider.click(position={"x": max(1.0, share * box["width"] - 1), "y": box["height"] / 2})
+
+
+def _level(row: Locator) -> int:
+    return int(row.locator(".level").inner_text())
+
+
+def _success(row: Locator) -> float:
+    return float(row.locator(".success").inner_text().split()[0])
+
+
+def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: str) -> None:
+    page = guest.go("what-if")
+    supposed = page.locator("#supposed")
+    expect(supposed).to_be_visible()
+    before = supposed.inner_text()
+    # From as it is to four times as much.
+    _push(page.get_by_label("Bandwidth of crew-radio"), 1.0)
+    expect(supposed).not_to_have_text(before)
+    page.locator(".apply").click()
+    expect(page.get_by_text("Applied")).to_be_visible()
+    ports = {port["name"]: port["bandwidth_bps"] for port in ask(url, "/v1/ports", token=token)}
+    assert ports["crew-radio"] == 4 * 495_000

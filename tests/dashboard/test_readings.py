@@ -1,0 +1,158 @@
+"""What pages show is gathered once for all of them: of live figures, forecasts and decisions."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.coordinator.coordinating import make_token, publisher, running, subscriber
+
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.dashboard.pages.network import network_map
+from triagemq.dashboard.pages.situation import chosen, responders
+from triagemq.dashboard.readings import Reading, Readings, _classes
+from triagemq.dashboard.showing import sparkline, style_sheet
+from triagemq.dashboard.values import LatestValues, Value, situation
+from triagemq.dashboard.visitors import COOKIE, Visitors
+
+
+def _second(
+    level: int, offered: float, sent: float, latency: float | None, received: float
+) -> dict[str, Any]:
+    return {
+        "priority_class": level,
+        "offered_per_second": offered,
+        "sent_per_second": sent,
+        "received_per_second": received,
+        "mean_latency_seconds": latency,
+        "max_latency_seconds": latency,
+        "p95_seconds": latency,
+    }
+
+
+def test_figures_of_a_class_are_those_of_the_last_seconds_together() -> None:
+    seconds = [
+        [_second(0, 10.0, 10.0, 0.1, 30.0)],
+        [_second(0, 30.0, 10.0, None, 0.0)],
+        [_second(0, 0.0, 0.0, 0.4, 10.0)],
+    ]
+    (found,) = _classes(seconds, {"classes": [{"priority_class": 0, "success_rate": 0.5}]})
+    assert found.success_rate == 0.5
+    assert found.mean_latency_seconds == pytest.approx((0.1 * 30 + 0.4 * 10) / 40)
+    assert found.max_latency_seconds == 0.4
+    assert found.forecast["success_rate"] == 0.5
+
+
+def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_decided(
+    tmp_path: Path,
+) -> None:
+    async def run() -> tuple[Reading, int, Any]:
+        async with running(tmp_path, network=Network.plain(2e5)) as here:
+            topics = [f"hall/{number}" for number in range(4)]
+            await here.client.post("/v1/publishers", json=publisher("sensors", *topics, rate=60.0))
+            for name, weight in (("crew", 50), ("press", 1)):
+                body = subscriber(name)
+                body["subscriptions"] = [{"topic": topic, "utility": f"linear:{weight}"} for topic in topics]
+                await here.client.post("/v1/subscribers", json=body)
+            await here.settled()
+            readings = Readings(here.coordinator, time.monotonic())
+            readings.look()
+            readings.look()
+            await here.until(
+                lambda: (
+                    readings.latest is not None
+                    and readings.latest.utility.without_triage is not None
+                    and readings.latest.utility.planned is not None
+                )
+            )
+            listeners = here.coordinator.live.listeners
+            await readings.close()
+            assert readings.latest is not None
+            assert here.coordinator.runtime.decided is not None
+            drawn = network_map(here.coordinator.runtime.decided, readings.latest.ports)
+            people = await responders(here.coordinator)
+            assert [each.name for each in people] == ["crew", "press"]
+            assert people[1].thinned == 4
+            return readings.latest, listeners, drawn
+
+    reading, listeners, drawn = asyncio.run(run())
+    # However many look, one listens.
+    assert listeners == 1
+    assert reading.utility.planned is not None
+    assert reading.utility.without_triage is not None
+    assert reading.utility.planned > reading.utility.without_triage
+    assert {row.decision.kind for row in reading.decisions} >= {"replanned", "port_overloaded"}
+    assert [(port.name, port.subscribers) for port in drawn.ports] == [("port", 2)]
+
+
+def test_rights_are_those_of_the_token_and_end_with_it(tmp_path: Path) -> None:
+    class Asking:
+        def __init__(self, number: str) -> None:
+            self.cookies = {COOKIE: number}
+
+    async def run() -> None:
+        database = f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
+        async with running(tmp_path, access=True) as here:
+            tokens = {role: make_token(database, role) for role in ("operator", "viewer", "subscriber")}
+            visitors = Visitors(here.coordinator.service)
+            with pytest.raises(UnauthorisedError):
+                await visitors.sign_in("triage_nonsense")
+            with pytest.raises(ForbiddenError):
+                await visitors.sign_in(tokens["subscriber"])
+            viewer = await visitors.of(Asking(await visitors.sign_in(tokens["viewer"])))  # type: ignore[arg-type]
+            operator = await visitors.of(Asking(await visitors.sign_in(tokens["operator"])))  # type: ignore[arg-type]
+            assert (viewer.may_change, operator.may_change) == (False, True)
+            with pytest.raises(ForbiddenError, match="look and not change"):
+                await visitors.require_operator(viewer)
+            assert tokens["viewer"] not in repr(viewer)
+            caller = await visitors.require_operator(operator)
+            await here.coordinator.service.revoke_token(caller.owner)
+            with pytest.raises(UnauthorisedError):
+                await visitors.require_operator(operator)
+            with pytest.raises(UnauthorisedError):
+                await visitors.of(Asking("somebody else's"))  # type: ignore[arg-type]
+
+    asyncio.run(run())
+
+
+def test_late_and_missing_topics_are_told_from_those_that_are_awaited() -> None:
+    values = {"floor-1/smoke": Value(100.0, b"0.1", 3), "floor-2/smoke": Value(109.5, b"0.2", 3)}
+    rates = {"floor-1/smoke": 1.0, "floor-2/smoke": 1.0, "floor-2/noise": 2.0, "yard": 0.01}
+    rows = situation(values, rates, since=100.0, now=110.0)
+    assert {row.topic: row.state for row in rows} == {
+        "floor-1/smoke": "late",
+        "floor-2/smoke": "fresh",
+        "floor-2/noise": "missing",
+        "yard": "awaited",
+    }
+    assert [row.topic for row in chosen(rows, "floor-2", "everything", False)] == [
+        "floor-2/noise",
+        "floor-2/smoke",
+    ]
+    assert [row.topic for row in chosen(rows, "everything", "smoke", True)] == ["floor-1/smoke"]
+
+
+def test_a_message_of_the_broker_is_the_latest_value_of_its_topic() -> None:
+    class Message:
+        topic, payload = b"hall/smoke", b"0.25"
+
+    values = LatestValues()
+    values.mqtt_message(None, Message)  # type: ignore[arg-type]
+    Message.payload = bytes(20)
+    values.mqtt_message(None, Message)  # type: ignore[arg-type]
+    assert values.by_topic["hall/smoke"].text == "20 bytes"
+    assert values.by_topic["hall/smoke"].events == 2
+
+
+def test_the_page_has_the_colours_of_the_report_for_light_and_dark() -> None:
+    sheet = style_sheet()
+    assert sheet.count("--level-0: ") == 2
+    assert "body.body--dark" in sheet
+
+
+def test_a_line_of_one_value_is_no_line() -> None:
+    assert "path" not in sparkline([1.0, None])
