@@ -36,7 +36,7 @@ from triagemq.live.processes import last_words
 from triagemq.live.receipts import RECEIPT, SENT, read_receipts
 from triagemq.live.run import measured_from, planner_settings, promise
 from triagemq.mqttsn.timestamps import PREFIX_BYTES
-from triagemq.network.emulated import Box, Layout
+from triagemq.network.emulated import Box, Host, Layout
 from triagemq.network.processes import Running
 from triagemq.papers.experiment import Panel, Series
 from triagemq.papers.plotting import draw_png
@@ -184,6 +184,7 @@ class _Run:
     def __init__(self, contender: Contender, scenario: Scenario, folder: Path, seconds: float) -> None:
         self.contender, self.scenario, self.folder, self.seconds = contender, scenario, folder, seconds
         self._looks: list[tuple[float, int, float]] = []
+        self._running: dict[str, Running] = {}
 
     @property
     def spent(self) -> dict[str, float]:
@@ -207,43 +208,31 @@ class _PeerRun(_Run):
             (broker,) = box.layout.brokers.values()
             (publishing,) = {host.namespace: host for host in box.layout.publishers.values()}.values()
             told = told | {"server": broker.ipv4}
-            running = [*self._start_server(box, told)]
-            subscribers = [
-                self._start_client(
-                    box,
-                    host.namespace,
-                    f"subscriber-{row}",
-                    told | {"role": "subscriber", "interface": host.interface, **self._wanted(row)},
-                )
-                for row, host in enumerate(
-                    box.layout.subscribers[name] for name in self.scenario.subscribers.name
-                )
-            ]
-            self._await(*(f"subscriber-{row}" for row in range(len(subscribers))))
-            running += subscribers
-            told |= {
-                "role": "publishers",
-                "interface": publishing.interface,
-                "notes": str(self.folder / "sent"),
-            }
-            publishers = self._start_client(box, publishing.namespace, "publishers", told)
+            self._start_server(box, told)
+            hosts = [box.layout.subscribers[name] for name in self.scenario.subscribers.name]
+            subscribers = [f"subscriber-{row}" for row in range(len(hosts))]
+            for row, (name, host) in enumerate(zip(subscribers, hosts, strict=True)):
+                self._start_client(box, host, name, told | {"role": "subscriber", **self._wanted(row)})
+            self._await(*subscribers)
+            told |= {"role": "publishers", "notes": str(self.folder / "sent")}
+            self._start_client(box, publishing, "publishers", told)
             self._await("publishers")
-            running.append(publishers)
             begun_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
+            # As a whole, or not at all: they look for it all the time.
             writing = self.folder / "begin.new"
             writing.write_text(str(begun_ns))
             writing.rename(self.folder / "begin")
             time.sleep(_BEGIN_SECONDS)
-            processes = [each.pid for each in running]
+            processes = [each.pid for each in self._running.values()]
             self.look(box.layout, processes)
             time.sleep(self.seconds)
             self.look(box.layout, processes)
-            box.processes.end(publishers)
+            self._require_alive()
+            box.processes.end(self._running.pop("publishers"))
             self._drain(box.layout, draining_seconds)
-            if any(each.exit_code() is not None for each in subscribers):
-                raise NetworkError(f"a subscriber of {self.contender.title} has ended by itself")
-            for each in subscribers:
-                box.processes.end(each)
+            self._require_alive()
+            for name in subscribers:
+                box.processes.end(self._running.pop(name))
         receipts = [
             read_receipts(self.folder / f"got-{row}", RECEIPT)
             for row in range(len(self.scenario.subscribers))
@@ -259,23 +248,23 @@ class _PeerRun(_Run):
             "topics": {names[topic]: topic for topic in topics},
         }
 
-    def _start_server(self, box: Box, told: dict[str, Any]) -> Iterator[Running]:
+    def _start_server(self, box: Box, told: dict[str, Any]) -> None:
         (broker,) = box.layout.brokers.values()
         if self.contender.serves:
-            its = told | {"role": "server", "interface": broker.interface, "notes": ""}
-            yield self._start_client(box, broker.namespace, "server", its)
+            self._start_client(box, broker, "server", told | {"role": "server", "notes": ""})
             self._await("server")
         elif self.contender.server is not None:
             command = self.contender.server(self.folder, broker.ipv4)
-            yield box.processes.start(broker.namespace, command, output=self.folder / "server.out")
-            time.sleep(1.0)
+            log = self.folder / "server.log"
+            self._running["server"] = box.processes.start(broker.namespace, command, output=log)
+            time.sleep(_BEGIN_SECONDS)
 
-    def _start_client(self, box: Box, namespace: str, name: str, told: dict[str, Any]) -> Running:
+    def _start_client(self, box: Box, host: Host, name: str, told: dict[str, Any]) -> None:
         path = self.folder / f"{name}.json"
         fields = {each: told[each] for each in Told.__slots__ if each in told}
-        path.write_text(json.dumps(fields))
-        return box.processes.start(
-            namespace,
+        path.write_text(json.dumps(fields | {"interface": host.interface}))
+        self._running[name] = box.processes.start(
+            host.namespace,
             [sys.executable, "-m", f"peer_programs.{self.contender.module}", str(path)],
             environment={**os.environ, "PYTHONPATH": str(FOLDER)},
             output=self.folder / f"{name}.out",
@@ -286,12 +275,17 @@ class _PeerRun(_Run):
         """Until these have said that they are connected."""
         deadline = time.monotonic() + READY_SECONDS
         for name in names:
-            said = self.folder / f"{name}.out"
-            while not said.stat().st_size:
+            while not (self.folder / f"{name}.out").stat().st_size:
+                self._require_alive()
                 if time.monotonic() > deadline:
-                    why = last_words(self.folder / f"{name}.log")
-                    raise NetworkError(f"{name} of {self.contender.title} is not ready: {why}")
+                    raise NetworkError(f"{self.contender.title}: {name} is not ready in {READY_SECONDS:g} s")
                 time.sleep(_LOOK_SECONDS)
+
+    def _require_alive(self) -> None:
+        for name, process in self._running.items():
+            if process.exit_code() is not None:
+                why = last_words(self.folder / f"{name}.log")
+                raise NetworkError(f"{self.contender.title}: {name} has ended by itself: {why}")
 
     def _drain(self, layout: Layout, most_seconds: float) -> None:
         """Until ports are idle, though not for ever."""

@@ -7,11 +7,10 @@ transport priority of their class. Deadlines of DDS are left out: they tell who 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from cyclonedds.core import Listener, Policy, Qos
 from cyclonedds.domain import Domain, DomainParticipant
-from cyclonedds.idl import IdlStruct
+from cyclonedds.idl import make_idl_struct
 from cyclonedds.idl.types import sequence, uint8
 from cyclonedds.pub import DataWriter
 from cyclonedds.sub import DataReader
@@ -29,11 +28,8 @@ _DISCOVERY_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 
 
-@dataclass
-class Octets(IdlStruct, typename="Octets"):  # type: ignore[misc]
-    """An event."""
-
-    payload: sequence[uint8]
+Octets = make_idl_struct("Octets", "Octets", {"payload": sequence[uint8]})
+"""An event."""
 
 
 def participant(its: Told) -> tuple[Domain, DomainParticipant]:
@@ -73,7 +69,7 @@ async def publish(its: Told) -> None:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def send(topic: str, payload: bytes) -> None:
-        writers[topic].write(Octets(list(payload)))
+        writers[topic].write(Octets(payload=list(payload)))
 
     await publish_schedule(its, send)
     del domain_and_participant

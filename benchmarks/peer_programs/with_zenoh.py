@@ -6,6 +6,7 @@ queue of their priority is full: Zenoh's own advice. The settings say the transp
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import zenoh
@@ -22,34 +23,55 @@ from peer_programs.client import (
 )
 from peer_programs.settings import RELIABLE_TOPICS, ZENOH, ZENOH_MARKED, ZENOH_PORT, dscp_of
 
-_FIRST_PRIORITY, _PRIORITIES = 1, 7
-"""Of those that applications may use: real time. 0 is Zenoh's own."""
+_PRIORITIES = (
+    zenoh.Priority.REAL_TIME,
+    zenoh.Priority.INTERACTIVE_HIGH,
+    zenoh.Priority.INTERACTIVE_LOW,
+    zenoh.Priority.DATA_HIGH,
+    zenoh.Priority.DATA,
+    zenoh.Priority.DATA_LOW,
+    zenoh.Priority.BACKGROUND,
+)
+"""By class. In endpoints they are 1 to 7; 0 is Zenoh's own."""
+_PATIENCE_SECONDS, _LOOK_SECONDS = 60.0, 0.05
+_DECLARING_SECONDS = 1.0
+"""Nobody says when the router knows of a subscription."""
 
 
-def endpoints(its: Told) -> list[str]:
-    """Where the router listens: once, or on a port for each priority, whose packets are marked with its DSCP."""
-    transport = its.settings["transport"]
-    if not its.settings["marked"]:
-        return [f"{transport}/{its.server}:{ZENOH_PORT}"]
+def plain_endpoint(its: Told) -> str:
+    """Where the router listens for everyone, and for publishers in any case: nothing is scarce between them."""
+    return f"{its.settings['transport']}/{its.server}:{ZENOH_PORT}"
+
+
+def marked_endpoints(its: Told) -> list[str]:
+    """Where it listens for each priority, on a link whose packets are marked with a DSCP of its own."""
     return [
-        f"{transport}/{its.server}:{ZENOH_PORT + level}?prio={_FIRST_PRIORITY + level}-{_FIRST_PRIORITY + level}"
+        f"{its.settings['transport']}/{its.server}:{ZENOH_PORT + 1 + level}?prio={1 + level}-{1 + level}"
         f"#dscp={dscp_of(level):#x}"
-        for level in range(_PRIORITIES)
+        for level in range(len(_PRIORITIES))
     ]
 
 
 def opened(its: Told) -> zenoh.Session:
-    """A session in its role. A client would use the first of several links: where there are some it is a peer."""
-    serves, marked = its.role == "server", its.settings["marked"]
-    mode = "router" if serves else "peer" if marked else "client"
-    choices = ZENOH | (ZENOH_MARKED if marked else {}) | its.settings.get("more", {})
-    choices |= {"mode": mode, "listen/endpoints": endpoints(its) if serves else []}
-    if not serves:
-        choices["connect/endpoints"] = endpoints(its)
+    """A session in its role. A client would use the first of several links: with marked ones a subscriber is a peer."""
+    marked = marked_endpoints(its) if its.settings["marked"] and its.role != "publishers" else []
+    choices = ZENOH | (ZENOH_MARKED if its.settings["marked"] else {})
+    if its.role == "server":
+        choices |= {"mode": "router", "listen/endpoints": [plain_endpoint(its), *marked]}
+    else:
+        choices |= {"mode": "peer" if marked else "client", "listen/endpoints": []}
+        choices["connect/endpoints"] = marked or [plain_endpoint(its)]
     config = zenoh.Config()
     for name, value in choices.items():
         config.insert_json5(name, json.dumps(value))
     return zenoh.open(config)
+
+
+async def linked(session: zenoh.Session, links: int) -> None:
+    """Peers connect when they are open already: until so many links are there."""
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while len(session.info.links()) < links:
+            await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def serve(its: Told) -> None:
@@ -64,7 +86,7 @@ async def publish(its: Told) -> None:
     publishers = {
         topic: session.declare_publisher(
             topic,
-            priority=zenoh.Priority(_FIRST_PRIORITY + its.level[topic]),
+            priority=_PRIORITIES[its.level[topic]],
             congestion_control=zenoh.CongestionControl.BLOCK
             if topic in RELIABLE_TOPICS
             else zenoh.CongestionControl.DROP,
@@ -81,11 +103,13 @@ async def publish(its: Told) -> None:
 
 async def subscribe(its: Told) -> None:
     noted, session = Noted(its), opened(its)
+    await linked(session, len(_PRIORITIES) if its.settings["marked"] else 1)
 
     def got(sample: zenoh.Sample) -> None:
         noted.got(str(sample.key_expr), sample.payload.to_bytes())
 
     subscribers = [session.declare_subscriber(topic, got) for topic in its.topics]
+    await asyncio.sleep(_DECLARING_SECONDS)
     await note_until_ended(noted)
     del subscribers
     session.close()
