@@ -166,6 +166,11 @@ def up(
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
     others = _beside(brokers, beside or [])
+    if others and dataplane == "linux":
+        raise ParameterError(
+            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
+            "its interfaces are, with `triage gateway --join`"
+        )  # fmt: skip
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -214,11 +219,6 @@ def up(
         name=brokers[0] if others else "gateway",
         beside=others,
     )
-    if others and interfaces:
-        raise ParameterError(
-            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
-            "its interfaces are, with `triage gateway --join`"
-        )  # fmt: skip
     check_listeners(exchange.listeners(), insecure=insecure)
     if state is None:
         exchange = replace(exchange, state=fresh_directory(Path("out/up")))
