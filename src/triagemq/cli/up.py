@@ -151,14 +151,32 @@ def up(
     from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
+    from triagemq.live.up.left_out import what_fits
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
 
     check_control(control, delay_model)
+    left_out: list[str] = []
+    if file is not None:
+
+        def directory() -> Path:
+            nonlocal state
+            state = state or fresh_directory(Path("out/up"))
+            state.mkdir(mode=0o700, parents=True, exist_ok=True)
+            return state
+
+        file, left_out = what_fits(file, directory)
+    for line in left_out:
+        typer.echo(f"triage: {line}", err=True)
     scenario = None if file is None else load(file)
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
     others = _beside(brokers, beside or [])
+    if others and dataplane == "linux":
+        raise ParameterError(
+            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
+            "its interfaces are, with `triage gateway --join`"
+        )  # fmt: skip
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -208,11 +226,6 @@ def up(
         name=brokers[0] if others else "gateway",
         beside=others,
     )
-    if others and interfaces:
-        raise ParameterError(
-            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
-            "its interfaces are, with `triage gateway --join`"
-        )  # fmt: skip
     check_listeners(exchange.listeners(), insecure=insecure)
     if state is None:
         exchange = replace(exchange, state=fresh_directory(Path("out/up")))

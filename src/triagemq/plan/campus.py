@@ -147,7 +147,9 @@ class Campus:
         brokers, topics = len(self.cluster), len(self.scenario.topics)
         events, size = self.published(placement, rate_per_second)
         all_events, all_bytes = events.sum(axis=0), size.sum(axis=0)
-        at_broker, at_topic = np.divmod(np.unique(broker.astype(np.int64) * topics + topic), topics)
+        served = np.zeros(brokers * topics, dtype=np.bool_)
+        served[broker.astype(np.int64) * topics + topic] = True
+        at_broker, at_topic = np.divmod(np.flatnonzero(served), topics)
         asked = np.stack(
             [
                 total_by(at_broker, all_bytes[at_topic], brokers),

@@ -32,6 +32,20 @@ def test_crews_leave_a_broker_with_a_burst_and_class_0_is_not_harmed(tmp_path: P
         assert each["reason"].startswith("at labs ")
 
 
+def test_tokens_and_encryption_hold_for_all_gateways(tmp_path: Path) -> None:
+    ended = run(tmp_path / "state", "--for", "5", "--access", "--dtls")
+    assert ended.returncode == 0, ended.stderr
+    assert "mqttsns://" in ended.stderr
+    assert (tmp_path / "state" / "sites" / "labs" / "gateway.token").stat().st_mode & 0o077 == 0
+    assert all(each["success_rate"] == 1.0 for each in json.loads(ended.stdout)["classes"])
+
+
+def test_the_kernels_queues_are_for_one_gateway(tmp_path: Path) -> None:
+    ended = run(tmp_path / "state", "--dataplane", "linux")
+    assert ended.returncode != 0
+    assert "linux is for one gateway, and this scenario has several brokers" in ended.stderr
+
+
 def test_a_broker_that_cannot_be_reached_is_said_in_a_line_and_the_others_serve_all(tmp_path: Path) -> None:
     ended = run(tmp_path / "state", "--for", "5", "--beside", "labs=mqtt://127.0.0.1:9")
     assert ended.returncode == 0, ended.stderr

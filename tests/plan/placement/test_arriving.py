@@ -7,7 +7,7 @@ import pytest
 from tests.plan.campuses import campus_scenario
 
 from triagemq.plan.campus import Campus, Metric, Placement
-from triagemq.plan.placement import Arrivals
+from triagemq.plan.placement import Newcomers
 
 
 def campus_of(*rates: float) -> Campus:
@@ -15,8 +15,8 @@ def campus_of(*rates: float) -> Campus:
     return Campus.of(campus_scenario(rates=[list(rates)], subscribers=[[1] * len(rates)]))
 
 
-def arrivals(campus: Campus, *brokers: int) -> Arrivals:
-    return Arrivals(campus, Placement(np.array(brokers, dtype=np.int32), campus.stated.publications))
+def arrivals(campus: Campus, *brokers: int) -> Newcomers:
+    return Newcomers(campus, Placement(np.array(brokers, dtype=np.int32), campus.stated.publications))
 
 
 def test_one_goes_where_its_topics_come_already_as_long_as_that_stays_in_low() -> None:

@@ -32,8 +32,8 @@ from triagemq.scenario import Brokers
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
 
-_ANSWER_SECONDS = 2.0
-"""Who does not answer for so long does not work, and nobody waits for it."""
+_ANSWER_SECONDS = 5.0
+"""Who does not answer for so long does not work, and nobody waits for it; one that is only busy answers by then."""
 
 _RETURNING_SECONDS = 5.0
 """So long after its start the coordinator waits for gateways that were there before it."""

@@ -13,7 +13,7 @@ from triagemq.errors import TriageError
 from triagemq.intents import SUBSCRIBER
 from triagemq.mqttsn.filters import matches
 from triagemq.plan.campus import Campus, Metric, Placement
-from triagemq.plan.placement import Arrivals
+from triagemq.plan.placement import Newcomers
 from triagemq.scenario import Scenario
 
 LINKS = (Metric.DOWNLINK, Metric.UPLINK)
@@ -29,7 +29,7 @@ class CampusPlaces:
         self._made_at = -np.inf
         self._scenario: Scenario | None = None
         self._campus: Campus | None = None
-        self._arrivals: Arrivals | None = None
+        self._arrivals: Newcomers | None = None
 
     def choice(
         self,
@@ -72,4 +72,4 @@ class CampusPlaces:
         at = [rows.get(homes.get((SUBSCRIBER, name), ""), -1) for name in scenario.subscribers.name]
         broker = np.array(at, dtype=np.int32)[scenario.subscriptions.subscriber]
         self._campus = campus
-        self._arrivals = Arrivals(campus, Placement(broker, campus.stated.publications))
+        self._arrivals = Newcomers(campus, Placement(broker, campus.stated.publications))

@@ -13,7 +13,7 @@ import numpy as np
 from triagemq.plan.balancing.basis import Leaving, OffloadBasis, RowNumbers
 from triagemq.plan.balancing.detection import queue_threshold
 from triagemq.plan.campus import Flags, Metric
-from triagemq.scenario import Floats
+from triagemq.scenario import Floats, Integers
 
 
 class EdgeTrial:
@@ -38,6 +38,7 @@ class EdgeTrial:
             self._broker[here], self._bytes[self._topic[here]], minlength=len(campus.cluster)
         )
         self._freed = np.zeros(len(campus.cluster))
+        self._uplink, self._metrics = campus.capacity[Metric.UPLINK], dict[int, Metric]()
         # What waits at a broker that has too much is not what it will be asked for.
         overfull = self.growing
         self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
@@ -114,10 +115,10 @@ class EdgeTrial:
         """Whether an edge would no longer be overloaded, and its queues not grow. What is freed of its uplink goes to
         those that wait, in proportion to what they get."""
         basis = self.basis
-        metric, high = basis.metric(source), basis.settings.thresholds.high
+        metric = self._metric(source)
         if metric is not Metric.QUEUE_DEPTH:
-            return bool(self._use[metric, source] <= high)
-        if self._coming[source] > basis.campus.capacity[Metric.UPLINK, source]:
+            return bool(self._use[metric, source] <= basis.settings.thresholds.high)
+        if self._coming[source] > self._uplink[source]:
             return False
         left = self._queued[self._broker[self._queued] == source]
         served = float(self._sent[left].sum())
@@ -132,11 +133,12 @@ class EdgeTrial:
 
     def _taken(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
         """Whether some broker takes all of these subscriptions of one topic; then they are its own."""
-        leaving = self._asked(rows, np.array([source]), -1)[:, 0]
-        metric = self.basis.metric(source)
+        served = self._served(rows)
+        leaving = self._leaving(rows, source, served)
+        metric = self._metric(source)
         if not leaving[Metric.UPLINK if metric is Metric.QUEUE_DEPTH else metric]:
             return False
-        added = self._asked(rows, candidates, 1)
+        added = self._added(rows, candidates, served)
         fits = (self._use[:, candidates] + added <= self._most[:, None]).all(axis=0)
         for place in np.flatnonzero(fits).tolist():
             target = int(candidates[place])
@@ -149,7 +151,7 @@ class EdgeTrial:
 
     def _taken_with_room(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
         """The same, where the broker that takes them gives some of its own to others: that which has to give least."""
-        excess = self._use[Metric.UPLINK, candidates] + self._asked(rows, candidates, 1)[Metric.UPLINK]
+        excess = (self._use[:, candidates] + self._added(rows, candidates, self._served(rows)))[Metric.UPLINK]
         for place in np.argsort(excess, kind="stable").tolist():
             target, others = int(candidates[place]), np.delete(candidates, place)
             if not self._in_time(source, target)[rows].all():
@@ -191,28 +193,46 @@ class EdgeTrial:
             found[here] = self.basis.outlook.ways.allowed_seconds(broker, here) > 0
         return self._timely[source, target]
 
-    def _asked(self, rows: RowNumbers, brokers: RowNumbers, sign: int) -> Floats:
-        """What subscriptions of one topic ask of brokers, in parts of their capacities, if they come there (1) or leave
-        (-1): the topic itself only where nobody else has it."""
-        campus, topic = self.basis.campus, int(self._topic[rows[0]])
-        having = self._broker[campus.subscriptions_of(topic)]
-        others = np.bincount(having[having >= 0], minlength=len(campus.cluster))[brokers]
-        alone = others == (len(rows) if sign < 0 else 0)
-        once = np.array([self._bytes[topic], self._events[topic], 0.0])
-        each = np.array([0.0, 0.0, len(rows) * self._bytes[topic]])
-        return np.asarray((once[:, None] * alone + each[:, None]) / campus.capacity[:, brokers])
+    def _metric(self, source: int) -> Metric:
+        if source not in self._metrics:
+            self._metrics[source] = self.basis.metric(source)
+        return self._metrics[source]
+
+    def _served(self, rows: RowNumbers) -> Integers:
+        """Per broker, the subscriptions that it has of the topic of these."""
+        having = self._broker[self.basis.campus.subscriptions_of(int(self._topic[rows[0]]))]
+        return np.bincount(having[having >= 0], minlength=len(self._uplink)).astype(np.int32)
+
+    def _leaving(self, rows: RowNumbers, source: int, served: Integers) -> Floats:
+        """What these subscriptions of one topic ask of their broker, in parts of its capacities: the topic itself only
+        if nobody else there has it."""
+        return self._asked(rows, np.array([source]), served[[source]] == len(rows))[:, 0]
+
+    def _added(self, rows: RowNumbers, brokers: RowNumbers, served: Integers) -> Floats:
+        """The same for brokers to which they come, with the topic itself where nobody has it yet."""
+        return self._asked(rows, brokers, served[brokers] == 0)
+
+    def _asked(self, rows: RowNumbers, brokers: RowNumbers, alone: Flags) -> Floats:
+        topic = int(self._topic[rows[0]])
+        size, asked = self._bytes[topic], np.empty((3, len(brokers)))
+        asked[Metric.DOWNLINK] = alone * size
+        asked[Metric.MATCHING] = alone * self._events[topic]
+        asked[Metric.UPLINK] = len(rows) * size
+        return np.asarray(asked / self.basis.campus.capacity[:, brokers])
 
     def _move(self, move: Leaving) -> None:
         """Count these subscriptions at another broker."""
-        leaving = self._asked(move.rows, np.array([move.source]), -1)[:, 0]
-        self._count(move, leaving, self._asked(move.rows, np.array([move.target]), 1)[:, 0])
+        source, target, rows = move
+        served = self._served(rows)
+        added = self._added(rows, np.array([target]), served)[:, 0]
+        self._count(move, self._leaving(rows, source, served), added)
 
     def _count(self, move: Leaving, leaving: Floats, added: Floats) -> None:
         source, target, rows = move
         self._use[:, source] -= leaving
         self._use[:, target] += added
         self._broker[rows] = target
-        sent, load = float(self._sent[rows].sum()), float(self.load(rows).sum())
+        sent, load = float(self._sent[rows].sum()), len(rows) * float(self._bytes[self._topic[rows[0]]])
         self._freed[source] += sent
         self._freed[target] -= sent
         self._coming[source] -= load

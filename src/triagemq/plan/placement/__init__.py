@@ -8,7 +8,7 @@ In comes a Campus, out goes a Placement.
 - `arriving` is for subscribers that come later, one by one.
 """
 
-from triagemq.plan.placement.arriving import Arrivals
+from triagemq.plan.placement.arriving import Newcomers
 from triagemq.plan.placement.planning import CampusPlan, explain_placement, place
 from triagemq.plan.placement.problem import NO_CORRELATIONS, Correlations, PlacementProblem
 from triagemq.plan.placement.spreading import PLACEMENTS
@@ -16,9 +16,9 @@ from triagemq.plan.placement.spreading import PLACEMENTS
 __all__ = [
     "NO_CORRELATIONS",
     "PLACEMENTS",
-    "Arrivals",
     "CampusPlan",
     "Correlations",
+    "Newcomers",
     "PlacementProblem",
     "explain_placement",
     "place",

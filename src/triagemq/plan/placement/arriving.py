@@ -13,7 +13,7 @@ from triagemq.plan.balancing.settings import Thresholds
 from triagemq.plan.campus import Campus, Metric, Placement
 
 
-class Arrivals:
+class Newcomers:
     """`take` says where each is to be served, and counts it there."""
 
     def __init__(self, campus: Campus, placement: Placement) -> None:
