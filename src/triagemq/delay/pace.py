@@ -1,4 +1,4 @@
-"""How a publisher slows down when it is asked to, and how it comes back: halves at most, then tenths, then hundredths."""
+"""How a publisher slows down when it is asked to, and how it comes back: halves at most, then tenths and hundredths."""
 
 from __future__ import annotations
 
