@@ -14,8 +14,8 @@ HOLD_SECONDS = 5.0
 RETURN_PER_SECOND = 0.1
 """How much of its own rate it takes back every second after that."""
 
-NEAR, PROBE_PER_SECOND = 0.9, 0.01
-"""Around the rate that it was asked at last, from this part of it to as much beyond, it takes back no more than that: a
+BEYOND, PROBE_PER_SECOND = 1.1, 0.01
+"""From halfway back to the rate that it was asked at last to so much more than that, it takes back no more than this: a
 queue that is offered a hundredth too much fills so slowly that requests come before it is full."""
 
 
@@ -25,8 +25,8 @@ class Pace:
     >>> pace = Pace()
     >>> pace.asked(0.8, at_seconds=1.0)
     >>> pace.asked(0.1, at_seconds=2.0)
-    >>> [round(pace.share(seconds), 2) for seconds in (2.0, 7.0, 9.0, 17.0, 60.0)]
-    [0.4, 0.4, 0.6, 0.95, 1.0]
+    >>> [round(pace.share(seconds), 2) for seconds in (2.0, 7.0, 9.0, 20.0, 60.0)]
+    [0.4, 0.4, 0.6, 0.8, 1.0]
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,8 @@ class Pace:
     def share(self, at_seconds: float) -> float:
         """The part of its own rate at a time that is not before the last request."""
         returning = max(0.0, at_seconds - self._asked_seconds - HOLD_SECONDS)
-        low, high = (max(self._share, each) for each in (NEAR * self._too_much, self._too_much / NEAR))
+        low = 0.5 * (self._share + self._too_much)
+        high = max(low, BEYOND * self._too_much)
         quick, slow = (low - self._share) / RETURN_PER_SECOND, (high - low) / PROBE_PER_SECOND
         probing = min(max(0.0, returning - quick), slow)
         return min(1.0, self._share + RETURN_PER_SECOND * (returning - probing) + PROBE_PER_SECOND * probing)
