@@ -430,7 +430,7 @@ SHI_DELAY_TIMES_LOSS = Experiment(
     "delay times loss: equal, static and dynamic widths",
     _figure_7,
     Effort(seeds=10, seconds=60.0),
-    Effort(seeds=2, seconds=6.0),
+    Effort(seeds=2, seconds=15.0),
 )
 SHI_BACKGROUND = Experiment(
     "queue 7 with and without Poisson background traffic",
