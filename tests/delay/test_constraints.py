@@ -165,3 +165,14 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         first_constraints([Requirement("a", ("s9",), 0, 0.01)], {})
     with pytest.raises(ParameterError, match="reserve"):
         first_constraints([], {}, reserve=1.0)
+
+
+def test_who_is_late_at_a_switch_that_has_given_all_it_can_is_asked_to_slow_down() -> None:
+    wish, smallest = Requirement("a", ("s1", "s2"), 0, 0.010), {"s1": 0.001, "s2": 0.001}
+    first = first_constraints([wish], smallest)
+    late = {("s1", 0): 0.012, ("s2", 0): 0.001}
+    assert not adjusted_constraints([wish], first, late, smallest).slow_down
+    (asked,) = adjusted_constraints([wish], first, late, smallest, cannot_hold=[("s1", 0)]).slow_down
+    assert (asked.switch, asked.share) == ("s1", pytest.approx(10 / 13))
+    in_time = {("s1", 0): 0.008, ("s2", 0): 0.001}
+    assert not adjusted_constraints([wish], first, in_time, smallest, cannot_hold=[("s1", 0)]).slow_down

@@ -214,4 +214,4 @@ def test_a_publisher_slows_down_by_half_at_most_and_comes_back(requests: list[tu
         before = pace.share(now)
         pace.asked(share, now)
         assert max(LEAST, LEAST_STEP * before) <= pace.share(now) <= before
-    assert pace.share(now + 60.0) == 1.0
+    assert pace.share(now + 90.0) == 1.0

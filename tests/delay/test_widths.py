@@ -143,7 +143,7 @@ def test_widths_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
     resting = [control.decide([120, 100]).width_bps[0] for _ in range(3)]
     assert resting == [477, 477, 523]
     assert control.decide([120, 100], kept_bps=[0, 600]).width_bps.tolist() == [400, 600]
-    assert control.decide([100, 900]).width_bps.tolist() == [250, 750]
+    assert control.decide([100, 2500]).width_bps[1] > 800
 
 
 @given(load=loads(), hysteresis=st.sampled_from([0.0, 0.05, 0.5]))

@@ -197,7 +197,10 @@ def test_a_cluster_of_two_workers_predicts_what_this_machine_does(tmp_path: Path
     with standalone(tmp_path / "logs") as cluster:
         for name, master in (("here", "local[2]"), ("there", cluster.address)):
             command = [sys.executable, "-c", "from triagemq.cli import main; main()", *arguments]
-            subprocess.run([*command, "--out", str(tmp_path / name), "--master", master], check=True)
+            command += ["--out", str(tmp_path / name), "--master", master]
+            ended = subprocess.run(command, check=True, stdout=subprocess.PIPE)
+            # Workers of xgboost say who they are; not here.
+            assert {each["counters"] for each in json.loads(ended.stdout)["models"]} == set(COUNTER_SETS)
     for counters in COUNTER_SETS:
         here, there = (newest_model(tmp_path / name, counters) for name in ("here", "there"))
         ranges = np.nan_to_num(np.array(here.ranges))

@@ -58,6 +58,7 @@ class Administrator:
         self._requirements: tuple[Requirement, ...] = ()
         self._constraints = Constraints({})
         self._measured: dict[Place, float] = {}
+        self._cannot_hold: dict[str, tuple[Place, ...]] = {}
         self._heard: set[str] = set()
         self._told: dict[str, ClusterConstraints] = {}
 
@@ -85,6 +86,7 @@ class Administrator:
         overdue = delays.cluster in self._heard
         answer = self._adjust() if overdue else Administered()
         self._heard.add(delays.cluster)
+        self._cannot_hold[delays.cluster] = delays.cannot_hold
         self._measured.update(((place.switch, place.priority), place.seconds) for place in delays.measured)
         return answer if overdue or self._heard < self._smallest.keys() else self._adjust()
 
@@ -97,6 +99,7 @@ class Administrator:
             self._measured,
             self._known_seconds(),
             reserve=self._reserve,
+            cannot_hold={place for places in self._cannot_hold.values() for place in places},
         )
         return Administered(self._changed(), (), self._constraints.slow_down)
 

@@ -7,7 +7,7 @@ A constraint is of a switch and a priority, and all paths that cross there share
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -135,11 +135,13 @@ def adjusted_constraints(
     smallest_seconds: Mapping[str, float],
     *,
     reserve: float = RESERVE,
+    cannot_hold: Collection[Place] = (),
 ) -> Constraints:
     """New constraints from the delays that switches report: T' = T * requirement / sum of delays, (16) and (17).
 
     The sum of T' along a path stays within the requirement less its reserve. Where paths cross, the smallest counts.
-    A T' below what the switch takes at least asks the publisher to slow down, and the constraint is that least.
+    A T' below what the switch takes at least asks the publisher to slow down, and the constraint is that least. So does
+    a path that takes longer than required over a switch that `cannot_hold` its constraint: it has given all it can.
 
     >>> wish = Requirement("a", ("s1", "s2"), 0, 0.010)
     >>> smallest = {"s1": 0.001, "s2": 0.001}
@@ -154,12 +156,15 @@ def adjusted_constraints(
     _check_reserve(reserve)
     factor: dict[Place, float] = {}
     binding: dict[Place, Requirement] = {}
+    late: dict[Place, float] = {}
     for requirement in requirements:
         places = requirement.places
         if any(place not in constraints.seconds for place in places):
             continue  # It was refused.
         measured = sum(measured_seconds.get(place, 0.0) for place in places)
         degree = requirement.delay_seconds / measured if measured > 0.0 else math.inf
+        for place in places:
+            late[place] = min(degree, late.get(place, math.inf))
         budget = _budget_seconds(requirement, smallest_seconds, reserve)
         degree = min(degree, budget / sum(constraints.seconds[place] for place in places))
         for place in places:
@@ -171,6 +176,8 @@ def adjusted_constraints(
         seconds[place] = max(least, wanted)
         if wanted < least * (1.0 - 1e-9):
             slow_down.append(SlowDown(binding[place], place[0], wanted / least))
+        elif place in cannot_hold and late[place] < 1.0:
+            slow_down.append(SlowDown(binding[place], place[0], late[place]))
     return Constraints(seconds, constraints.refused, tuple(slow_down))
 
 

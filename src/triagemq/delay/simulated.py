@@ -21,7 +21,7 @@ from triagemq.delay.control import ControlledPort, PortController, PortDecision
 from triagemq.delay.estimators import Estimator, make_estimator
 from triagemq.delay.learning.model_files import DelayModel
 from triagemq.delay.learning.runs import switch_constants
-from triagemq.delay.pace import RETURN_PER_SECOND, Pace
+from triagemq.delay.pace import PROBE_PER_SECOND, Pace
 from triagemq.delay.read_errors import Disturbance, ReadErrors
 from triagemq.delay.samples import Sample, check_counters
 from triagemq.errors import ParameterError
@@ -103,9 +103,9 @@ class SimulatedControl:
         return Steering(width_bps, self._changed_shares(seconds), decisions)
 
     def _changed_shares(self, seconds: float) -> Floats | None:
-        """What publications publish at; changed every second at most."""
+        """What publications publish at, if it has changed by as much as it may in a second."""
         shares = np.array([pace.share(seconds) for pace in self._paces])
-        if not self._settings.slow_down or np.abs(shares - self._shares).max() < RETURN_PER_SECOND / 2:
+        if not self._settings.slow_down or np.abs(shares - self._shares).max() < PROBE_PER_SECOND:
             return None
         self._shares = shares
         return shares

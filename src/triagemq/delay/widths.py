@@ -23,7 +23,7 @@ HYSTERESIS = 0.001
 """Widths change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal queues
 that cost so much more than they have to, each is 3 % off its best width."""
 
-URGENT = 0.1
+URGENT = 0.05
 """Widths that were changed a moment ago change again if that takes a larger share off the weighted delay."""
 
 BEST_EFFORT = 6 / 7

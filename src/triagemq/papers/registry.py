@@ -25,6 +25,7 @@ from triagemq.papers.shi.bit_rates import SHI_CONSTANT_RATES, SHI_PARETO
 from triagemq.papers.shi.estimators import SHI_ESTIMATORS
 from triagemq.papers.shi.global_control import SHI_CONSTRAINTS, SHI_END_TO_END, SHI_WIDTHS
 from triagemq.papers.shi.learning import SHI_TABLE_2
+from triagemq.papers.shi.packet_delays import PACKETS_ESTIMATED
 from triagemq.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.papers.utility_gains import UTILITY_GAINS
 
@@ -88,7 +89,7 @@ WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
     {
         "priodex": MappingProxyType({"10": PROTOTYPE_PACKETS}),
         "midas": MappingProxyType({"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING}),
-        "shi": MappingProxyType({"6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED}),
+        "shi": MappingProxyType({"5": PACKETS_ESTIMATED, "6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED}),
     }
 )
 """Those that there are with real packets; that of PrioDeX is nothing else."""

@@ -14,7 +14,7 @@ from triagemq.coordinator.channel.messages import Measured, PortDelays
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
-from triagemq.delay.pace import HOLD_SECONDS, RETURN_PER_SECOND
+from triagemq.delay.pace import HOLD_SECONDS, PROBE_PER_SECOND, RETURN_PER_SECOND
 from triagemq.scenario import Scenario, loads
 
 TEXT = """
@@ -107,10 +107,11 @@ def test_publishers_slow_down_when_a_port_cannot_be_quick_enough_and_come_back()
     least = delays.slow_down("pump", second + 19)["pressure"]
     assert least == pytest.approx(5.0)
     calm = second + 19
-    over = calm + HOLD_SECONDS + (1 - 0.05) / RETURN_PER_SECOND
-    assert delays.slow_down("pump", over - 1)["pressure"] == pytest.approx(100 - 100 * RETURN_PER_SECOND)
-    assert [each.kind for each in delays.measured(waits(0.0, 0.01), over)] == ["as_before"]
-    assert delays.slow_down("pump", over) == {}
+    # Half of the way back quickly, then by hundredths.
+    over = calm + HOLD_SECONDS + 0.475 / RETURN_PER_SECOND + 0.475 / PROBE_PER_SECOND
+    assert delays.slow_down("pump", over - 1)["pressure"] == pytest.approx(100 - 100 * PROBE_PER_SECOND)
+    assert [each.kind for each in delays.measured(waits(0.0, 0.01), over + 1e-6)] == ["as_before"]
+    assert delays.slow_down("pump", over + 1e-6) == {}
 
 
 def test_ports_without_widths_and_judged_latencies_require_nothing() -> None:

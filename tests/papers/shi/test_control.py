@@ -14,7 +14,7 @@ from triagemq.papers import reproduce, write_files
     ("figure", "asked"),
     [
         ("6", {"seconds": 2.0}),
-        ("7", {"seconds": 6.0, "seeds": 2}),
+        ("7", {"seconds": 15.0, "seeds": 2}),
         ("8", {"seconds": 10.0}),
         ("9", {"seconds": 10.0}),
         ("10", {"seconds": 10.0}),

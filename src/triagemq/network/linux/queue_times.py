@@ -62,7 +62,7 @@ def whole(times: NDArray[np.void], width_bps: NDArray[np.float64]) -> NDArray[np
     beginning = times["beginning"]
 
     def number(place: int) -> NDArray[np.int64]:
-        return 256 * beginning[:, place].astype(np.int64) + beginning[:, place + 1]
+        return np.asarray(256 * beginning[:, place].astype(np.int64) + beginning[:, place + 1])
 
     octets = _ETHERNET_BYTES + np.where(number(12) == _IPV6, 40 + number(18), number(16))
     transmission_ns = np.rint(8e9 * octets / width_bps[times["priority_class"]]).astype(np.int64)

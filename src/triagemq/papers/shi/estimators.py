@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from triagemq.delay.estimators import Estimator, make_estimator
+from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.learning.model_files import DelayModel
 from triagemq.delay.read_errors import ReadErrors, disturbed
 from triagemq.delay.samples import COUNTER_SETS, Samples
@@ -26,8 +27,8 @@ from triagemq.papers.experiment import (
     part_of,
     percent,
 )
-from triagemq.papers.shi.learning import LEARNED_TRAFFIC, constants, learned_model
-from triagemq.papers.shi.network import QUEUES, WIDTHS_BPS, QueueRun, observe, shi_scenario
+from triagemq.papers.shi.learning import LEARNED_TRAFFIC, constants, learned_models
+from triagemq.papers.shi.network import BUFFER_PACKETS, QUEUES, WIDTHS_BPS, QueueRun, observe, shi_scenario
 from triagemq.scenario import ArrivalProcess
 
 LOADS = (0.5, 0.8, 0.95, 1.5)
@@ -83,15 +84,25 @@ Errors = dict[Cell, dict[str, float]]
 
 
 def _figure_5(effort: Effort, progress: Progress) -> Findings:
-    models = {
-        counters: learned_model(counters, effort, part_of(progress, number, len(COUNTER_SETS) + 1))
-        for number, counters in enumerate(COUNTER_SETS)
-    }
-    found = _compared(models, effort, part_of(progress, len(COUNTER_SETS), len(COUNTER_SETS) + 1))
-    return findings_of(found, models)
+    models = learned_models(effort, part_of(progress, 0, 2))
+    return findings_of(compared(models, _simulated, effort, part_of(progress, 1, 2)), models)
 
 
-def _compared(models: Mapping[str, DelayModel], effort: Effort, progress: Progress) -> dict[Shown, Errors]:
+def _simulated(
+    traffic: ArrivalProcess, borrowing: bool, loads: Sequence[float], seconds: float, seed: int
+) -> dict[int, QueueRun]:
+    rates = [load * width / 8_000 for load, width in zip(loads, WIDTHS_BPS, strict=True)]
+    return observe(shi_scenario(rates, traffic, borrowing=borrowing), seconds, seed)
+
+
+def compared(
+    models: Mapping[str, DelayModel],
+    run_queues: Callable[[ArrivalProcess, bool, Sequence[float], float, int], Mapping[int, QueueRun]],
+    effort: Effort,
+    progress: Progress,
+    buffer_packets: float = BUFFER_PACKETS,
+) -> dict[Shown, Errors]:
+    """The errors of all estimators in runs of traffic, borrowing or not, the loads of queues, seconds and a seed."""
     runs = [
         (traffic, borrowing, turn, seed)
         for traffic in TRAFFIC
@@ -102,12 +113,10 @@ def _compared(models: Mapping[str, DelayModel], effort: Effort, progress: Progre
     each: dict[Shown, dict[Cell, list[dict[str, float]]]] = {shown: {} for shown in SHOWN}
     for number, (traffic, borrowing, turn, seed) in enumerate(runs):
         loads = [LOADS[(turn + queue) % len(LOADS)] for queue in range(len(QUEUES))]
-        rates = [load * width / 8_000 for load, width in zip(loads, WIDTHS_BPS, strict=True)]
-        scenario = shi_scenario(rates, traffic, borrowing=borrowing)
-        for queue, run in observe(scenario, effort.seconds, seed).items():
+        for queue, run in run_queues(traffic, borrowing, loads, effort.seconds, seed).items():
             cell = Cell(traffic.name.lower(), borrowing, loads[queue], queue)
             for shown in SHOWN:
-                errors = errors_of_run(run, shown, models[shown.counters], seed)
+                errors = errors_of_run(run, shown, models[shown.counters], seed, constants(buffer_packets))
                 each[shown].setdefault(cell, []).append(errors)
         progress((number + 1) / len(runs))
     return {
@@ -119,19 +128,21 @@ def _compared(models: Mapping[str, DelayModel], effort: Effort, progress: Progre
     }
 
 
-def errors_of_run(run: QueueRun, shown: Shown, model: DelayModel, seed: int) -> dict[str, float]:
+def errors_of_run(
+    run: QueueRun, shown: Shown, model: DelayModel, seed: int, switch: SwitchConstants
+) -> dict[str, float]:
     """How far what each estimator says of the next window is from the truth, where something came in it."""
     seen = shown.seen(run.samples, seed)
     return {
         name: float(np.nanmean(np.abs(_said(estimator, seen) - run.next_delay_seconds)[1:]))
-        for name, estimator in _estimators(shown.counters, model).items()
+        for name, estimator in _estimators(shown.counters, model, switch).items()
     }
 
 
-def _estimators(counters: str, model: DelayModel) -> dict[str, Estimator]:
+def _estimators(counters: str, model: DelayModel, switch: SwitchConstants) -> dict[str, Estimator]:
     made = {name: make_estimator(name, counters) for name in ("red", "idm-paper", "idm", "model")}
-    made["idm-buffer"] = make_estimator("idm", counters, switch=constants())
-    made["learned"] = make_estimator("learned", counters, model=model, switch=constants())
+    made["idm-buffer"] = make_estimator("idm", counters, switch=switch)
+    made["learned"] = make_estimator("learned", counters, model=model, switch=switch)
     if "backlog_bytes" in COUNTER_SETS[counters]:
         made["backlog"] = make_estimator("backlog", counters)
     return {name: made[name] for name in COMPARED if name in made}
@@ -145,8 +156,10 @@ def _said(estimator: Estimator, samples: Samples) -> np.ndarray[Any, np.dtype[np
     return np.array(said)
 
 
-def findings_of(found: Mapping[Shown, Errors], models: Mapping[str, DelayModel]) -> Findings:
-    """The comparison, whatever it was measured on."""
+def findings_of(
+    found: Mapping[Shown, Errors], models: Mapping[str, DelayModel], *also: Difference
+) -> Findings:
+    """The comparison, whatever it was measured on, and what there is to say of that."""
     overall = {
         shown: {name: float(np.mean([each[name] for each in cells.values()])) for name in _names(cells)}
         for shown, cells in found.items()
@@ -184,7 +197,7 @@ def findings_of(found: Mapping[Shown, Errors], models: Mapping[str, DelayModel])
             )
             for traffic, widths in dict.fromkeys((cell.traffic, cell.widths) for cell in found[hard])
         ),
-        differences=_differences(found, overall, won),
+        differences=(*also, *_differences(found, overall, won)),
         claims=_claims(found, overall, won),
         figures={
             "cells": [
@@ -281,7 +294,7 @@ def _differences(
             f"learned from {' and '.join(each.name.lower() for each in LEARNED_TRAFFIC)}, compared on "
             f"{' and '.join(each.name.lower() for each in TRAFFIC)}",
             "A model that is compared on what it has learned shows its memory. Half of the runs to learn from have "
-            "rates that change every 1 to 20 s.",
+            "rates that change every 0.2 to 20 s.",
         ),
     )
 

@@ -1,6 +1,6 @@
 """Models for the experiments after Shi et al.: simulated runs to learn from, and Table 2.
 
-They learn from constant and from Poisson traffic, whose rates hold for a whole run or change every 1 to 20 s; from
+They learn from constant and from Poisson traffic, whose rates hold for a whole run or change every 0.2 to 20 s; from
 widths and buffers of many sizes, partitioned and borrowing; with read errors and without. Rows, parameters, split and
 choice are those of `triage pipeline train`; trees are grown in this process, without Spark.
 """
@@ -17,6 +17,7 @@ from triagemq.delay.learning.parameters import GRID, PAPER, ParameterSet
 from triagemq.delay.learning.rows import LearningRows, learning_rows, together
 from triagemq.delay.learning.training import best_of, errors_of, grow, model_of
 from triagemq.delay.read_errors import ReadErrors
+from triagemq.delay.samples import COUNTER_SETS
 from triagemq.papers.experiment import (
     Difference,
     Effort,
@@ -41,8 +42,11 @@ from triagemq.scenario import ArrivalProcess, Floats
 from triagemq.simulate import Change
 
 LEARNED_TRAFFIC = (ArrivalProcess.PERIODIC, ArrivalProcess.POISSON)
-RUNS_PER_SEED = 4
+RUNS_PER_SEED = 8
 """Of each traffic, partitioned and borrowing: half of them with rates that change."""
+
+_CHANGE_SECONDS = (0.2, 20.0)
+"""How long a rate lasts: any order of magnitude alike."""
 
 _FIRST_SEED = 1000
 """Runs to learn from have other random numbers than those that are compared."""
@@ -56,10 +60,17 @@ def constants(buffer_packets: float = BUFFER_PACKETS) -> SwitchConstants:
 
 
 def rows_to_learn_from(
-    counters: str, effort: Effort, progress: Progress, errors: Sequence[ReadErrors | None]
-) -> LearningRows:
-    """The rows of all runs, each queue read with each of the errors."""
-    found = []
+    counter_sets: Sequence[str],
+    effort: Effort,
+    progress: Progress,
+    errors: Sequence[ReadErrors | None],
+    scale: float = 1.0,
+) -> dict[str, LearningRows]:
+    """For each set of counters the rows of all runs, each queue read with each of the errors.
+
+    With a `scale` ports, rates and buffers are so many times smaller; packets are not.
+    """
+    found: dict[str, list[LearningRows]] = {counters: [] for counters in counter_sets}
     runs = [
         (traffic, borrowing, seed)
         for traffic in LEARNED_TRAFFIC
@@ -67,36 +78,38 @@ def rows_to_learn_from(
         for seed in range(RUNS_PER_SEED * effort.seeds)
     ]
     for number, (traffic, borrowing, seed) in enumerate(runs):
-        observed, buffer_packets = _run_to_learn_from(traffic, borrowing, seed, effort.seconds)
-        found += [
-            learning_rows(
-                run.samples.only(counters),
-                run.next_delay_seconds,
-                switch=constants(buffer_packets),
-                errors=errors,
-                seed=seed,
-            )
-            for run in observed.values()
-        ]
+        observed, buffer_packets = _run_to_learn_from(traffic, borrowing, seed, effort.seconds, scale)
+        for counters, rows in found.items():
+            rows += [
+                learning_rows(
+                    run.samples.only(counters),
+                    run.next_delay_seconds,
+                    switch=constants(buffer_packets),
+                    errors=errors,
+                    seed=seed,
+                )
+                for run in observed.values()
+            ]
         progress((number + 1) / len(runs))
-    return together(found, counters)
+    return {counters: together(rows, counters) for counters, rows in found.items()}
 
 
 def _run_to_learn_from(
-    traffic: ArrivalProcess, borrowing: bool, seed: int, seconds: float
+    traffic: ArrivalProcess, borrowing: bool, seed: int, seconds: float, scale: float
 ) -> tuple[dict[int, QueueRun], float]:
     random = np.random.default_rng((_FIRST_SEED + seed, int(traffic), int(borrowing)))
     widths = _widths(random) if seed % 4 else np.array(WIDTHS_BPS)
-    buffer_packets = float(random.choice(_BUFFERS))
-    first, changes, moment = _rates(random, widths), [], 0.0
+    buffer_packets = float(random.choice(_BUFFERS)) / scale
+    first, changes, moment = _rates(random, widths) / scale, [], 0.0
     while seed % 2:
-        moment += float(np.exp(random.uniform(0.0, 3.0)))
+        moment += float(np.exp(random.uniform(*np.log(_CHANGE_SECONDS))))
         if moment >= seconds:
             break
-        changes.append(Change(moment, publication_rate=_rates(random, widths)))
+        changes.append(Change(moment, publication_rate=_rates(random, widths) / scale))
     scenario = shi_scenario(
         first.tolist(),
         traffic,
+        port_bps=PORT_BPS / scale,
         widths_bps=widths.tolist(),
         buffer_packets=buffer_packets,
         borrowing=borrowing,
@@ -112,32 +125,37 @@ def _widths(random: np.random.Generator) -> Floats:
 
 
 def _rates(random: np.random.Generator, widths: Floats) -> Floats:
-    """Half of the queues are congested, or nearly."""
+    """Any number of the queues, none and all included, are congested or nearly: half of them in the mean."""
     quiet, busy = random.uniform(0.05, 1.1, len(widths)), random.uniform(0.8, 2.0, len(widths))
-    load = np.where(random.random(len(widths)) < 0.5, quiet, busy)
+    load = np.where(random.random(len(widths)) < random.random(), busy, quiet)
     return np.asarray(load * widths / 8.0 / PACKET_BYTES)
 
 
-def learned_model(
-    counters: str, effort: Effort, progress: Progress, sets: Sequence[ParameterSet] = GRID
-) -> DelayModel:
-    """A model for a set of counters that lives with read errors, and without."""
-    rows = rows_to_learn_from(counters, effort, part_of(progress, 0, 2), (ReadErrors(), None))
+def learned_models(
+    effort: Effort, progress: Progress, sets: Sequence[ParameterSet] = GRID, scale: float = 1.0
+) -> dict[str, DelayModel]:
+    """For each set of counters a model that lives with read errors, and without."""
+    rows = rows_to_learn_from(
+        tuple(COUNTER_SETS), effort, part_of(progress, 0, 3), (ReadErrors(), None), scale
+    )
     grown = [0]
 
     def on_grown() -> None:
         grown[0] += 1
-        progress(0.5 + 0.5 * grown[0] / len(sets))
+        progress((1 + 2 * grown[0] / (len(sets) * len(rows))) / 3)
 
-    best, grid = best_of(rows, counters, sets, on_grown=on_grown)
-    return model_of(best, grid, rows, counters)
+    found = {}
+    for counters, each in rows.items():
+        best, grid = best_of(each, counters, sets, on_grown=on_grown)
+        found[counters] = model_of(best, grid, each, counters)
+    return found
 
 
 _PRINTED_NS = (5.42028e7, 5.59389e7, 7.49699e7)
 
 
 def _table_2(effort: Effort, progress: Progress) -> Findings:
-    rows = rows_to_learn_from("openflow", effort, part_of(progress, 0, 2), (ReadErrors(),))
+    rows = rows_to_learn_from(("openflow",), effort, part_of(progress, 0, 2), (ReadErrors(),))["openflow"]
     judging = rows.take(rows.judges)
     found = {}
     for number, parameters in enumerate(PAPER):

@@ -214,12 +214,13 @@ def observe(
     )
     hops, columns = seen.table("hops"), seen.table("queue_samples")
     return {
-        queue: _queue_run(samples, {name: values[hops["queue"] == queue] for name, values in hops.items()})
+        queue: queue_run(samples, {name: values[hops["queue"] == queue] for name, values in hops.items()})
         for (_, queue), samples in by_queue(columns, "linux").items()
     }
 
 
-def _queue_run(samples: Samples, hops: Mapping[str, NDArray[Any]]) -> QueueRun:
+def queue_run(samples: Samples, hops: Mapping[str, NDArray[Any]]) -> QueueRun:
+    """What was seen of one queue, from its samples and the packets that passed it."""
     left = hops["outcome"] == Outcome.delivered
     enqueued, dequeued = hops["enqueued_ns"][left], hops["dequeued_ns"][left]
     taken = (dequeued - enqueued) * 1e-9

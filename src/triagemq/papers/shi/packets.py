@@ -9,10 +9,10 @@ fifty times longer, the requirement included. The period of control, 200 ms, is 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import yaml
@@ -35,6 +35,8 @@ from triagemq.papers.experiment import (
 from triagemq.papers.folders import run_folder
 from triagemq.papers.shi.network import BUFFER_PACKETS, FLOORS_BPS, PACKET_BYTES, PORT_BPS, QUEUES, WIDTHS_BPS
 from triagemq.scenario import Floats
+
+Seen = TypeVar("Seen")
 
 SCALE = 50
 """How many times slower ports are."""
@@ -70,11 +72,11 @@ class PacketsRun:
     lost_by_machine: int
 
 
-def one_port(loads: Sequence[float], arrivals: str = "poisson") -> dict[str, Any]:
+def one_port(loads: Sequence[float], arrivals: Any = "poisson", *, borrowing: bool = False) -> dict[str, Any]:
     """The paper's first set-up, as a scenario file holds it: one switch, a publisher for each queue that is loaded."""
     return _document(
         {"SW1": {}},
-        {"port": _port("SW1", BUFFER_PACKETS / SCALE)},
+        {"port": _port("SW1", BUFFER_PACKETS / SCALE) | {"borrowing": borrowing}},
         _publishers(loads, arrivals),
         {"S1": {"port": "port", "subscribes": _subscribes(loads)}},
     )
@@ -136,7 +138,7 @@ def _port(switch: str, buffer_packets: float) -> dict[str, Any]:
     }
 
 
-def _publishers(loads: Sequence[float], arrivals: str) -> dict[str, Any]:
+def _publishers(loads: Sequence[float], arrivals: Any) -> dict[str, Any]:
     return {
         f"P{name[-1]}": {
             "publishes": {
@@ -174,6 +176,28 @@ def run_packets(
     progress: Progress = lambda share: None,
 ) -> PacketsRun:
     """As `triage emulate --drops none --control ...` runs it."""
+    return emulated(
+        document,
+        _seen,
+        control=control,
+        seconds=seconds,
+        seed=seed,
+        delay_model=delay_model,
+        progress=progress,
+    )
+
+
+def emulated(
+    document: Mapping[str, Any],
+    seen: Callable[[Any], Seen],
+    *,
+    control: str,
+    seconds: float,
+    seed: int,
+    delay_model: Path | None = None,
+    progress: Progress = lambda share: None,
+) -> Seen:
+    """The same, and what is seen of its result as long as its files are there."""
     # Late: only experiments with packets need a network.
     from triagemq.live.emulate.boxed import BoxedOptions
     from triagemq.live.emulate.run import run_emulation
@@ -196,7 +220,7 @@ def run_packets(
                 compared=False,
             )
         )
-        return _seen(result)
+        return seen(result)
 
 
 def _seen(result: Any) -> PacketsRun:
