@@ -121,6 +121,6 @@ def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: 
     _push(page.get_by_label("Bandwidth of crew-radio"), 1.0)
     expect(supposed).not_to_have_text(before)
     page.locator(".apply").click()
-    expect(page.get_by_text("Applied")).to_be_visible()
+    expect(page.get_by_text("Applied: the next plan has it")).to_be_visible()
     ports = {port["name"]: port["bandwidth_bps"] for port in ask(url, "/v1/ports", token=token)}
     assert ports["crew-radio"] == 4 * 495_000
