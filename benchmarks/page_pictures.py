@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from playwright.async_api import Browser, async_playwright
+from playwright.async_api import Browser, ViewportSize, async_playwright
 
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 
@@ -26,7 +26,7 @@ PAGES = {
     "promises": "promises",
 }
 FIRE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
-_TABLET = {"width": 1180, "height": 820}
+_TABLET: ViewportSize = {"width": 1180, "height": 820}
 
 
 async def take(directory: Path, seconds: float, tables: Path | None) -> None:
@@ -60,7 +60,7 @@ async def _look(chromium: Browser, address: str, seconds: float) -> None:
 async def _picture(chromium: Browser, address: str, scheme: str, target: Path) -> None:
     context = await chromium.new_context(
         viewport=_TABLET, color_scheme="dark" if scheme == "dark" else "light"
-    )  # type: ignore[arg-type]
+    )
     page = await context.new_page()
     await page.goto(address)
     await page.wait_for_selector("h1")

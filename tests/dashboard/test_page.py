@@ -8,9 +8,9 @@ from pathlib import Path
 from playwright.sync_api import Locator, Page, expect
 from tests.coordinator.coordinating import make_token
 from tests.dashboard.browsing import PATHS, Onlooker, browser, needs_chromium
-from tests.live.up.exchanging import BUILDING_FIRE, Up, ask
+from tests.live.up.exchanging import TWO_PORTS, Up, ask
 
-TOPIC = "floor-2/west/temperature"
+TOPIC = "picture"
 # On a loaded machine nothing happens at once.
 expect.set_options(timeout=60_000)
 
@@ -19,7 +19,7 @@ expect.set_options(timeout=60_000)
 def test_an_operator_runs_an_incident_from_the_page_and_a_viewer_looks_on(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with (
-        Up(tmp_path, "--state", str(state), "--access", file=BUILDING_FIRE) as running,
+        Up(tmp_path, "--state", str(state), "--access", file=TWO_PORTS) as running,
         browser() as chromium,
     ):
         ready = running.ready()
@@ -62,7 +62,7 @@ def _figures_are_live(page: Page) -> None:
     before = published.inner_text()
     expect(published).not_to_have_text(before)
     expect(page.locator("#captured")).to_contain_text(re.compile(r"\d %"))
-    expect(page.locator("text=crew-radio").first).to_be_visible()
+    expect(page.locator("text=radio").first).to_be_visible()
 
 
 def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
@@ -70,7 +70,7 @@ def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
     page.get_by_role("button", name="Subscribe", exact=True).click()
     page.get_by_label("Topic or pattern").fill(TOPIC)
     page.get_by_label("Output port").click()
-    page.get_by_role("option", name="crew-radio").click()
+    page.get_by_role("option", name="radio").click()
     dialog = page.get_by_role("dialog")
     _push(dialog.get_by_role("slider"), 0.0)
     dialog.locator(".confirm").click()
@@ -118,9 +118,9 @@ def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: 
     expect(supposed).to_be_visible()
     before = supposed.inner_text()
     # From as it is to four times as much.
-    _push(page.get_by_label("Bandwidth of crew-radio"), 1.0)
+    _push(page.get_by_label("Bandwidth of radio"), 1.0)
     expect(supposed).not_to_have_text(before)
     page.locator(".apply").click()
-    expect(page.get_by_text("Applied")).to_be_visible()
+    expect(page.get_by_text("Applied: the next plan has it")).to_be_visible()
     ports = {port["name"]: port["bandwidth_bps"] for port in ask(url, "/v1/ports", token=token)}
-    assert ports["crew-radio"] == 4 * 495_000
+    assert ports["radio"] == 4 * 60_000

@@ -56,7 +56,7 @@ def test_only_who_may_change_has_something_to_change_with() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ({}, "none"),
+        ({}, "–"),
         ({"max_latency_seconds": 0.5, "measured": 0.1}, "500 ms met"),
         ({"max_latency_seconds": 0.5, "measured": 0.9}, "500 ms missed"),
         ({"max_latency_seconds": 0.5, "forecast": {"p95_seconds": 0.2}}, "500 ms met"),

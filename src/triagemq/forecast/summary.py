@@ -68,7 +68,9 @@ def subscription_rows(
 ) -> list[dict[str, Any]]:
     """One row per subscription, for `triage forecast --full`; or only these rows."""
     subscriptions = scenario.subscriptions
-    percentiles = {name: predicted.percentile_seconds(share) for name, share in PERCENTILES.items()}
+    chosen = np.arange(len(subscriptions)) if rows is None else np.asarray(rows, dtype=np.int64)
+    few = predicted if rows is None else predicted.of(chosen)
+    percentiles = {name: few.percentile_seconds(share) for name, share in PERCENTILES.items()}
     return [
         {
             "subscriber": scenario.subscribers.name[subscriptions.subscriber[row]],
@@ -78,7 +80,7 @@ def subscription_rows(
             "drop_rate": float(1.0 - plan.subscription_keep[row]),
             "success_rate": float(predicted.success[row]),
             "mean_latency_seconds": plain(predicted.latency_seconds[row]),
-            **{name: plain(column[row]) for name, column in percentiles.items()},
+            **{name: plain(column[place]) for name, column in percentiles.items()},
             "max_latency_seconds": plain(subscriptions.max_latency_seconds[row]),
             "max_latency_share": float(subscriptions.max_latency_share[row]) or None,
             "share_within_max_latency": plain(predicted.share_within[row]),
@@ -89,7 +91,7 @@ def subscription_rows(
             "latency_error": float(predicted.latency_error[row]),
             "success_error": float(predicted.success_error[row]),
         }
-        for row in (range(len(subscriptions)) if rows is None else rows)
+        for place, row in enumerate(chosen.tolist())
     ]
 
 

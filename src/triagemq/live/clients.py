@@ -222,7 +222,7 @@ async def run_publishers(
     least = PREFIX_BYTES if config.namespaces is not None else 1
 
     async def publish(row: int, size: float, published_ns: int) -> None:
-        payload = _payload(max(size, least), published_ns)
+        payload = _payload(max(size, least), published_ns, row)
         went = await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
         if sent is not None and went:
             sent.add(owner[row], topic_rows[row], published_ns, len(payload))
@@ -395,16 +395,16 @@ def _settings(config: LoadConfig, name: str, arrival: LastArrival | None = None)
     )
 
 
-def _payload(size: float, published_ns: int) -> bytes:
+def _payload(size: float, published_ns: int, row: int = 0) -> bytes:
     """As long as the event is; its time is in front wherever there is room for it.
 
-    What is short is a reading, as text: a number that comes and goes over some minutes.
+    What is short is a reading, as text: a number that comes and goes over some minutes, other for each `row`.
     """
     length = min(_LARGEST_PAYLOAD, max(1, round(size)))
     if length < PREFIX_BYTES:
         return bytes(length)
     room = length - PREFIX_BYTES
-    reading = f"{50 + 49 * math.sin(published_ns * 1e-9 / 30):.0f}".encode().ljust(room)
+    reading = f"{50 + 49 * math.sin(published_ns * 1e-9 / 30 + row):.0f}".encode().ljust(room)
     return stamp_payload(reading if len(reading) == room <= _LONGEST_READING else bytes(room), published_ns)
 
 

@@ -18,7 +18,7 @@ from triagemq.errors import TriageError
 from triagemq.pipeline.reading import Tables
 
 _MOST_ROWS = 50
-_FIRST = "run_summary"
+_FIRST = "class_performance"
 _LOOK_EVERY = 10
 
 

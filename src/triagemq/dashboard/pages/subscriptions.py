@@ -46,7 +46,9 @@ class _Table:
                 'outlined dense clearable debounce="250" aria-label="Search"'
             ).classes("search")
             if frame.visitor.may_change:
-                ui.button("Subscribe", icon="add", on_click=self._subscribe_dialog).props("unelevated")
+                ui.button("Subscribe", icon="add", on_click=self._subscribe_dialog).props(
+                    "unelevated text-color=on-series"
+                )
         self._news = frame.panel("")
         self._table = frame.panel("panel")
         self._table.on("click", self._clicked, js_handler=_CLICKED)
@@ -275,7 +277,9 @@ class _Table:
                 figure = ui.label("10").style("min-width:4em;text-align:right")
                 slider.on_value_change(lambda event: figure.set_text(f"{_worth_at(event.value):g}"))
             with ui.row():
-                ui.button("Subscribe", on_click=subscribe).props("unelevated").classes("confirm")
+                ui.button("Subscribe", on_click=subscribe).props("unelevated text-color=on-series").classes(
+                    "confirm"
+                )
                 ui.button("Cancel", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
         dialog.open()

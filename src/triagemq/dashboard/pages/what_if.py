@@ -57,7 +57,9 @@ class _Supposed:
                 )
         with ui.element("div").classes("controls"):
             if frame.visitor.may_change:
-                ui.button("Apply", icon="check", on_click=self._apply).props("unelevated").classes("apply")
+                ui.button("Apply", icon="check", on_click=self._apply).props(
+                    "unelevated text-color=on-series"
+                ).classes("apply")
             ui.button("As it is", icon="undo", on_click=self._reset).props("flat")
             ui.label(
                 "Bandwidths and the drop policy can be applied; rates and people are what they are."
