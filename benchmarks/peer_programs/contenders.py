@@ -101,8 +101,8 @@ CONTENDERS = {
         "Zenoh, UDP", "udp", "priorities never wait in the router: all waits in the port's FIFO"
     ),
     "zenoh-marked": _zenoh(
-        "Zenoh, UDP, marked links",
-        "udp",
+        "Zenoh, TCP, marked links",
+        "tcp",
         "the port knows priorities of topics, though not what a topic is worth to whom",
         marked=True,
     ),
