@@ -101,8 +101,8 @@ CONTENDERS = {
         "Zenoh, UDP", "udp", "priorities never wait in the router: all waits in the port's FIFO"
     ),
     "zenoh-marked": _zenoh(
-        "Zenoh, UDP, marked links",
-        "udp",
+        "Zenoh, TCP, marked links",
+        "tcp",
         "the port knows priorities of topics, though not what a topic is worth to whom",
         marked=True,
     ),
@@ -110,7 +110,7 @@ CONTENDERS = {
         "Cyclone DDS", "spdp", "best effort into the port's FIFO; transport priority marks no packet"
     ),
     "dds-multicast": _dds(
-        "Cyclone DDS, multicast", "true", "one packet for everyone behind a port, and everything to all ports"
+        "Cyclone DDS, multicast", "true", "one packet serves everyone behind a port: most of the overload is gone, and nobody goes first in the rest"
     ),
     "no-triage": _triage(
         "TriageMQ without triage", "linux", "best effort into the port's FIFO", no_triage=True

@@ -46,6 +46,13 @@ ZENOH: dict[str, Any] = {
 }
 ZENOH_PORT = 7447
 
+ZENOH_SLOW_LINK: dict[str, Any] = {
+    # As shipped a batch has 65,535 bytes, and each priority two of them: seconds of such a link, and on UDP fragments.
+    "transport/link/tx/batch_size": 1400,
+    # The system's own buffer comes behind the priorities, and would hold seconds more.
+    "transport/link/tcp/so_sndbuf": 4096,
+}
+
 ZENOH_MARKED: dict[str, Any] = {"transport/unicast/max_links": 8}
 """A link for each priority, marked with a DSCP of its own: how Zenoh's makers let a network know of priorities
 (eclipse-zenoh/zenoh pull request 1937, ros2/rmw_zenoh issue 623)."""

@@ -21,7 +21,7 @@ from peer_programs.client import (
     say_connected,
     told,
 )
-from peer_programs.settings import RELIABLE_TOPICS, ZENOH, ZENOH_MARKED, ZENOH_PORT, dscp_of
+from peer_programs.settings import RELIABLE_TOPICS, ZENOH, ZENOH_MARKED, ZENOH_PORT, ZENOH_SLOW_LINK, dscp_of
 
 _PRIORITIES = (
     zenoh.Priority.REAL_TIME,
@@ -55,7 +55,7 @@ def marked_endpoints(its: Told) -> list[str]:
 def opened(its: Told) -> zenoh.Session:
     """A session in its role. A client would use the first of several links: with marked ones a subscriber is a peer."""
     marked = marked_endpoints(its) if its.settings["marked"] and its.role != "publishers" else []
-    choices = ZENOH | (ZENOH_MARKED if its.settings["marked"] else {})
+    choices = ZENOH | ZENOH_SLOW_LINK | (ZENOH_MARKED if its.settings["marked"] else {})
     if its.role == "server":
         choices |= {"mode": "router", "listen/endpoints": [plain_endpoint(its), *marked]}
     else:
