@@ -41,6 +41,7 @@ SCHEMA = f"""
 
 LONG_SECONDS = LONG_NS / 1e9
 _KEYS = ("run", "topic_id")
+_ROWS_PER_TASK = 1_000_000
 DENSE = 10
 """Events in 10 s from which on 200 ms windows are told."""
 
@@ -48,9 +49,10 @@ DENSE = 10
 def transform(publications: Rows, topics: pa.Table) -> Rows:
     """Rates of measured publications in both kinds of windows, with names."""
     events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
-    if isinstance(events, DataFrame) and (tasks := partitions_of(events.sparkSession)) > 1:
+    if isinstance(events, DataFrame) and partitions_of(events.sparkSession) > 1:
         # Once all events of a topic in 10 s are together, nothing else is exchanged. So many tasks are made, and no
         # fewer: Python holds all rows of one, and Spark would put as many together as fit into 64 MB.
+        tasks = max(events.sparkSession.sparkContext.defaultParallelism, events.count() // _ROWS_PER_TASK)
         events = events.selectExpr("*", f"published_ns div {LONG_NS} AS long")
         events = events.repartition(tasks, *_KEYS, "long")
     return joined(in_pieces(events, _windows, f"run int, topic_id int, {_FIGURES}"), topics, _KEYS)
