@@ -110,7 +110,9 @@ CONTENDERS = {
         "Cyclone DDS", "spdp", "best effort into the port's FIFO; transport priority marks no packet"
     ),
     "dds-multicast": _dds(
-        "Cyclone DDS, multicast", "true", "one packet serves everyone behind a port: most of the overload is gone, and nobody goes first in the rest"
+        "Cyclone DDS, multicast",
+        "true",
+        "one packet serves everyone behind a port: most of the overload is gone, and nobody goes first in the rest",
     ),
     "no-triage": _triage(
         "TriageMQ without triage", "linux", "best effort into the port's FIFO", no_triage=True
