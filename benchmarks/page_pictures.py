@@ -10,6 +10,7 @@ import asyncio
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from playwright.async_api import Browser, ViewportSize, async_playwright
@@ -29,7 +30,7 @@ FIRE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 _TABLET: ViewportSize = {"width": 1180, "height": 820}
 
 
-async def take(directory: Path, seconds: float, tables: Path | None) -> None:
+async def take(directory: Path, seconds: float, tables: Path | None, names: Sequence[str]) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         options = ExchangeOptions(state=Path(folder) / "state", scenario=FIRE, tables=tables)
@@ -41,7 +42,7 @@ async def take(directory: Path, seconds: float, tables: Path | None) -> None:
                 executable_path=shutil.which("chromium"), args=sandbox
             )
             await _look(chromium, exchange.page, seconds)
-            for name, path in PAGES.items():
+            for name, path in ((name, PAGES[name]) for name in names):
                 for scheme in ("light", "dark"):
                     await _picture(
                         chromium, f"{exchange.page}/{path}", scheme, directory / f"page-{name}-{scheme}.png"
@@ -75,9 +76,12 @@ def main() -> None:
     parser.add_argument(
         "--for", dest="seconds", type=float, default=90.0, help="seconds of fire before the first"
     )
+    parser.add_argument(
+        "--only", action="append", choices=list(PAGES), help="one of the pages; may be repeated"
+    )
     parser.add_argument("--tables", type=Path, help="finished tables, for the page of history")
     arguments = parser.parse_args()
-    asyncio.run(take(arguments.directory, arguments.seconds, arguments.tables))
+    asyncio.run(take(arguments.directory, arguments.seconds, arguments.tables, arguments.only or [*PAGES]))
 
 
 if __name__ == "__main__":

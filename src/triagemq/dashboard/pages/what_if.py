@@ -140,4 +140,5 @@ class _Supposed:
 async def show(frame: Frame) -> None:
     """Sliders, and the forecast."""
     supposed = _Supposed(frame)
-    await supposed.suppose()
+    # The page is there before its first answer.
+    ui.timer(0.0, supposed.suppose, once=True)
