@@ -84,7 +84,7 @@ def _triage(title: str, dataplane: str, comes_from: str, *, no_triage: bool = Fa
 CONTENDERS = {
     "mosquitto-qos0": _mosquitto(0, "one TCP stream per subscriber, first come first served"),
     "mosquitto-qos1": _mosquitto(
-        1, "as QoS 0, with acknowledgements; what waits too long expires in the broker"
+        1, "as QoS 0, with acknowledgements; the broker lets 1000 messages wait for each subscriber"
     ),
     "nats": Contender(
         "NATS",
@@ -110,7 +110,9 @@ CONTENDERS = {
         "Cyclone DDS", "spdp", "best effort into the port's FIFO; transport priority marks no packet"
     ),
     "dds-multicast": _dds(
-        "Cyclone DDS, multicast", "true", "one packet serves everyone behind a port: most of the overload is gone, and nobody goes first in the rest"
+        "Cyclone DDS, multicast",
+        "true",
+        "one packet serves everyone behind a port: most of the overload is gone, and nobody goes first in the rest",
     ),
     "no-triage": _triage(
         "TriageMQ without triage", "linux", "best effort into the port's FIFO", no_triage=True
