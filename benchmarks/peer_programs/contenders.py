@@ -84,7 +84,7 @@ def _triage(title: str, dataplane: str, comes_from: str, *, no_triage: bool = Fa
 CONTENDERS = {
     "mosquitto-qos0": _mosquitto(0, "one TCP stream per subscriber, first come first served"),
     "mosquitto-qos1": _mosquitto(
-        1, "as QoS 0, with acknowledgements; what waits too long expires in the broker"
+        1, "as QoS 0, with acknowledgements; the broker lets 1000 messages wait for each subscriber"
     ),
     "nats": Contender(
         "NATS",

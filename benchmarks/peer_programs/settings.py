@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 LIFESPAN_SECONDS = 5
-"""How old an event may get where a peer can say so (MQTT 5 message expiry, DDS lifespan): whoever fights a fire acts on
-what is so, and peers that let go of old events have room for new ones."""
+"""How old an event of DDS may get: whoever fights a fire acts on what is so."""
 
 RELIABLE_TOPICS = ("command/orders", "building/evacuation")
 """What is said once. Readings repeat themselves, and every maker who has the choice advises best effort for them: ROS 2
@@ -51,6 +50,8 @@ ZENOH_SLOW_LINK: dict[str, Any] = {
     "transport/link/tx/batch_size": 1400,
     # The system's own buffer comes behind the priorities, and would hold seconds more.
     "transport/link/tcp/so_sndbuf": 4096,
+    # As ROS 2's Zenoh has it: whoever goes last on a full link says for long nothing that arrives, and is still there.
+    "transport/link/tx/lease": 60_000,
 }
 
 ZENOH_MARKED: dict[str, Any] = {"transport/unicast/max_links": 8}
