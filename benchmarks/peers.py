@@ -70,6 +70,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--keep", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    # Who is started in the background of a script ignores Ctrl-C, which SIGTERM is made into.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     chosen = arguments.only or list(CONTENDERS)
     seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
