@@ -32,6 +32,9 @@ def test_every_feature_is_what_its_name_says(counters: str) -> None:
     dropped, backlog = np.diff(feed.drops) / packets, feed.backlog_packets[1:] * 1e-3
     rate, recent = packets[-25:].mean() * 5, packets[-25:]
     dispersion = np.sum((recent - recent.mean()) ** 2 / recent.mean()) / 24
+    smoothed = 0.0
+    for held in backlog:
+        smoothed = (smoothed + held) / 2
     expected = {
         "width_bps": WIDTH_BPS,
         "window_seconds": 0.2,
@@ -46,7 +49,9 @@ def test_every_feature_is_what_its_name_says(counters: str) -> None:
         "room_seconds": 0.4 - backlog[-1],
         "held_seconds": backlog[-1],
         "held_less_queued_seconds": 0.0,
-        "leaving_seconds": backlog[-1],
+        "smoothed_seconds": smoothed,
+        "held_less_smoothed_seconds": backlog[-1] - smoothed,
+        "leaving_seconds": smoothed,
         "load_deviation_5": load[-5:].std(),
         "load_deviation_25": load[-25:].std(),
         "buffer_bytes": 400_000,

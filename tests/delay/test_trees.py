@@ -121,7 +121,7 @@ def test_a_model_comes_back_as_it_was_saved(tmp_path: Path) -> None:
 def test_a_model_that_does_not_fit_or_is_damaged_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"model\.json: cannot be read: No such file"):
         load_model(tmp_path)
-    with pytest.raises(ModelError, match="take 12 features; the set 'linux' has 64"):
+    with pytest.raises(ModelError, match="take 12 features; the set 'linux' has 66"):
         save_model(tmp_path, _grown().save_raw("json"), counters="linux", ranges=(), about={})
     save_small_model(tmp_path, "linux")
     description = json.loads((tmp_path / "model.json").read_text())

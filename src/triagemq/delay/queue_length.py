@@ -9,6 +9,9 @@ from typing import NamedTuple
 from triagemq.delay.increments import Increment
 from triagemq.delay.samples import Sample
 
+SMOOTHING = 0.5
+"""w of the papers' (4), which they do not print: a change is half seen after one sample."""
+
 IDLE_SECONDS = 1.0
 """Over which a queue is looked at: reads of different moments differ by much in 200 ms, and by little in this."""
 
@@ -107,6 +110,8 @@ class QueueDifference:
 
     def __init__(self, buffer_bytes: float = math.inf) -> None:
         self.bytes = 0.0
+        self.difference_bytes = 0.0
+        """The same, but for what counters read at different moments put below zero: errors that means are free of."""
         self._buffer_bytes = buffer_bytes
         self._uncounted_bytes = 0.0
         self._in_doubt = True
@@ -123,4 +128,5 @@ class QueueDifference:
             self._in_doubt = False
         held = difference - self._uncounted_bytes
         self._uncounted_bytes += max(0.0, held - self._buffer_bytes)
-        self.bytes = min(max(0.0, held), self._buffer_bytes)
+        self.difference_bytes = min(held, self._buffer_bytes)
+        self.bytes = max(0.0, self.difference_bytes)

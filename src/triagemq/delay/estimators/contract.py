@@ -13,9 +13,6 @@ from typing import Protocol
 from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError
 
-SMOOTHING = 0.5
-"""w of the papers' (4), which they do not print: a change is half seen after one sample."""
-
 
 class Estimator(Protocol):
     """Feed it every sample of one queue, then ask."""

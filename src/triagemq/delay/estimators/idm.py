@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from triagemq.delay.estimators.contract import SMOOTHING, check_smoothing, drained_seconds
+from triagemq.delay.estimators.contract import check_smoothing, drained_seconds
 from triagemq.delay.increments import Increments
-from triagemq.delay.queue_length import QueueLength
+from triagemq.delay.queue_length import SMOOTHING, QueueLength
 from triagemq.delay.samples import INTERVAL_SECONDS, Sample
 
 

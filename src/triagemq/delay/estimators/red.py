@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from triagemq.delay.estimators.contract import SMOOTHING, check_smoothing, drained_seconds
+from triagemq.delay.estimators.contract import check_smoothing, drained_seconds
+from triagemq.delay.queue_length import SMOOTHING
 from triagemq.delay.samples import Sample
 
 

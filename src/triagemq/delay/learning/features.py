@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from triagemq.compiled import kernel
 from triagemq.delay.increments import Increment, Increments
 from triagemq.delay.learning.periods import STEP, WINDOW, period_and_phase
-from triagemq.delay.queue_length import QueueDifference, QueueLength
+from triagemq.delay.queue_length import SMOOTHING, QueueDifference, QueueLength
 from triagemq.delay.samples import INTERVAL_SECONDS, Sample, Samples, check_counters
 
-VERSION = 2
+VERSION = 3
 """Raised whenever a feature changes its meaning, so that no model is used with other features than it learned from."""
 
 LAGS = 5
@@ -62,6 +62,8 @@ _BASE = (
     *(f"held_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
     *(f"held_seconds_mean_{span}" for span in (SHORT, LONG)),
     "held_less_queued_seconds",
+    "smoothed_seconds",
+    "held_less_smoothed_seconds",
     "leaving_seconds",
     "period_seconds",
     "phase",
@@ -81,7 +83,7 @@ def feature_names(counters: str) -> tuple[str, ...]:
     """The features of a set of counters, in the order of a row.
 
     >>> len(feature_names("openflow")), [name for name in feature_names("linux") if "backlog" in name][:2]
-    (55, ['backlog_seconds', 'backlog_packets'])
+    (57, ['backlog_seconds', 'backlog_packets'])
     """
     return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
 
@@ -135,6 +137,7 @@ class FeatureHistory:
         buffer_bytes = self._constants.buffer_bytes
         known_buffer = math.inf if math.isnan(buffer_bytes) else buffer_bytes
         self._queue, self._held = QueueLength(known_buffer), QueueDifference(known_buffer)
+        self._smoothed_bytes = 0.0
         # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
         self._history = np.full((2 * WINDOW, 8), np.nan)
         self._end = 0
@@ -156,10 +159,14 @@ class FeatureHistory:
         if self._with_backlog and sample.backlog_bytes is not None and limited:
             backlog = 8.0 * sample.backlog_bytes / sample.width_bps
         self._held.add(gained, sample, self._queue)
+        if gained.restarted or gained.silent:
+            self._smoothed_bytes = 0.0
+        weight = 1.0 - (1.0 - SMOOTHING) ** (gained.seconds / INTERVAL_SECONDS)
+        self._smoothed_bytes += weight * (self._held.difference_bytes - self._smoothed_bytes)
         self._append(
             gained.bytes_in / can_send,
             gained.bytes_out / can_send,
-            gained.drops / gained.packets_in if gained.packets_in else math.nan,
+            gained.drops / gained.packets_in if gained.packets_in else 0.0,
             gained.packets_in,
             gained.seconds,
             gained.bytes_in,
@@ -174,6 +181,7 @@ class FeatureHistory:
             min(self._seen, WINDOW),
             sample.width_bps if limited else math.nan,
             8.0 * self._queue.bytes / sample.width_bps if limited else math.nan,
+            8.0 * self._smoothed_bytes / sample.width_bps if limited else math.nan,
             8.0 * self._constants.buffer_bytes / sample.width_bps if limited else math.nan,
             period,
             phase,
@@ -232,6 +240,7 @@ def _fill(
     count: int,
     width_bps: float,
     queued_seconds: float,
+    smoothed_seconds: float,
     buffer_seconds: float,
     period_seconds: float,
     phase: float,
@@ -296,8 +305,10 @@ def _fill(
     row[place + 2] = history[last, _HELD] - queued_seconds
     # A queue that borrows is gone sooner than its width says: it sends more, as the last second has shown.
     sent = max(1.0, _mean(history, end, count, _SENT, SHORT))
-    row[place + 3] = history[last, _HELD] / sent
-    place += 4
+    row[place + 3] = smoothed_seconds
+    row[place + 4] = history[last, _HELD] - smoothed_seconds
+    row[place + 5] = max(0.0, smoothed_seconds) / sent
+    place += 6
     row[place], row[place + 1], row[place + 2] = period_seconds, phase, strength
     place += 3 + 5
     if with_backlog:

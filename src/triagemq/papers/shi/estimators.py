@@ -294,7 +294,7 @@ def _differences(
             f"learned from {' and '.join(each.name.lower() for each in LEARNED_TRAFFIC)}, compared on "
             f"{' and '.join(each.name.lower() for each in TRAFFIC)}",
             "A model that is compared on what it has learned shows its memory. Half of the runs to learn from have "
-            "rates that change every 0.2 to 20 s.",
+            "rates that change every 0.02 to 20 s.",
         ),
     )
 

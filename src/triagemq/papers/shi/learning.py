@@ -1,8 +1,8 @@
 """Models for the experiments after Shi et al.: simulated runs to learn from, and Table 2.
 
-They learn from constant and from Poisson traffic, whose rates hold for a whole run or change every 0.2 to 20 s; from
-widths and buffers of many sizes, partitioned and borrowing; with read errors and without. Rows, parameters, split and
-choice are those of `triage pipeline train`; trees are grown in this process, without Spark.
+They learn from constant and from Poisson traffic, whose rates hold for a whole run or change every 0.02 to 20 s and are
+nothing now and then; from widths and buffers of many sizes, partitioned and borrowing; with read errors and without.
+Rows, parameters, split and choice are those of `triage pipeline train`; trees are grown in this process, without Spark.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ LEARNED_TRAFFIC = (ArrivalProcess.PERIODIC, ArrivalProcess.POISSON)
 RUNS_PER_SEED = 8
 """Of each traffic, partitioned and borrowing: half of them with rates that change."""
 
-_CHANGE_SECONDS = (0.2, 20.0)
-"""How long a rate lasts: any order of magnitude alike."""
+_CHANGE_SECONDS = (0.02, 20.0)
+"""How long a rate lasts, from a tenth of a window to a hundred: any order of magnitude alike."""
+
+_SILENT_SHARE = 0.2
+"""Of the queues whose rates change, for as long as one lasts: nothing comes."""
 
 _FIRST_SEED = 1000
 """Runs to learn from have other random numbers than those that are compared."""
@@ -105,7 +108,8 @@ def _run_to_learn_from(
         moment += float(np.exp(random.uniform(*np.log(_CHANGE_SECONDS))))
         if moment >= seconds:
             break
-        changes.append(Change(moment, publication_rate=_rates(random, widths) / scale))
+        comes = random.random(len(widths)) >= _SILENT_SHARE
+        changes.append(Change(moment, publication_rate=comes * _rates(random, widths) / scale))
     scenario = shi_scenario(
         first.tolist(),
         traffic,
