@@ -42,6 +42,16 @@ NOT_EXECUTED = {
         "make demo": "takes minutes",
         "make test": "takes minutes",
     },
+    "docs/tutorial/building.md": {
+        "make install": "downloads some 700 MB",
+        "triage up examples/building-fire.yaml --for 60 --state site": "runs for a minute",
+        "python chief.py": "beside a running exchange",
+        'curl -s "http://127.0.0.1:8080/v1/decisions?latest=true&limit=5"': "beside a running exchange",
+        "triage pipeline run site/trace --out site/tables": "takes a minute",
+        "triage pipeline show site/tables class_performance": "takes a minute",
+        "triage pipeline scenario site/tables -o measured.yaml": "takes a minute",
+        "triage plan measured.yaml": "takes a minute",
+    },
     "docs/guides/exchange.md": {
         "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
     },
