@@ -14,13 +14,14 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all pytest check style types layers kernels wheel lock clean
+.PHONY: help install demo test test-all pytest check style types layers kernels docs wheel lock clean
 
 help:
 	@echo "make install   .venv with everything; then: . .venv/bin/activate"
 	@echo "make demo      a building fire with real packets, with and without triage"
 	@echo "make test      linters, types, layers, tests, documentation examples"
 	@echo "make test-all  the same, with the slow experiments"
+	@echo "make docs      the site of the documentation, in out/site"
 	@echo "make wheel     dist/*.whl, tried in a clean environment with each extra"
 	@echo "make lock      renew the hash-pinned requirement files"
 	@echo "make clean     remove what the other commands made"
@@ -84,6 +85,14 @@ test test-all: style types pytest layers
 
 pytest: kernels $(VENV)/debian $(VENV)/test
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TRIED)
+
+$(VENV)/docs: $(BIN)/uv requirements/docs.txt
+	$(PINNED) -r requirements/docs.txt
+	@touch $@
+
+# The theme's makers announce on every run what comes after it.
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: $(VENV)/lab
 	rm -rf dist

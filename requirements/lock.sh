@@ -13,3 +13,4 @@ editables" | compile - -o requirements/build.txt
 compile pyproject.toml --extra lab -o requirements/lab.txt
 compile --group test -c requirements/lab.txt -o requirements/test.txt
 compile --group peers -c requirements/lab.txt -o requirements/peers.txt
+compile --group docs -c requirements/lab.txt -o requirements/docs.txt

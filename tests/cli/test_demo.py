@@ -122,6 +122,12 @@ def _terminal_shows(text: str, figures: dict[str, Any]) -> None:
             f"(forecast {percent(told['forecast']['utility']['rate'])}), {told['deliveries']:,} deliveries"
         ) in text
     assert figures["explanation"]["text"].splitlines()[0] in text
+    again = figures["planned_again"]
+    offered = " and ".join(percent(port["rho_offered"]) for port in again["ports"])
+    assert f"{again['scenario']}: ports are offered {offered} of what they can carry" in text
+    assert f"worth {percent(again['utility']['rate'])} of the maximum utility" in text
+    # Every step says what it does, and why.
+    assert [line[0] for line in text.splitlines() if re.match(r"\d\. .+[,:] .+\.$", line)] == list("123456")
     assert f"Report:  {figures['report']}" in text
 
 

@@ -1,4 +1,4 @@
-"""deploy/grafana-dashboard.json: a dashboard as Grafana imports it, of metrics that there are."""
+"""deploy/: a dashboard as Grafana imports it, and alerts as Prometheus does, of metrics that there are."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tests.coordinator.coordinating import publisher, running, subscriber
 
 FILE = Path(__file__).parents[2] / "deploy" / "grafana-dashboard.json"
+ALERTS = FILE.with_name("prometheus-alerts.yaml")
 
 
 def _expressions(board: dict[str, Any]) -> list[str]:
@@ -52,7 +54,9 @@ def test_every_metric_it_names_exists_and_so_does_every_label(tmp_path: Path) ->
     text = asyncio.run(scraped())
     known = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     named = set()
-    for expression in _expressions(json.loads(FILE.read_text(encoding="utf-8"))):
+    [alerts] = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    expressions = _expressions(json.loads(FILE.read_text(encoding="utf-8")))
+    for expression in [*expressions, *(rule["expr"] for rule in alerts["rules"])]:
         named |= {
             re.sub(r"_(bucket|sum|count)$", "", name) if name not in known else name
             for name in re.findall(r"triage_\w+", expression)

@@ -8,6 +8,7 @@ that is not executed says so, and why, behind its language (`by hand: WHY`), and
 from __future__ import annotations
 
 import doctest
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -27,12 +28,29 @@ GUIDES = [
     *sorted((ROOT / "docs").glob("guides/*")),
 ]
 REFERENCES = sorted({*(ROOT / "docs").rglob("*.md")} - {*GUIDES})
-NEEDS_ROOT = {"real-network.md"}
+NEEDS_ROOT = {
+    "own-broker.md": "it runs Mosquitto, which `make test` installs for root",
+    "real-network.md": "it builds a network",
+}
+CERTIFICATE = (
+    "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 "
+    '-subj "/CN=hall" \\\n    -addext "subjectAltName=IP:192.0.2.1" '
+)
 NOT_EXECUTED = {
     "README.md": {
         "make install": "downloads some 700 MB",
         "make demo": "takes minutes",
         "make test": "takes minutes",
+    },
+    "docs/tutorial/building.md": {
+        "make install": "downloads some 700 MB",
+        "triage up examples/building-fire.yaml --for 60 --state site": "runs for a minute",
+        "python chief.py": "beside a running exchange",
+        'curl -s "http://127.0.0.1:8080/v1/decisions?latest=true&limit=5"': "beside a running exchange",
+        "triage pipeline run site/trace --out site/tables": "takes a minute",
+        "triage pipeline show site/tables class_performance": "takes a minute",
+        "triage pipeline scenario site/tables -o measured.yaml": "takes a minute",
+        "triage plan measured.yaml": "takes a minute",
     },
     "docs/guides/exchange.md": {
         "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
@@ -42,6 +60,31 @@ NOT_EXECUTED = {
         'triage token create --state site --role operator --label "shift leader"': "beside a running exchange",
         'triage token create --state site --role viewer --label "wall screen"': "beside a running exchange",
         "triage pipeline run site/trace --out site/tables": "beside a running exchange",
+    },
+    "docs/guides/deployment.md": {
+        **dict.fromkeys(
+            (
+                "git clone . /opt/triage && make -C /opt/triage install",
+                "useradd --system --home-dir /var/lib/triage triage",
+                "install -d -m 0750 -g triage /etc/triage",
+                CERTIFICATE + "-keyout /etc/triage/key.pem -out /etc/triage/certificate.pem",
+                "chgrp triage /etc/triage/key.pem && chmod 0640 /etc/triage/key.pem",
+                "cp deploy/triage.service /etc/systemd/system/ && systemctl enable --now triage",
+                "runuser -u triage -- /opt/triage/.venv/bin/triage token create --state /var/lib/triage "
+                '--role operator --label "shift leader"',
+            ),
+            "changes the machine",
+        ),
+        **dict.fromkeys(
+            (
+                "docker build -f deploy/Containerfile -t triagemq .",
+                "docker run -d --name triage -p 8443:8443 -p 10000:10000/udp -v triage:/var/lib/triage "
+                "-v /etc/triage:/etc/triage:ro triagemq",
+                "docker exec triage triage token create --state /var/lib/triage --role operator "
+                '--label "shift leader"',
+            ),
+            "needs Docker or Podman",
+        ),
     },
     "docs/guides/guarantees.md": {
         "triage sub --coordinator http://127.0.0.1:8080 --topic pulse --port monitor --guaranteed "
@@ -60,6 +103,7 @@ NOT_EXECUTED = {
         "curl -X POST http://127.0.0.1:8080/v1/gateways/labs/sent-away -H 'Content-Type: application/json' "
         """-d '{"client_ids": ["meter-7"]}'""": "beside a running exchange",
     },
+    "docs/guides/monitoring.md": {"curl -s http://127.0.0.1:8080/v1/health": "beside a running exchange"},
     "docs/guides/pipeline.md": {
         "triage pipeline stream mqtt://user:password@broker/building/# --out rates": "needs a broker of your own",
         "triage pipeline scenario rates -o building.yaml --bandwidth-bps 1000000": "needs a broker of your own",
@@ -76,6 +120,34 @@ NOT_EXECUTED = {
             "needs a network behind a second interface"
         ),
     },
+    "docs/guides/real-switch.md": dict.fromkeys(
+        (
+            "ovs-vsctl set bridge br0 protocols=OpenFlow13 fail_mode=secure "
+            "other-config:datapath-id=0000000000000001",
+            "ovs-vsctl set-controller br0 tcp:127.0.0.1:6653",
+            "triage topics encode --tree building.yaml",
+            "triage topics carry 'p2=building/floor1/#' --interface p2=1/p2 --openflow tcp:0.0.0.0:6653",
+            "triage sub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm --interface h2",
+            "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
+            "--interface h1 --count 3",
+        ),
+        "needs a switch",
+    ),
+    "docs/guides/two-machines.md": dict.fromkeys(
+        (
+            CERTIFICATE + "-keyout hall.key -out hall.pem",
+            "triage up --state hall --access --rest 192.0.2.1:8443 --gateway 192.0.2.1:10000 --dtls \\\n"
+            "    --tls-certificate hall.pem --tls-key hall.key",
+            "triage token create --state hall --role publisher --publish 'building/#' --name 'room-*' --label rooms",
+            "triage token create --state hall --role subscriber --subscribe 'building/#' --name 'ff-*' --label crew",
+            "export TRIAGE_TOKEN=triage_...",
+            "triage sub --coordinator https://192.0.2.1:8443 --ca hall.pem --name ff-7 --topic 'building/+/smoke' "
+            "--utility log:10 --count 3",
+            "triage pub --coordinator https://192.0.2.1:8443 --ca hall.pem --name room-12 --topic building/3/smoke "
+            "--message 0.7 --count 3 --qos 1 --stamp",
+        ),
+        "needs two machines",
+    ),
     "docs/guides/topic-codes.md": dict.fromkeys(
         (
             "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
@@ -133,7 +205,7 @@ def name_of(page: Path) -> str:
 @pytest.mark.parametrize("page", [*GUIDES, *REFERENCES], ids=name_of)
 def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if page.name in NEEDS_ROOT and os.geteuid() != 0:
-        pytest.skip("needs root: it builds a network; run `make test` as root")
+        pytest.skip(f"needs root: {NEEDS_ROOT[page.name]}; run `make test` as root")
     folder = fresh_checkout(tmp_path / "checkout")
     monkeypatch.chdir(folder)
     terminal = Terminal(folder, tmp_path)
@@ -208,11 +280,25 @@ def test_no_command_hides_in_other_text_and_no_output_behind_dots(page: Path) ->
 @pytest.mark.parametrize("page", [*GUIDES, *REFERENCES], ids=name_of)
 def test_commands_that_are_mentioned_exist_with_their_options(page: Path) -> None:
     for words in INLINE_COMMAND.findall(BLOCK.sub("", page.read_text())):
-        command = get_command(app)
-        for word in words.split():
-            if isinstance(command, TyperGroup) and word in command.commands:
-                command = command.commands[word]
-        options = {
-            option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
-        }
-        assert {*re.findall(r"(?<!\S)--?[a-z][a-z-]*", words)} <= {*options, "--help"}, f"triage {words}"
+        exists_with_its_options(words)
+
+
+def test_the_commands_of_units_and_container_exist_with_their_options() -> None:
+    units = "".join(each.read_text() for each in (ROOT / "deploy").glob("*.service"))
+    started = re.findall(r"^ExecStart=\S+/triage (.+)$", units, re.MULTILINE)
+    container = (ROOT / "deploy" / "Containerfile").read_text().replace("\\\n", "")
+    started += [" ".join(json.loads(each)) for each in re.findall(r"^CMD (.+)$", container, re.MULTILINE)]
+    assert len(started) == 3
+    for words in started:
+        exists_with_its_options(words)
+
+
+def exists_with_its_options(words: str) -> None:
+    command = get_command(app)
+    for word in words.split():
+        if isinstance(command, TyperGroup) and word in command.commands:
+            command = command.commands[word]
+    options = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    assert {*re.findall(r"(?<!\S)--?[a-z][a-z-]*", words)} <= {*options, "--help"}, f"triage {words}"

@@ -31,6 +31,26 @@ if TYPE_CHECKING:
 
 WITH, WITHOUT = "with triage", "without triage"
 
+STEPS = {
+    WITH: "1. With triage: a plan gives every subscription a class and a drop rate, and broker, gateway and clients "
+    "run by it with real packets for {seconds:g} s, to see whether it does what was forecast.",
+    WITHOUT: "2. Without triage: the same for {seconds:g} s with one queue and no drops, to have something to compare "
+    "with.",
+}
+"""What each run does, and why."""
+COMPARED = (
+    "3. What arrived, by class and beside its forecast: triage is worth what the classes above gain over what those "
+    "below lose."
+)
+REPORTED = (
+    "5. Spark makes tables and a report of both traces, which have every single copy: the same figures, from rows that "
+    "anybody can count again."
+)
+PLANNED_AGAIN = (
+    "6. The rates and sizes that were measured make a scenario, and that the next plan: what was stated at first need "
+    "not have been right."
+)
+
 Output = Annotated[
     Path | None,
     typer.Option(
@@ -65,24 +85,38 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: J
     file = output / "building-fire.yaml"
     shutil.copyfile(_example(), file)
     scenario = load(file)
-    if not json:
-        console.print(
-            f"{scenario.name}: {len(scenario.publishers)} publishers, "
-            f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
-            f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
-        )
-    results = {name: _run(name, file, seconds, seed, output / name.split()[0]) for name in (WITH, WITHOUT)}
+
+    def say(words: str) -> None:
+        if not json:
+            console.print(words, soft_wrap=True, highlight=False)
+
+    say(
+        f"{scenario.name}: {len(scenario.publishers)} publishers, "
+        f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
+        f"{len(scenario.subscribers)} subscribers with {len(scenario.subscriptions)} subscriptions ({file})."
+    )
+    results = {}
+    for name, why in STEPS.items():
+        say(f"\n{why.format(seconds=seconds)}")
+        results[name] = _run(name, file, seconds, seed, output / name.split()[0])
     figures = _figures(scenario, results)
+    say(f"\n{COMPARED}")
     if not json:
         _show(console, figures)
+    say(f"\n{REPORTED}")
     figures |= {"picture": str(_draw(figures, output)), **_report(output)}
+    say(f"\n{PLANNED_AGAIN}")
+    figures["planned_again"] = again = _plan_again(output)
     (output / "figures.json").write_text(json_format.dumps(figures, indent=2, allow_nan=False))
     if json:
         print_json(figures)
         return
-    console.print(
-        f"\nPicture: {figures['picture']}\nReport:  {figures['report']}", soft_wrap=True, highlight=False
+    offered = " and ".join(percent(port["rho_offered"]) for port in again["ports"])
+    say(
+        f"{again['scenario']}: ports are offered {offered} of what they can carry; "
+        f"the next plan is worth {percent(again['utility']['rate'])} of the maximum utility."
     )
+    say(f"\nPicture: {figures['picture']}\nReport:  {figures['report']}")
     if figures["rows_set_aside"]:
         console.print(
             f"{figures['rows_set_aside']:,} rows of the traces were set aside; the report says why."
@@ -122,7 +156,10 @@ def _show(console: Console, figures: dict[str, Any]) -> None:
             highlight=False,
         )
     why = figures["explanation"]
-    console.print(f"\nWhy {why['topic']} got what it got for {why['subscriber']}", style="bold")
+    console.print(
+        f"\n4. Why {why['topic']} got what it got for {why['subscriber']}: every decision has a reason, in words.",
+        highlight=False,
+    )
     console.print(why["text"], soft_wrap=True, highlight=False)
 
 
@@ -258,4 +295,25 @@ def _report(folder: Path) -> dict[str, Any]:
         "report": str(report),
         "tables": str(tables),
         "rows_set_aside": sum(run.quarantined for run in Tables(tables).manifest.runs.values()),
+    }
+
+
+def _plan_again(folder: Path) -> dict[str, Any]:
+    """The scenario that the run with triage looks like, and what a plan of it would do."""
+    from triagemq.forecast import forecast, plan_ahead, utility_figures
+    from triagemq.forecast.summary import port_loads
+    from triagemq.pipeline import Tables, estimate_scenario
+    from triagemq.scenario import save
+    from triagemq.trace import Trace, runs
+
+    [trace] = runs(folder / WITH.split()[0] / "trace").complete
+    scenario = estimate_scenario(Tables(folder / "tables"), run_id=Trace.open(trace).run_id).scenario
+    file = folder / "measured.yaml"
+    save(scenario, file)
+    plan = plan_ahead(scenario)
+    predicted = forecast(scenario, plan)
+    return {
+        "scenario": str(file),
+        "ports": port_loads(scenario, plan),
+        "utility": utility_figures(predicted.utility, predicted.maximum_utility),
     }

@@ -31,7 +31,7 @@ from triagemq.errors import ParameterError
 if TYPE_CHECKING:
     from triagemq.coordinator.decide.decide import Decided
     from triagemq.coordinator.decide.orders import Orders
-    from triagemq.plan import FlowKey, SetFlow, SetLimiter
+    from triagemq.plan import FlowKey, Plan, SetFlow, SetLimiter
     from triagemq.scenario import Scenario
 
 WIDTHS_TITLE = "widths of queues 0, 1, ... in bit/s"
@@ -89,7 +89,9 @@ def plan(
         return
     result = summary(scenario, made, best_forecast(scenario, made))
     if against is not None:
-        result["changes"] = str(diff(load_plan(against), made, scenario)).splitlines()
+        before = load_plan(against)
+        changed = str(diff(before, made, scenario)).splitlines()
+        result["changes"] = [f"{_algorithms(before)} ({against}) -> {_algorithms(made)}", *changed]
     if json:
         print_json(result)
         return
@@ -98,13 +100,17 @@ def plan(
     if len(result["ports"]) > SHOWN_PORTS:
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
     print_promises(result["promises"])
-    class_table(f"{made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"])
+    class_table(_algorithms(made), result["classes"])
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])
     for line in result.get("changes", ()):
         console.print(line)
     for decision in result["decisions"][:SHOWN_PORTS]:
         console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
+
+
+def _algorithms(made: Plan) -> str:
+    return f"{made.made_by.priorities} priorities, {made.made_by.drops} drops"
 
 
 def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> None:

@@ -1,0 +1,39 @@
+"""No page points at a file or a heading that is not there, and the site (`make docs`) has every page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.docs.terminal import ROOT
+from tests.docs.test_examples import BLOCK, name_of
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Those of the headings, as the repository's viewer and the site make them."""
+    headings = HEADING.findall(BLOCK.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for link in LINK.findall(BLOCK.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        there = (page.parent / path).resolve() if path else page
+        assert there.is_relative_to(ROOT), link
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there), link
+
+
+def test_the_site_has_every_page_once() -> None:
+    listed = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    renamed = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+    pages = [renamed.get(name_of(page), name_of(page).removeprefix("docs/")) for page in PAGES]
+    assert sorted(listed) == sorted(pages)

@@ -1,0 +1,79 @@
+"""docs/reference/python.md and the code say the same: public names, what to call them with, what they are for."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import Any
+
+import pytest
+from tests.docs.terminal import ROOT
+
+from triagemq.client import Publisher, Subscriber
+
+PAGE = ROOT / "docs" / "reference" / "python.md"
+MODULES = [
+    f"triagemq.{name}"
+    for name in (
+        "client",
+        "client.direct",
+        "scenario",
+        "plan",
+        "forecast",
+        "simulate",
+        "trace",
+        "pipeline",
+        "topic_codes",
+        "theory",
+    )
+]
+
+
+def called(name: str, thing: Any) -> str:
+    """With its parameters, where it is a function: their names and defaults."""
+    if not inspect.isroutine(thing):
+        return name
+    parameters = [
+        each.replace(annotation=inspect.Parameter.empty)
+        for each in inspect.signature(thing).parameters.values()
+        if each.name != "self"
+    ]
+    return f"{name}{inspect.Signature(parameters)}"
+
+
+def told(thing: Any) -> str | None:
+    """The first paragraph of what is written at it; None for a value or a type that has nothing of its own."""
+    if inspect.isclass(thing) or inspect.isroutine(thing) or isinstance(thing, property):
+        first = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
+        own = not (inspect.isclass(thing) and first.startswith(f"{thing.__name__}("))
+        return first.removeprefix("See the module's text. ").replace("|", "\\|") if first and own else None
+    return None
+
+
+def section(title: str) -> dict[str, str]:
+    """Below a heading: what stands in the first column of its table, and in the second."""
+    text = PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    return dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE))
+
+
+def is_on_the_page(title: str, things: dict[str, Any]) -> None:
+    shown = section(title)
+    assert list(shown) == [called(name, thing) for name, thing in things.items()]
+    for name, thing in things.items():
+        words = shown[called(name, thing)]
+        assert words == (told(thing) or words), name
+        assert words
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_the_page_has_the_public_names_of(module: str) -> None:
+    there = importlib.import_module(module)
+    is_on_the_page(f"`{module}`", {name: getattr(there, name) for name in there.__all__})
+
+
+@pytest.mark.parametrize("kind", [Publisher, Subscriber])
+def test_the_page_has_what_can_be_done_with_a(kind: type) -> None:
+    is_on_the_page(
+        kind.__name__, {name: thing for name, thing in vars(kind).items() if not name.startswith("_")}
+    )
