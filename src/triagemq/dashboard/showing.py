@@ -118,6 +118,7 @@ _DECISIONS = {
     "lease ended": "Client vanished",
     "token ended": "Token ended",
     "class_zero_dropped": "Class 0 thinned out",
+    "drop_policy": "Drop policy",
 }
 
 
