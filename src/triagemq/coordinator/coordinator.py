@@ -81,7 +81,6 @@ class Coordinator:
         self.broker_address = broker_address
         self.metrics = Metrics()
         self.live = Live()
-        self.watch = SubscriptionWatch()
         self._watched_plan: Decided | None = None
         self._configured_drops = planner.drops
         kept = store.drops(planner.drops)
@@ -121,6 +120,7 @@ class Coordinator:
             metrics=self.metrics,
             access=access,
         )
+        self.watch = SubscriptionWatch(self.runtime.rates.watch.arrived)
         self.runtime.on_second = self._every_second
         self.service = Service(store, registry, tokens, self.runtime, access=access)
 
