@@ -1,8 +1,14 @@
 """The page of an exchange with thousands of subscriptions: how soon it is there, what it costs, and whom it holds up.
 
-Real clients publish and subscribe all the while. Class 0 is measured without and with three open pages, in turns; the
-cost of the page is what the coordinator's process takes more while they are open. The page is first opened once:
-NiceGUI is loaded then, which takes a second or two and is told apart.
+Real clients publish and subscribe all the while. Each page is opened by browsers that have nothing of it yet; beside
+the seconds stands the processor time of coordinator and browser, which says on a busy machine what they would be. The
+page is first opened once: NiceGUI is loaded then, which takes a second or two and is told apart.
+
+Times of an answer are the browser's own: from the release of a slider until what comes of it has been drawn.
+
+Class 0 is measured without and with three open pages, in stretches that alternate; each pair gives a difference, and
+the differences an interval. What the trace says of every copy counts, and that by when it was published. What would be
+noticed is one packet more in front of everyone: as long as a packet takes at the port.
 """
 
 from __future__ import annotations
@@ -14,45 +20,68 @@ import shutil
 import statistics
 import tempfile
 import time
-import urllib.request
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Browser, Page, async_playwright
+import numpy as np
+from playwright.async_api import Browser, Locator, Page, async_playwright
 
 from gateway_speed import cpu_seconds
 from measuring import finish, machine, options
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
+from triagemq.theory.interval import half_width
+from triagemq.trace import Outcome, Trace, runs
 
 PUBLICATIONS_PER_SECOND = 200.0
-LIMITS = {"interactive_seconds": 2.0, "page_cpu_share": 0.20}
-PATHS = ("", "subscriptions", "situation", "network", "what-if")
-TURNS = 2
+LIMITS = {
+    "interactive_seconds": 2.0,
+    "what_if_seconds": 0.2,
+    "changed_seconds": 3.0,
+    "page_cpu_share": 0.20,
+}
+PARTS = ("pages", "what-if", "worth", "class-0")
+PATHS = ("", "subscriptions", "situation", "network", "what-if", "history", "promises")
+OPENED = ("", "subscriptions", "network")
+"""The pages that are open beside class 0."""
 FLOORS = 10
+WATCHED = "floor-0/stairs/heat"
+"""A topic that nobody but the page wants: often enough that a second says which share of it comes."""
+_WATCHED_RATE = 5.0
+_SETTLING_SECONDS = 1.5
 _LOAD = 1.4
 """What the port is offered, in bandwidths."""
 _SIZE_BYTES = 100.0
 _WIRE_BYTES = 149.0
 
 
+def bandwidth_bps(subscribers: int) -> float:
+    return subscribers * PUBLICATIONS_PER_SECOND / FLOORS * _WIRE_BYTES * 8 / _LOAD
+
+
 def scenario(subscribers: int, topics: int) -> str:
     """Everybody wants all rooms of a floor; some more than others, and some rooms more than others."""
-    rate = PUBLICATIONS_PER_SECOND / topics
+    rate = (PUBLICATIONS_PER_SECOND - _WATCHED_RATE) / topics
     rooms = [f"floor-{number % FLOORS}/room-{number:03}/smoke" for number in range(topics)]
-    bandwidth = subscribers * PUBLICATIONS_PER_SECOND / FLOORS * _WIRE_BYTES * 8 / _LOAD
     lines = [
         "name: Page load",
         "overhead_bytes: 49",
         "planning: {flows_per_subscriber: 4, priority_classes: 7}",
         "brokers: {broker: {}}",
         "switches: {edge: {}}",
-        f"ports: {{radio: {{switch: edge, bandwidth_bps: {bandwidth:.0f}, buffer_packets: 400}}}}",
+        f"ports: {{radio: {{switch: edge, bandwidth_bps: {bandwidth_bps(subscribers):.0f}, buffer_packets: 400}}}}",
         "publishers:",
     ]
     event = f"{{rate_per_second: {rate}, size_bytes: {_SIZE_BYTES}, sizes: constant, arrivals: periodic}}"
     for floor in range(FLOORS):
         lines += [f"  sensors-{floor}:", "    publishes:"]
         lines += [f"      {room}: {event}" for room in rooms[floor::FLOORS]]
+    lines += [
+        "  stairs:",
+        "    publishes:",
+        f"      {WATCHED}: {event.replace(str(rate), str(_WATCHED_RATE))}",
+    ]
     lines.append("subscribers:")
     for number in range(subscribers):
         lines += [f"  crew-{number:03}:", "    port: radio", "    subscribes:"]
@@ -63,71 +92,96 @@ def scenario(subscribers: int, topics: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-async def measure(subscribers: int, topics: int, seconds: float) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: subscribers and topics, openings of each page, answers, and pairs of stretches."""
+
+    subscribers: int
+    topics: int
+    openings: int
+    answers: int
+    pairs: int
+    stretch_seconds: float
+
+
+@dataclass(slots=True)
+class Visit:
+    """A browser beside a running exchange; `errors` are those on its consoles, `stretches` those of class 0."""
+
+    chromium: Browser
+    exchange: Exchange
+    errors: list[str] = field(default_factory=list)
+    stretches: list[tuple[bool, int, int, float]] = field(default_factory=list)
+
+    async def opened(self, path: str) -> tuple[Page, dict[str, float]]:
+        """A page of a browser that has nothing of it, and what it took until it was there and answered."""
+        context = await self.chromium.new_context(viewport={"width": 1280, "height": 900})
+        context.set_default_timeout(120_000)
+        page = await context.new_page()
+        page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        pid, browser, begun = self.exchange.pids["coordinator"], _browser_cpu(), time.perf_counter()
+        cpu = cpu_seconds(pid)
+        await page.goto(f"{self.exchange.page}/{path}")
+        await page.wait_for_selector("h1")
+        await page.wait_for_function("() => window.socket && window.socket.connected")
+        seconds = time.perf_counter() - begun
+        return page, {
+            "seconds": seconds,
+            "coordinator_cpu_seconds": cpu_seconds(pid) - cpu,
+            "browser_cpu_seconds": _browser_cpu() - browser,
+        }
+
+
+async def measure(size: Size, parts: Collection[str]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "load.yaml"
-        file.write_text(scenario(subscribers, topics))
+        file.write_text(scenario(size.subscribers, size.topics))
         async with Exchange(ExchangeOptions(state=Path(folder) / "state", scenario=file)) as exchange:
             await exchange.start_clients()
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(size.stretch_seconds)
             assert exchange.page is not None, "NiceGUI is not installed"
             async with async_playwright() as playwright:
                 sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
                 chromium = await playwright.chromium.launch(
                     executable_path=shutil.which("chromium"), args=sandbox
                 )
-                found = await _visit(chromium, exchange, seconds)
+                visit = Visit(chromium, exchange)
+                found = await _measured(visit, size, parts)
                 await chromium.close()
-            return found
+        if visit.stretches:
+            found |= _class_0(exchange.trace, visit.stretches)
+        return found | {"console_errors": visit.errors, "load_average": os.getloadavg()[0]}
 
 
-async def _visit(chromium: Browser, exchange: Exchange, seconds: float) -> dict[str, Any]:
-    assert exchange.page is not None
-    errors: list[str] = []
-    first = await _opened(chromium, exchange.page, "", errors)
-    await first[0].close()
-    times = {}
-    for path in PATHS:
-        page, times[path or "overview"] = await _opened(chromium, exchange.page, path, errors)
-        await page.close()
-    page, _ = await _opened(chromium, exchange.page, "subscriptions", errors)
+async def _measured(visit: Visit, size: Size, parts: Collection[str]) -> dict[str, Any]:
+    page, first = await visit.opened("subscriptions")
     total = re.sub(r"\D", "", (await page.locator(".pager span").inner_text()).rpartition("of")[2])
-    searched = await _search(page)
-    await page.close()
-    page, _ = await _opened(chromium, exchange.page, "what-if", errors)
-    await page.wait_for_selector("#supposed")
-    supposed = await _suppose(page)
-    await page.close()
-    turns = [await _turn(chromium, exchange, seconds, errors) for _ in range(TURNS)]
-    return {
-        "subscriptions": int(total),
-        "publications_per_second": PUBLICATIONS_PER_SECOND,
-        "first_opening_seconds": first[1],
-        "interactive_seconds": times,
-        "search_seconds": searched,
-        "what_if_seconds": supposed,
-        "page_cpu_share": statistics.median(turn["with"]["cpu"] - turn["without"]["cpu"] for turn in turns),
-        "coordinator_cpu_share": statistics.median(turn["without"]["cpu"] for turn in turns),
-        "class_0_latency_seconds": {
-            when: statistics.median(turn[when]["latency"] for turn in turns) for when in ("without", "with")
-        },
-        "turns": turns,
-        "console_errors": errors,
-    }
+    found: dict[str, Any] = {"subscriptions": int(total), "first_opening": first}
+    if "pages" in parts:
+        found["search_seconds"] = await _search(page)
+        found["pages"] = {path or "overview": await _openings(visit, path, size.openings) for path in PATHS}
+    await page.context.close()
+    if "what-if" in parts:
+        found["what_if_seconds"] = await _what_if(visit, size.answers)
+    if "worth" in parts:
+        found["changed_seconds"] = await _worth(visit, size.answers)
+    if "class-0" in parts:
+        for number in range(size.pairs):
+            # The other way round every second time: what becomes slower all the while is nobody's fault.
+            for opened in (False, True) if number % 2 == 0 else (True, False):
+                await _stretch(visit, opened, size.stretch_seconds)
+    return found
 
 
-async def _opened(chromium: Browser, address: str, path: str, errors: list[str]) -> tuple[Page, float]:
-    """A page of its own context, and how long it took until it was there and answered."""
-    context = await chromium.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(60_000)
-    page = await context.new_page()
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: errors.append(str(error)))
-    begun = time.perf_counter()
-    await page.goto(f"{address}/{path}")
-    await page.wait_for_selector("h1")
-    await page.wait_for_function("() => window.socket && window.socket.connected")
-    return page, time.perf_counter() - begun
+async def _openings(visit: Visit, path: str, openings: int) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for _ in range(openings):
+        page, took = await visit.opened(path)
+        await page.context.close()
+        for name, value in took.items():
+            found.setdefault(name, []).append(value)
+    return found
 
 
 async def _search(page: Page) -> float:
@@ -141,72 +195,201 @@ async def _search(page: Page) -> float:
     return time.perf_counter() - begun
 
 
-async def _suppose(page: Page) -> float:
-    """From moving the slider to the figures of the forecast."""
-    before = await page.locator("#supposed").inner_text()
-    slider = page.get_by_label("Bandwidth of radio")
+_UNTIL_DRAWN = """([place, texts]) => {
+    window.drawn = null;
+    let released = null;
+    const text = (name) => (document.querySelector(`${place} ${name}`) || {innerText: ''}).innerText.split('\\n')[0];
+    const look = () => {
+        const left = Object.entries(texts).filter(([name, before]) => text(name) === before || !/\\d/.test(text(name)));
+        if (released === null || left.length) return;
+        watching.disconnect();
+        requestAnimationFrame(() => setTimeout(() => { window.drawn = (performance.now() - released) / 1000; }));
+    };
+    const watching = new MutationObserver(look);
+    watching.observe(document.body, {subtree: true, childList: true, characterData: true});
+    document.addEventListener('mouseup', () => { released = performance.now(); }, {capture: true, once: true});
+}"""
+"""Beginning with the next release of the mouse, until texts have changed and what they are now has been drawn."""
+
+
+async def _drawn(page: Page, slider: Locator, share: float, place: str, names: Sequence[str]) -> float:
+    """Seconds from the release of a slider at a share of its length until these texts are others."""
+    before = {}
+    for name in names:
+        before[name] = (await page.locator(f"{place} {name}").inner_text()).split("\n")[0]
+    await page.evaluate(_UNTIL_DRAWN, [place, before])
     box = await slider.bounding_box()
     assert box is not None
-    begun = time.perf_counter()
-    await slider.click(position={"x": 0.7 * box["width"], "y": box["height"] / 2})
-    await page.wait_for_function(
-        "before => document.querySelector('#supposed').innerText !== before", arg=before
-    )
-    return time.perf_counter() - begun
+    await slider.click(position={"x": max(1.0, share * box["width"] - 1), "y": box["height"] / 2})
+    await page.wait_for_function("() => window.drawn !== null")
+    return float(await page.evaluate("() => window.drawn"))
 
 
-async def _turn(chromium: Browser, exchange: Exchange, seconds: float, errors: list[str]) -> dict[str, Any]:
-    assert exchange.page is not None
-    without = await _watch(exchange, seconds)
-    pages = [
-        (await _opened(chromium, exchange.page, path, errors))[0] for path in ("", "subscriptions", "network")
-    ]
-    await asyncio.sleep(2.0)
-    beside = await _watch(exchange, seconds)
+async def _what_if(visit: Visit, answers: int) -> list[float]:
+    """Bandwidths from half to twice of what is."""
+    page, _ = await visit.opened("what-if")
+    await page.wait_for_selector("#supposed")
+    slider = page.get_by_label("Bandwidth of radio")
+    shares = [0.25 + 0.5 * ((7 * number) % 11) / 10 for number in range(answers)]
+    found = [await _drawn(page, slider, share, "body", ["#supposed"]) for share in shares]
+    await page.context.close()
+    return found
+
+
+async def _worth(visit: Visit, answers: int) -> list[float]:
+    """A subscription made on the page, worth next to nothing and very much in turns: until class and success change."""
+    page, _ = await visit.opened("subscriptions")
+    await page.get_by_role("button", name="Subscribe", exact=True).click()
+    await page.get_by_label("Topic or pattern").fill(WATCHED)
+    dialog = page.get_by_role("dialog")
+    await dialog.get_by_role("slider").press("Home")
+    await dialog.locator(".confirm").click()
+    await dialog.wait_for(state="detached")
+    await page.get_by_label("Search").fill("operator")
+    place = f"tr[data-subscriber=operator][data-topic='{WATCHED}']"
+    await page.locator(f"{place} [data-do=worth]").click()
+    slider, found = page.get_by_label("worth"), []
+    for number in range(answers):
+        # By then it is known what it gets as it is.
+        await page.wait_for_function(
+            "place => /\\d/.test(document.querySelector(place).innerText.split('\\n')[0])",
+            arg=f"{place} .success",
+        )
+        await asyncio.sleep(_SETTLING_SECONDS)
+        share = 0.0 if number % 2 else 1.0
+        found.append(await _drawn(page, slider, share, place, [".level", ".success"]))
+    await page.context.close()
+    return found
+
+
+async def _stretch(visit: Visit, opened: bool, seconds: float) -> None:
+    pages = [(await visit.opened(path))[0] for path in OPENED] if opened else []
+    await asyncio.sleep(_SETTLING_SECONDS)
+    pid = visit.exchange.pids["coordinator"]
+    cpu, begun, from_ns = cpu_seconds(pid), time.perf_counter(), time.time_ns()
+    await asyncio.sleep(seconds)
+    share = (cpu_seconds(pid) - cpu) / (time.perf_counter() - begun)
+    visit.stretches.append((opened, from_ns, time.time_ns(), share))
     for page in pages:
         await page.context.close()
-    await asyncio.sleep(2.0)
-    return {"without": without, "with": beside}
 
 
-async def _watch(exchange: Exchange, seconds: float) -> dict[str, float]:
-    pid = exchange.pids["coordinator"]
-    before, cpu, begun = await _class_0(exchange.rest), cpu_seconds(pid), time.perf_counter()
-    await asyncio.sleep(seconds)
-    after, elapsed = await _class_0(exchange.rest), time.perf_counter() - begun
-    events, latency = (now - then for now, then in zip(after, before, strict=True))
-    return {"cpu": (cpu_seconds(pid) - cpu) / elapsed, "latency": latency / events}
+def _class_0(trace: Path, stretches: Sequence[tuple[bool, int, int, float]]) -> dict[str, Any]:
+    """Figures of each stretch, and of the pairs their differences."""
+    wanted = [("priority_class", "=", 0), ("outcome", "=", Outcome.delivered.name)]
+    rows = [
+        Trace.open(run).table("deliveries", ["published_ns", "delivered_ns"], wanted)
+        for run in runs(trace).complete
+    ]
+    published, delivered = (
+        np.concatenate([each[name].to_numpy() for each in rows]) for name in ("published_ns", "delivered_ns")
+    )
+    latency = (delivered - published) / 1e9
+    figures: dict[str, dict[bool, list[float]]] = {}
+    copies = 0
+    for opened, from_ns, until_ns, share in stretches:
+        own = latency[(published >= from_ns) & (published < until_ns)]
+        copies += len(own)
+        found = {
+            "mean": own.mean(),
+            "median": np.median(own),
+            "p95": np.quantile(own, 0.95),
+            "coordinator_cpu": share,
+        }
+        for name, value in found.items():
+            figures.setdefault(name, {False: [], True: []})[opened].append(float(value))
+    compared = {name: _compared(both[False], both[True]) for name, both in figures.items()}
+    return {"coordinator_cpu": compared.pop("coordinator_cpu"), "class_0": compared, "class_0_copies": copies}
 
 
-async def _class_0(rest: str) -> tuple[float, float]:
-    """Events that subscribers have received in class 0, and the sum of their latencies."""
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(f"{rest}/metrics").read().decode())
-    names = ("triage_received_total", "triage_received_latency_seconds_total")
-    found = (re.search(rf'^{name}{{priority_class="0"}} (\S+)', text, re.MULTILINE) for name in names)
-    events, latency = (0.0 if each is None else float(each[1]) for each in found)
-    return events, latency
+def _compared(without: Sequence[float], beside: Sequence[float]) -> dict[str, float]:
+    """Means of both, and the mean of the pairs' differences with the half-width of its 95 % interval."""
+    differences = np.subtract(beside, without)
+    return {
+        "without": statistics.fmean(without),
+        "with": statistics.fmean(beside),
+        "difference": float(differences.mean()),
+        "half_width": float(half_width(differences)),
+    }
+
+
+def _browser_cpu() -> float:
+    """What all processes of browsers that were started from here have taken so far."""
+    parents, found = {}, 0.0
+    for each in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = each.read_text().partition(" (")[2].rpartition(") ")
+        except OSError:
+            continue
+        fields = rest.split()
+        parents[int(each.parent.name)] = (int(fields[1]), name, int(fields[11]) + int(fields[12]))
+    for pid, (_, name, ticks) in parents.items():
+        above = pid
+        while above in parents and above != os.getpid():
+            above = parents[above][0]
+        if above == os.getpid() and name.startswith("chrom"):
+            found += ticks
+    return found / os.sysconf("SC_CLK_TCK")
+
+
+def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
+    lines = [
+        f"{found['subscriptions']:,} subscriptions, {PUBLICATIONS_PER_SECOND:g} publications a second; "
+        f"load of the machine {found['load_average']:.1f}",
+        f"opened for the first time: {_taken({name: [value] for name, value in found['first_opening'].items()})}",
+    ]
+    lines += [
+        f"{name}: there and answering after {_taken(took)}" for name, took in found.get("pages", {}).items()
+    ]
+    if "search_seconds" in found:
+        lines.append(f"search: {found['search_seconds']:.2f} s")
+    for name, words in (
+        ("what_if_seconds", "what if"),
+        ("changed_seconds", "class and success after a change"),
+    ):
+        if name in found:
+            lines.append(
+                f"{words}: {statistics.median(found[name]):.3f} s, at most {max(found[name]):.3f} s "
+                f"of {len(found[name])}"
+            )
+    if "class_0" in found:
+        cpu = found["coordinator_cpu"]
+        lines.append(
+            f"coordinator: {cpu['without']:.1%} of a core, with three pages {cpu['difference']:+.1%} "
+            f"(give or take {cpu['half_width']:.1%})"
+        )
+        for name, each in found["class_0"].items():
+            low, high = (each["difference"] + side * each["half_width"] for side in (-1, 1))
+            lines.append(
+                f"class 0, {name}: {1e3 * each['without']:.2f} ms, with three pages {1e3 * each['difference']:+.2f} ms "
+                f"({1e3 * low:+.2f} to {1e3 * high:+.2f}), "
+                f"{'less' if high < packet_seconds else 'perhaps more'} than a packet's {1e3 * packet_seconds:.2f} ms"
+            )
+    return [*lines, f"errors on the console: {len(found['console_errors'])}"]
+
+
+def _taken(took: dict[str, list[float]]) -> str:
+    seconds, coordinator, browser = (statistics.median(each) for each in took.values())
+    return (
+        f"{seconds:.2f} s, at most {max(took['seconds']):.2f} s "
+        f"(processor time of the coordinator {coordinator:.2f} s, of the browser {browser:.2f} s)"
+    )
 
 
 def main() -> None:
-    arguments = options(__doc__).parse_args()
-    size = (20, 100, 5.0) if arguments.quick else (100, 500, 12.0)
-    found = asyncio.run(measure(*size))
-    result = {"machine": machine("nicegui", "playwright"), **found, "limits": LIMITS}
-    latency = found["class_0_latency_seconds"]
-    lines = [
-        f"{found['subscriptions']:,} subscriptions, {PUBLICATIONS_PER_SECOND:g} publications a second",
-        f"opened for the first time: {found['first_opening_seconds']:.2f} s",
-        *(
-            f"{name}: there and answering after {value:.2f} s"
-            for name, value in found["interactive_seconds"].items()
-        ),
-        f"search: {found['search_seconds']:.2f} s, what if: {found['what_if_seconds']:.3f} s",
-        f"coordinator: {found['coordinator_cpu_share']:.1%} of a core, with three pages "
-        f"{found['page_cpu_share']:+.1%}",
-        f"class 0: {1e3 * latency['without']:.2f} ms without, {1e3 * latency['with']:.2f} ms with three pages",
-        f"errors on the console: {len(found['console_errors'])}",
-    ]
-    finish(result, lines, as_json=arguments.json)
+    parser = options(__doc__)
+    parser.add_argument("--only", action="append", choices=PARTS, help="a part of it; may be repeated")
+    arguments = parser.parse_args()
+    size = Size(20, 100, 1, 2, 2, 3.0) if arguments.quick else Size(100, 500, 3, 8, 10, 6.0)
+    found = asyncio.run(measure(size, arguments.only or PARTS))
+    packet_seconds = _WIRE_BYTES * 8 / bandwidth_bps(size.subscribers)
+    result = {
+        "machine": machine("nicegui", "playwright"),
+        "publications_per_second": PUBLICATIONS_PER_SECOND,
+        **found,
+        "limits": LIMITS | {"class_0_seconds": packet_seconds},
+    }
+    finish(result, _lines(found, packet_seconds), as_json=arguments.json)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Pictures of every page, light and dark, of a live building fire: what docs/images holds.
 
+The tables of the history are those of the same fire.
+
 python benchmarks/page_pictures.py docs/images
 """
 
@@ -9,6 +11,7 @@ import argparse
 import asyncio
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,24 +33,38 @@ FIRE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 _TABLET: ViewportSize = {"width": 1180, "height": 820}
 
 
-async def take(directory: Path, seconds: float, tables: Path | None, names: Sequence[str]) -> None:
+async def take(directory: Path, seconds: float, names: Sequence[str]) -> None:
+    """Everything but the history is of a run, and the history is of that run when it has ended."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        options = ExchangeOptions(state=Path(folder) / "state", scenario=FIRE, tables=tables)
-        async with Exchange(options) as exchange, async_playwright() as playwright:
+        options = ExchangeOptions(state=Path(folder) / "state", scenario=FIRE)
+        async with Exchange(options) as exchange:
             await exchange.start_clients()
-            assert exchange.page is not None, "NiceGUI is not installed"
-            sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-            chromium = await playwright.chromium.launch(
-                executable_path=shutil.which("chromium"), args=sandbox
-            )
-            await _look(chromium, exchange.page, seconds)
-            for name, path in ((name, PAGES[name]) for name in names):
-                for scheme in ("light", "dark"):
-                    await _picture(
-                        chromium, f"{exchange.page}/{path}", scheme, directory / f"page-{name}-{scheme}.png"
-                    )
-            await chromium.close()
+            await _take(exchange, directory, [name for name in names if name != "history"], seconds)
+        if "history" in names:
+            await _make_tables(exchange.trace, options.state / "tables")
+            async with Exchange(options) as exchange:
+                await _take(exchange, directory, ["history"], 0.0)
+
+
+async def _make_tables(trace: Path, tables: Path) -> None:
+    command = Path(sys.executable).with_name("triage")
+    made = await asyncio.create_subprocess_exec(command, "pipeline", "run", trace, "--out", tables)
+    if await made.wait():
+        raise SystemExit("the pipeline made no tables")
+
+
+async def _take(exchange: Exchange, directory: Path, names: Sequence[str], seconds: float) -> None:
+    assert exchange.page is not None, "NiceGUI is not installed"
+    async with async_playwright() as playwright:
+        sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+        chromium = await playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
+        await _look(chromium, exchange.page, seconds)
+        for name in names:
+            for scheme in ("light", "dark"):
+                target = directory / f"page-{name}-{scheme}.png"
+                await _picture(chromium, f"{exchange.page}/{PAGES[name]}", scheme, target)
+        await chromium.close()
 
 
 async def _look(chromium: Browser, address: str, seconds: float) -> None:
@@ -79,9 +96,8 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=list(PAGES), help="one of the pages; may be repeated"
     )
-    parser.add_argument("--tables", type=Path, help="finished tables, for the page of history")
     arguments = parser.parse_args()
-    asyncio.run(take(arguments.directory, arguments.seconds, arguments.tables, arguments.only or [*PAGES]))
+    asyncio.run(take(arguments.directory, arguments.seconds, arguments.only or [*PAGES]))
 
 
 if __name__ == "__main__":

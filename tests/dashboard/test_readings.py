@@ -15,7 +15,7 @@ from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.dashboard.pages.network import network_map
 from triagemq.dashboard.pages.situation import chosen, responders
 from triagemq.dashboard.readings import Reading, Readings, _classes
-from triagemq.dashboard.showing import sparkline, style_sheet
+from triagemq.dashboard.showing import shown, sparkline, style_sheet
 from triagemq.dashboard.values import LatestValues, Value, situation
 from triagemq.dashboard.visitors import COOKIE, Visitors
 
@@ -74,9 +74,14 @@ def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_d
             assert readings.latest is not None
             assert here.coordinator.runtime.decided is not None
             drawn = network_map(here.coordinator.runtime.decided, readings.latest.ports)
-            people = await responders(here.coordinator)
-            assert [each.name for each in people] == ["crew", "press"]
+            people, total = responders(here.coordinator)
+            assert ([each.name for each in people], total) == (["crew", "press"], 2)
             assert people[1].thinned == 4
+            assert len(people[1].most_thinned) == 3
+            assert all(0 < lost <= 1 for _, lost in people[1].most_thinned)
+            assert responders(here.coordinator, "RES")[1] == 1
+            listed = shown("situation_responders.html", rows=people, total=total)
+            assert "and 1 more" in listed
             return readings.latest, listeners, drawn
 
     reading, listeners, drawn = asyncio.run(run())

@@ -95,6 +95,11 @@ class Lease:
             self._is_announced = False
             raise
 
+    async def beat(self) -> None:
+        """A sign of life with its report now, beside those that come by themselves."""
+        if self._is_announced:
+            await self._heartbeat()
+
     async def end(self, timeout_seconds: float = 2.0) -> None:
         """Withdraw, if the coordinator is there; otherwise the lease ends by itself."""
         await end(self._task)

@@ -306,6 +306,11 @@ class Subscriber(Participant[Wanted]):
                 return None
             await asyncio.sleep(min(left, _PROMISE_PAUSE_SECONDS))
 
+    async def report(self) -> None:
+        """Tell the coordinator now what was received since it was last told, which it is three times a lease."""
+        if self._lease is not None:
+            await self._lease.beat()
+
     def _fit(self, flows: int) -> None:
         if self._flows is not None:
             self._flows.fit(min(flows, self._most_flows or flows))

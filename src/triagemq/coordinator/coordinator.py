@@ -44,6 +44,7 @@ from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
+from triagemq.plan import Decision
 from triagemq.plan.drops import DROP_POLICIES
 from triagemq.waiting import end
 
@@ -80,8 +81,10 @@ class Coordinator:
         self.broker_address = broker_address
         self.metrics = Metrics()
         self.live = Live()
-        self.watch = SubscriptionWatch()
         self._watched_plan: Decided | None = None
+        self._configured_drops = planner.drops
+        kept = store.drops(planner.drops)
+        planner = replace(planner, drops=kept if kept in DROP_POLICIES else planner.drops)
         self.forecasts = Forecasts(planner)
         self._access = access
         self._babbling = Babbling()
@@ -117,6 +120,7 @@ class Coordinator:
             metrics=self.metrics,
             access=access,
         )
+        self.watch = SubscriptionWatch(self.runtime.rates.watch.arrived)
         self.runtime.on_second = self._every_second
         self.service = Service(store, registry, tokens, self.runtime, access=access)
 
@@ -156,11 +160,14 @@ class Coordinator:
             count = sum(each.count for each in reports.values()) if whole else None
             self.runtime.port_watch.report(record.intent.name, count, time.monotonic())
 
-    def set_drops(self, name: str) -> None:
-        """Plan with another of the built-in drop policies, until the next start."""
+    async def set_drops(self, name: str, why: str) -> None:
+        """Plan with another of the built-in drop policies, which is kept until another one is configured."""
         if name not in DROP_POLICIES:
             raise ParameterError("drops", f"{name!r} is none of {', '.join(DROP_POLICIES)}")
-        self.forecasts.settings = replace(self.forecasts.settings, drops=name)
+        before = self.forecasts.settings
+        await self.service.set_drops(name, self._configured_drops)
+        self.forecasts.settings = replace(before, drops=name)
+        self.runtime.note([Decision("drop_policy", "all output ports", before.drops, name, why)])
         self.runtime.change_settings(self.forecasts.settings, f"drop policy {name}")
 
     # What there is to read.

@@ -162,6 +162,9 @@ class Service:
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         await self._write(store_changes.set_bandwidth, port, bandwidth_bps)
 
+    async def set_drops(self, policy: str, instead_of: str) -> None:
+        await self._write(store_changes.set_drops, policy, instead_of)
+
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
         await self.tokens.look(0.0)

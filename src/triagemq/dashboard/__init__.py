@@ -7,6 +7,7 @@ readings    what all pages show, gathered from the coordinator once a second, ho
 values      the latest value of every topic, heard from the broker while somebody looks at the situation
 guests      subscribers that the page itself is, for subscriptions made on it
 showing     numbers, words and small drawings as HTML; templates and the style sheet
+compressing what browsers load, compressed once
 frame       what surrounds every page: navigation, light and dark, what is refused said in words
 pages       one module for each page
 

@@ -6,16 +6,19 @@ So what the page shows of it is measured like everybody's. They stay until they 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import Callable
 
 from triagemq.addresses import place
 from triagemq.client import Event, Subscriber
 from triagemq.coordinator.settings import Settings
-from triagemq.errors import ParameterError
+from triagemq.errors import ClientError, ParameterError
+from triagemq.waiting import end
 
 _LEASE_SECONDS = 3.0
-"""A third of it passes between two reports: what a change has done is known after a second or two."""
+_REPORT_SECONDS, _REPORTS = 0.4, 15
+"""How often a guest reports after a change, so that it is soon known what the change has done, and how many times."""
 _MOST_GUESTS = 100
 
 
@@ -25,6 +28,7 @@ class Guests:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._subscribers: dict[str, Subscriber] = {}
+        self._reporting: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
 
     def __contains__(self, name: object) -> bool:
@@ -64,6 +68,8 @@ class Guests:
             except BaseException:
                 await self._leave_if_idle(name)
                 raise
+            await end(self._reporting.get(name))
+            self._reporting[name] = asyncio.get_running_loop().create_task(_report_often(guest))
 
     async def unsubscribe(self, name: str, topic: str) -> None:
         """Want it no more; a guest that wants nothing leaves."""
@@ -73,10 +79,12 @@ class Guests:
 
     async def _leave_if_idle(self, name: str) -> None:
         if not self._subscribers[name].wanted:
+            await end(self._reporting.pop(name, None))
             await self._subscribers.pop(name).close()
 
     async def close(self) -> None:
         guests, self._subscribers = self._subscribers, {}
+        await end(*self._reporting.values())
         await asyncio.gather(*(guest.close() for guest in guests.values()), return_exceptions=True)
 
     def _context(self) -> ssl.SSLContext | None:
@@ -94,3 +102,10 @@ class Guests:
         host = self._settings.host.strip("[]")
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
         return f"{scheme}://{place(host, port)}"
+
+
+async def _report_often(guest: Subscriber) -> None:
+    for _ in range(_REPORTS):
+        await asyncio.sleep(_REPORT_SECONDS)
+        with contextlib.suppress(ClientError):
+            await guest.report()

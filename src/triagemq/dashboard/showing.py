@@ -70,7 +70,8 @@ def sparkline(
         path.append(f"{pen}{place * step:.1f} {height - 2 - value / top * (height - 4):.1f}")
         pen = "L"
     return Markup(
-        '<svg class="spark" width="{}" height="{}" viewBox="0 0 {} {}" aria-hidden="true"><path d="{}"/></svg>'
+        '<svg class="spark" width="{}" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none" '
+        'aria-hidden="true"><path d="{}"/></svg>'
     ).format(width, height, width, height, " ".join(path))
 
 
@@ -118,6 +119,7 @@ _DECISIONS = {
     "lease ended": "Client vanished",
     "token ended": "Token ended",
     "class_zero_dropped": "Class 0 thinned out",
+    "drop_policy": "Drop policy",
 }
 
 

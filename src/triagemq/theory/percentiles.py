@@ -8,6 +8,7 @@ finds the port idle takes a whole number of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -27,6 +28,9 @@ _MOST_SKEWED = 200.0
 _MOST_TOLD = 5.0
 _GRID = 600
 _HALVINGS = 16
+# A search ends where the share that takes longer is as near as this to what it should be, or the time is.
+_CLOSE = 2e-5
+_NOTHING = 1e-12
 _MOST_PARTS = 1_000
 # Of the variance of what comes before the port, in transmissions squared: more of it blurs their whole number.
 _BLURRED = 0.02
@@ -135,20 +139,16 @@ def percentile(times: Times, share: float) -> Floats:
     >>> percentile(Times.of(Cumulants.constant(np.ones(1))), 0.95)
     array([1.])
     """
-    found = _alike(times.overall, share)
-    rows = np.flatnonzero(_told_apart(times) & np.isfinite(found))
+    low, high = _between(times, share)
+    rows = np.flatnonzero(low < high)
     if rows.size:
-        some = times[rows]
-        quiet, busy = _alike(some.quiet, share), _alike(some.busy, share)
-        counted = some.step > 0
-        low = np.minimum(np.where(counted, some.quiet.mean - some.count.mean * some.step, quiet), busy)
-        high = np.maximum(np.where(counted, quiet + some.step, quiet), busy)
+        some, below, above = times[rows], low[rows], high[rows]
         for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
+            middle = 0.5 * (below + above)
             reached = share_within(some, middle) >= share
-            high, low = np.where(reached, middle, high), np.where(reached, low, middle)
-        found[rows] = high
-    return found
+            above, below = np.where(reached, middle, above), np.where(reached, below, middle)
+        high[rows] = above
+    return high
 
 
 def share_within(times: Times, seconds: ArrayLike) -> Floats:
@@ -161,13 +161,16 @@ def share_within(times: Times, seconds: ArrayLike) -> Floats:
     """
     limit = np.broadcast_to(np.asarray(seconds, dtype=np.float64), times.busy_share.shape)
     apart = _told_apart(times)
-    whole = _within(times.overall, limit) if not apart.all() else np.zeros(limit.shape)
+    found = np.empty(limit.shape)
+    if not apart.all():
+        alike = np.flatnonzero(~apart)
+        found[alike] = _within(times[alike].overall, limit[alike])
     rows = np.flatnonzero(apart)
     if rows.size:
         some = times[rows]
-        quiet = np.where(some.step > 0, _counted_within(some, limit[rows]), _within(some.quiet, limit[rows]))
-        whole[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
-    return whole
+        quiet = _quiet_within(some, limit[rows])
+        found[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
+    return found
 
 
 def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
@@ -187,26 +190,52 @@ def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
         middles = (np.arange(_MOST_PARTS) + 0.5) / _MOST_PARTS * total[-1]
         rows, weight = rows[order[np.searchsorted(total, middles)]], np.ones(_MOST_PARTS)
     parts, weight = times[rows], weight / weight.sum()
-    own = percentile(parts, share)
-    if rows.size == 0 or np.isnan(own).any():
+    least, most = _between(parts, share)
+    if rows.size == 0 or np.isnan(most).any():
         return float("nan")
-    if weight[np.isinf(own)].sum() > 1 - share:
+    if weight[np.isinf(most)].sum() > 1 - share:
         return float("inf")
-    low, high = float(own.min()), float(own[np.isfinite(own)].max())
+
+    def tail(seconds: float) -> float:
+        """The logarithm of the share that takes longer, which is nearly a straight line; 0 at the percentile."""
+        longer = 1.0 - float(weight @ share_within(parts, seconds))
+        return math.log(max(longer, _NOTHING) / (1 - share))
+
+    low, high = float(least.min()), float(most[np.isfinite(most)].max())
     # Where endless waits take a part of the tail, the others' own percentile is not the end of the search.
-    while float(weight @ share_within(parts, high)) < share:
+    while (above := tail(high)) > 0:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if float(weight @ share_within(parts, middle)) < share:
-            low = middle
+    below = tail(low)
+    for turn in range(2 * _HALVINGS):
+        if below <= _CLOSE or high - low <= _CLOSE * high:
+            return low if below <= _CLOSE else high
+        middle = 0.5 * (low + high) if turn % 2 else low + (high - low) * below / (below - above)
+        found = tail(middle)
+        if abs(found) <= _CLOSE:
+            return middle
+        if found > 0:
+            low, below = middle, found
         else:
-            high = middle
+            high, above = middle, found
     return high
 
 
 def _told_apart(times: Times) -> NDArray[np.bool_]:
     return (times.busy_share > 0) & (times.busy_share < MOSTLY_BUSY)
+
+
+def _between(times: Times, share: float) -> tuple[Floats, Floats]:
+    """Two times with the percentile between them, the same where all times are alike; infinite or NaN as the mean."""
+    high = _alike(times.overall, share)
+    low = high.copy()
+    rows = np.flatnonzero(_told_apart(times) & np.isfinite(high))
+    if rows.size:
+        some = times[rows]
+        quiet, busy = _alike(some.quiet, share), _alike(some.busy, share)
+        counted = some.step > 0
+        low[rows] = np.minimum(np.where(counted, some.quiet.mean - some.count.mean * some.step, quiet), busy)
+        high[rows] = np.maximum(np.where(counted, quiet + some.step, quiet), busy)
+    return low, high
 
 
 def _alike(law: Cumulants, share: float) -> Floats:
@@ -232,13 +261,30 @@ def _within(law: Cumulants, limit: Floats) -> Floats:
     steep = np.where(skewed, skewness, 1.0)
     shape = 4 / steep**2
     reached = np.maximum(shape + np.sign(steep) * away * np.sqrt(shape), 0.0)
-    gamma = np.where(steep > 0, gammainc(shape, reached), gammaincc(shape, reached))
-    return np.where(np.isfinite(law.mean), np.where(skewed, gamma, ndtr(away)), 0.0)
+    found = ndtr(away)
+    # Most of the time goes into these two: they are computed where they are asked for.
+    for share, rows in ((gammainc, skewed & (steep > 0)), (gammaincc, skewed & (steep < 0))):
+        found[rows] = share(shape[rows], reached[rows])
+    return np.where(np.isfinite(law.mean), found, 0.0)
+
+
+def _quiet_within(times: Times, limit: Floats) -> Floats:
+    """The share of quiet times within a limit; some of them are whole numbers of constant transmissions."""
+    blurred = times.quiet.variance - times.count.variance * times.step**2 > _BLURRED * times.step**2
+    counted = (times.step > 0) & ~blurred
+    found = np.empty(limit.shape)
+    smooth = np.flatnonzero(~counted)
+    if smooth.size:
+        found[smooth] = _within(times.quiet[smooth], limit[smooth])
+    whole = np.flatnonzero(counted)
+    if whole.size:
+        found[whole] = _counted_within(times[whole], limit[whole])
+    return found
 
 
 def _counted_within(times: Times, limit: Floats) -> Floats:
     """The share of quiet times within a limit where they are whole numbers of constant transmissions."""
-    count, step = times.count, np.where(times.step > 0, times.step, 1.0)
+    count, step = times.count, times.step
     before = times.quiet.mean - count.mean * step
     whole = np.floor((limit - before) / step + 1e-6)
     # A whole number stands for all that is rounded to it, which adds a twelfth to the variance.
@@ -246,9 +292,7 @@ def _counted_within(times: Times, limit: Floats) -> Floats:
     share = np.where(
         count.variance > 1e-12, _within(rounded, whole + 0.5), (whole >= count.mean - 0.5).astype(np.float64)
     )
-    share = np.where(whole < 1, 0.0, np.where(whole >= times.most, 1.0, share))
-    blurred = times.quiet.variance / step**2 - count.variance > _BLURRED
-    return np.where(blurred, _within(times.quiet, limit), share)
+    return np.where(whole < 1, 0.0, np.where(whole >= times.most, 1.0, share))
 
 
 def _deviation(law: Cumulants) -> Floats:

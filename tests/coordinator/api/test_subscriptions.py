@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinating import Running, publisher, running, subscriber
 
+from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
 
 _TOPICS = ("hall/smoke", "hall/noise", "attic/smoke")
@@ -50,10 +51,16 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             found["what_if"] = what_if.json()
             found["refused"] = (await here.client.put("/v1/planner", json={"drops": "mine:all"})).status_code
             generation = here.coordinator.runtime.generation
-            found["planner"] = (await here.client.put("/v1/planner", json={"drops": "none"})).json()
+            found["planner"] = (
+                await here.client.put("/v1/planner", json={"drops": "none", "reason": "a test"})
+            ).json()
             await here.until(lambda: here.coordinator.runtime.generation > generation)
             found["undropped"] = (await get("/v1/subscriptions")).json()
-            return found
+        for name, settings in (("kept", PlannerSettings()), ("configured", PlannerSettings(drops="linear"))):
+            async with running(directory, network=Network.plain(2e5), planner=settings) as here:
+                found[name] = (await here.client.get("/v1/planner")).json()["drops"]
+                found["decisions"] = (await here.client.get("/v1/decisions")).json()["decisions"]
+        return found
 
     return asyncio.run(run())
 
@@ -100,3 +107,12 @@ def test_another_drop_policy_is_planned_with_and_others_code_is_not(answers: dic
     assert answers["refused"] == 422
     assert answers["planner"]["drops"] == "none"
     assert all(row["drop_rate"] == 0 for row in answers["undropped"]["subscriptions"])
+
+
+def test_a_drop_policy_is_kept_over_a_restart_with_its_reason_until_another_is_configured(
+    answers: dict[str, Any],
+) -> None:
+    assert (answers["kept"], answers["configured"]) == ("none", "linear")
+    (decision,) = (row for row in answers["decisions"] if row["kind"] == "drop_policy")
+    assert (decision["before"], decision["after"]) == ("optimal", "none")
+    assert decision["reason"] == "a test, by an operator"

@@ -68,6 +68,22 @@ def test_another_class_or_drop_rate_begins_anew() -> None:
     assert found.success_rate == 0.5
 
 
+def test_what_was_published_since_the_last_count_is_counted_and_of_an_instant_there_is_no_success() -> None:
+    arrived = {"smoke": 0.0}
+    watch = SubscriptionWatch(lambda topic: arrived[topic])
+    reported(watch, 0.0, 0, None)
+    arrived["smoke"] = 4.0
+    reported(watch, 0.4, 0, Report(2))
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert (found.delivered_per_second, found.success_rate) == (5.0, None)
+    arrived["smoke"] = 8.0
+    reported(watch, 0.8, 0, Report(2))
+    found = watch.figures("crew", "smoke")
+    assert found is not None
+    assert found.success_rate == 0.5
+
+
 def test_what_is_older_than_two_minutes_is_left_out() -> None:
     watch = SubscriptionWatch()
     for second in range(0, 300, 2):

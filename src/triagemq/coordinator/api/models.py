@@ -90,9 +90,10 @@ DropPolicyName = Literal["none", "flat", "linear", "exponential", "optimal"]
 
 
 class PlannerBody(Body):
-    """Algorithms to plan with from now on."""
+    """Algorithms to plan with from now on, and why."""
 
     drops: DropPolicyName
+    reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class PlannerAnswer(BaseModel):

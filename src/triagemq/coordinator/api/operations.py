@@ -57,8 +57,9 @@ async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAn
 
 @router.put("/planner")
 async def change_planner(body: PlannerBody, caller: Operator, here: Here) -> PlannerAnswer:
-    """Plan with another drop policy, until the next start; plans again."""
-    here.set_drops(body.drops)
+    """Plan with another drop policy, until another one is set or configured; plans again. The decision is recorded."""
+    who = f"by {caller.label}" if caller.label else "by an operator"
+    await here.set_drops(body.drops, f"{body.reason or 'decided'}, {who}")
     return await read_planner(caller, here)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.client import Assignment
@@ -19,6 +19,8 @@ MOST_WATCHED = 20_000
 """Subscriptions that are watched; of those that come later nothing is known."""
 
 WINDOW_SECONDS = 60.0
+_LEAST_SECONDS = 0.75
+"""Publications are counted five times a second: of a shorter time nobody can say which share of them came."""
 RECENT_REPORTS = 40
 
 
@@ -57,9 +59,13 @@ class _Watched:
 
 
 class SubscriptionWatch:
-    """Takes reports and counts of publications, gives figures; by subscriber and topic."""
+    """Takes reports and counts of publications, gives figures; by subscriber and topic.
 
-    def __init__(self) -> None:
+    `arrived` is how many events of a topic were published since `published` was last called.
+    """
+
+    def __init__(self, arrived: Callable[[str], float] = lambda topic: 0.0) -> None:
+        self._arrived = arrived
         self._published: dict[str, float] = {}
         self._watched: dict[str, dict[str, _Watched]] = {}
         self._count = 0
@@ -81,7 +87,7 @@ class SubscriptionWatch:
         known = self._watched.setdefault(subscriber, {})
         for topic, level in assigned.classes.items():
             treated = level, assigned.drop_rates[topic]
-            published = self._published.get(topic, 0.0)
+            published = self._published.get(topic, 0.0) + self._arrived(topic)
             watched = known.get(topic)
             if watched is None:
                 if self._count >= MOST_WATCHED:
@@ -127,7 +133,9 @@ class SubscriptionWatch:
             priority_class=watched.treated[0],
             seconds=seconds,
             delivered_per_second=delivered / seconds,
-            success_rate=min(delivered / published, 1.0) if published > 0 else None,
+            success_rate=min(delivered / published, 1.0)
+            if published > 0 and seconds >= _LEAST_SECONDS
+            else None,
             mean_latency_seconds=sum(each.latency_seconds for each in windows) / timed if timed else None,
             p50_seconds=percentile_seconds(bins, 0.5),
             p95_seconds=percentile_seconds(bins, 0.95),

@@ -213,6 +213,11 @@ class RateWatch:
         """Events and bytes of topics since the last call; of those that had any."""
         return self._counts.take_arrived()
 
+    def arrived(self, topic: str) -> float:
+        """Events of a topic since `take_arrived` was last called."""
+        number = self._topics.number.get(topic)
+        return 0.0 if number is None else float(self._topics.arrived[0, number])
+
     # What is announced.
 
     def _declare(self, number: int, news: DeclaredRate) -> None:

@@ -15,6 +15,7 @@ from triagemq.coordinator.decide.orders import Orders, dump_orders
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.store.schema import (
     DECISIONS,
+    DROPS,
     INTENTS,
     MEASURED_PORTS,
     META,
@@ -93,6 +94,11 @@ def decide(
 def set_bandwidth(connection: Connection, port: str, bandwidth_bps: float) -> None:
     connection.execute(delete(PORTS).where(PORTS.c.name == port))
     connection.execute(insert(PORTS).values(name=port, bandwidth_bps=bandwidth_bps))
+
+
+def set_drops(connection: Connection, policy: str, instead_of: str) -> None:
+    connection.execute(delete(DROPS))
+    connection.execute(insert(DROPS).values(number=0, policy=policy, instead_of=instead_of))
 
 
 def touch(connection: Connection) -> None:

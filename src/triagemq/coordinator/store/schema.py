@@ -86,6 +86,13 @@ MEASURED_PORTS = Table(
     Column("name", String(200), primary_key=True),
     Column("measured", Text, nullable=False),  # JSON
 )
+DROPS = Table(
+    "drops",
+    _METADATA,
+    Column("number", Integer, primary_key=True, autoincrement=False),  # always 0: one row
+    Column("policy", Text, nullable=False),
+    Column("instead_of", Text, nullable=False),  # the one that was configured when an operator decided
+)
 ORDERS = Table(
     "orders",
     _METADATA,

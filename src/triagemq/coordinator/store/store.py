@@ -28,6 +28,7 @@ from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store.changes import touch
 from triagemq.coordinator.store.schema import (
     DECISIONS,
+    DROPS,
     INTENTS,
     MEASURED_PORTS,
     META,
@@ -181,6 +182,12 @@ class Store:
     def bandwidths(self) -> dict[str, float]:
         with self._reading() as connection:
             return {row.name: row.bandwidth_bps for row in connection.execute(select(PORTS))}
+
+    def drops(self, configured: str) -> str:
+        """The drop policy that an operator decided on instead of the configured one, or that one."""
+        with self._reading() as connection:
+            kept = connection.execute(select(DROPS.c.policy).where(DROPS.c.instead_of == configured)).scalar()
+        return configured if kept is None else str(kept)
 
     def measured(self) -> dict[str, Any]:
         with self._reading() as connection:

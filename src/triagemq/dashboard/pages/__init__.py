@@ -11,6 +11,7 @@ from nicegui import ui
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.dashboard.compressing import Compressing
 from triagemq.dashboard.desk import Desk
 from triagemq.dashboard.frame import dark_of, framed
 from triagemq.dashboard.pages import (
@@ -53,6 +54,7 @@ def build(desk: Desk) -> FastAPI:
         tailwind=False,
         reconnect_timeout=10.0,
         show_welcome_message=False,
+        gzip_middleware_factory=Compressing,
     )
     return holder
 

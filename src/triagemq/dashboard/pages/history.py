@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,51 @@ from triagemq.pipeline.reading import Tables
 _MOST_ROWS = 50
 _FIRST = "class_performance"
 _LOOK_EVERY = 10
+_POINTS = 240
+_MOST_PORTS = 12
+_MOST_RUNS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PortHistory:
+    """The load of an output port in the last run, from its first to its last sample: means over equal times."""
+
+    port: str
+    first_ns: int
+    last_ns: int
+    load: Sequence[float | None]
+    most_waiting: int
+
+
+def _ports(tables: Tables) -> list[PortHistory]:
+    """Of the run that was added last."""
+    if not tables.rows.get("port_load"):
+        return []
+    rows = tables.table(
+        "port_load",
+        run_id=[*tables.manifest.runs][-1],
+        columns=["port", "sampled_ns", "load", "backlog_packets"],
+    ).to_pandas()
+    found = []
+    for port, own in rows.dropna(subset=["load"]).groupby("port", sort=True):
+        first, last = int(own.sampled_ns.min()), int(own.sampled_ns.max())
+        places = (own.sampled_ns - first) * (_POINTS - 1) // max(last - first, 1)
+        means = own.load.groupby(places).mean()
+        # Fewer samples than points are no gaps.
+        load = (
+            [float(value) for value in means]
+            if len(own) <= _POINTS
+            else means.reindex(range(_POINTS)).tolist()
+        )
+        known = [None if value != value else float(value) for value in load]
+        found.append(PortHistory(str(port), first, last, known, int(own.backlog_packets.max())))
+    return found[:_MOST_PORTS]
+
+
+def _runs(tables: Tables) -> list[dict[str, Any]]:
+    """The last runs, in the order of their beginning."""
+    rows = tables.records("run_summary") if tables.rows.get("run_summary") else []
+    return sorted(rows, key=lambda row: str(row.get("started")))[-_MOST_RUNS:]
 
 
 def _read(directory: str, name: str | None) -> dict[str, Any]:
@@ -36,6 +83,8 @@ def _read(directory: str, name: str | None) -> dict[str, Any]:
         "total": tables.rows.get(chosen, 0),
         "runs": len(tables.manifest.runs),
         "report": (Path(directory) / "report.html").is_file(),
+        "ports": _ports(tables),
+        "past": _runs(tables),
     }
 
 
@@ -46,7 +95,7 @@ async def show(frame: Frame) -> None:
     frame.panel("", shown("history_head.html"))
     with ui.element("div").classes("controls"):
         select = ui.select([], label="Table").props("outlined dense")
-    table, report = frame.panel("panel"), frame.panel("")
+    table, past, report = frame.panel("panel"), frame.panel(""), frame.panel("")
     seconds = 0
 
     async def look() -> None:
@@ -62,6 +111,7 @@ async def show(frame: Frame) -> None:
         if select.options != found["names"]:
             select.set_options(found["names"], value=found["chosen"])
         update(table, shown("history_table.html", **found))
+        update(past, shown("history_past.html", **found))
         update(report, shown("history_report.html", root=frame.root) if found["report"] else "")
 
     async def refresh() -> None:

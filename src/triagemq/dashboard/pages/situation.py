@@ -6,29 +6,36 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from nicegui import ui
 
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.subscriptions import subscription_page
 from triagemq.dashboard.frame import Frame, update
 from triagemq.dashboard.showing import shown
 from triagemq.dashboard.values import TopicNow, situation
 
 _EVERYTHING = "everything"
 _MOST_ROWS = 200
-_MOST_TAKEN = 1_000
+_MOST_PEOPLE = 25
+_NAMED = 3
+_THINNED = 0.0005
+"""Less than this is nothing."""
 _LOOK_EVERY = 3
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Responder:
-    """What one subscriber receives of all that it wants; thinned out is what plan and buffers leave away."""
+    """What one subscriber receives of all that it wants; `thinned` are topics of which the plan leaves a part away.
+
+    `most_thinned` are those of them that lose most, with the share that is left away.
+    """
 
     name: str
-    topics: int = 0
-    wanted_per_second: float = 0.0
-    delivered_per_second: float = 0.0
-    thinned: int = 0
+    topics: int
+    wanted_per_second: float
+    delivered_per_second: float
+    thinned: int
+    most_thinned: Sequence[tuple[str, float]]
 
     @property
     def share(self) -> float | None:
@@ -37,20 +44,36 @@ class Responder:
         )
 
 
-async def responders(here: Coordinator, most: int = _MOST_TAKEN) -> list[Responder]:
-    """By name, of the first subscriptions in the order of subscribers."""
-    if here.runtime.decided is None:
-        return []
-    page = await subscription_page(here, here.runtime.decided, order="subscriber", limit=most)
-    rates = {topic: facts.rate_per_second for topic, facts in here.known_topics().items()}
-    found: dict[str, Responder] = {}
-    for row in page.subscriptions:
-        each = found.setdefault(row.subscriber, Responder(row.subscriber))
-        each.topics += 1
-        each.thinned += row.drop_rate > 0.0005
-        each.wanted_per_second += rates.get(row.topic) or 0.0
-        each.delivered_per_second += 0.0 if row.measured is None else row.measured.delivered_per_second
-    return list(found.values())
+def responders(here: Coordinator, search: str = "", most: int = _MOST_PEOPLE) -> tuple[list[Responder], int]:
+    """By name, of those whose name holds `search` the first, and how many there are in all."""
+    decided = here.runtime.decided
+    if decided is None:
+        return [], 0
+    names, topics = decided.scenario.subscribers.name, decided.scenario.topics.name
+    found = sorted((name, row) for row, name in enumerate(names) if search.lower() in name.lower())
+    facts = here.known_topics()
+    rates = np.array([(facts[topic].rate_per_second if topic in facts else None) or 0.0 for topic in topics])
+    wanted, left_away = decided.scenario.subscriptions, 1.0 - decided.plan.subscription_keep
+    people = []
+    for name, row in found[:most]:
+        own = np.flatnonzero(wanted.subscriber == row)
+        rate, lost = rates[wanted.topic[own]], left_away[own]
+        figures = (here.watch.figures(name, topics[topic]) for topic in wanted.topic[own].tolist())
+        thinned = own[lost > _THINNED]
+        worst = thinned[np.argsort(-(left_away * rates[wanted.topic])[thinned], kind="stable")][:_NAMED]
+        people.append(
+            Responder(
+                name=name,
+                topics=len(own),
+                wanted_per_second=float(rate.sum()),
+                delivered_per_second=sum(each.delivered_per_second for each in figures if each is not None),
+                thinned=len(thinned),
+                most_thinned=[
+                    (topics[wanted.topic[each]], float(left_away[each])) for each in worst.tolist()
+                ],
+            )
+        )
+    return people, len(found)
 
 
 def chosen(rows: Sequence[TopicNow], area: str, kind: str, troubled: bool) -> list[TopicNow]:
@@ -73,6 +96,10 @@ async def show(frame: Frame) -> None:
         kind = ui.select([_EVERYTHING], value=_EVERYTHING, label="Kind").props("outlined dense")
         troubled = ui.switch("Only late or missing")
     values = frame.panel("panel")
+    with ui.element("div").classes("controls"):
+        who = ui.input(placeholder="Search responder").props(
+            'outlined dense clearable debounce="250" aria-label="Search responder"'
+        )
     people = frame.panel("panel")
     seconds = 0
 
@@ -100,13 +127,18 @@ async def show(frame: Frame) -> None:
             ),
         )
 
-    async def refresh() -> None:
+    def refresh_people() -> None:
+        rows, total = responders(here, str(who.value or ""))
+        update(people, shown("situation_responders.html", rows=rows, total=total))
+
+    def refresh() -> None:
         nonlocal seconds
         refresh_values()
         if seconds % _LOOK_EVERY == 0:
-            update(people, shown("situation_responders.html", rows=await responders(here)))
+            refresh_people()
         seconds += 1
 
     for each in (area, kind, troubled):
         each.on_value_change(refresh_values)
+    who.on_value_change(refresh_people)
     frame.every_second(refresh)

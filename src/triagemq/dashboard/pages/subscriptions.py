@@ -21,6 +21,9 @@ from triagemq.intents import SUBSCRIBER, SubscriberIntent, Utility, Wanted
 from triagemq.plan import Decision
 
 _ROWS = 20
+_SOON_SECONDS = 0.25
+_SOON_TIMES = 24
+"""How often the table is written anew after a change, and how many times."""
 _SHOWN_NEWS = 6
 _SHAPES = {"log": "log: the first share counts most", "linear": "linear: each counts the same"}
 _HIGHEST_WORTH = 1_000.0
@@ -52,6 +55,8 @@ class _Table:
         self._news = frame.panel("")
         self._table = frame.panel("panel")
         self._table.on("click", self._clicked, js_handler=_CLICKED)
+        self._soon_left = 0
+        self._soon = ui.timer(_SOON_SECONDS, self._refresh_soon, active=False)
         frame.every_second(self.refresh)
 
     # What is shown.
@@ -149,7 +154,16 @@ class _Table:
         if not await self._frame.changing(change, done):
             return False
         self._changed_after = before
+        self._soon_left = _SOON_TIMES
+        self._soon.activate()
         return True
+
+    async def _refresh_soon(self) -> None:
+        """What comes of a change is shown as soon as it is known, and not only once a second."""
+        self._soon_left -= 1
+        if self._soon_left <= 0:
+            self._soon.deactivate()
+        await self.refresh()
 
     def _worth_dialog(self, subscriber: str, topic: str) -> None:
         try:

@@ -9,7 +9,7 @@ from typing import Any
 from nicegui import ui
 
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfRequest
+from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer, WhatIfRequest
 from triagemq.coordinator.api.operations import change_planner, change_port, what_if
 from triagemq.dashboard.frame import Frame, update
 from triagemq.dashboard.showing import bit_rate, shown
@@ -33,6 +33,7 @@ class _Supposed:
         self._frame = frame
         self._here = frame.desk.here
         self._asked = 0
+        self._forecast_words = ""
         self._present = dict(list(self._here.runtime.bandwidths.items())[:_MOST_SLIDERS])
         frame.panel("", shown("what_if_head.html"))
         self._widths: dict[str, ui.slider] = {}
@@ -107,6 +108,7 @@ class _Supposed:
         except TriageError as error:
             problem = str(error)
         if asked == self._asked:
+            self._forecast_words = "" if answer is None else _forecast_words(answer)
             update(
                 self._answer,
                 shown(
@@ -129,12 +131,20 @@ class _Supposed:
             for name, width in self._request().bandwidths_bps.items():
                 await change_port(name, PortBody(bandwidth_bps=width), caller, self._here)
             if self._drops.value is not None and self._drops.value != self._policy_now():
-                await change_planner(PlannerBody(drops=self._drops.value), caller, self._here)
+                body = PlannerBody(drops=self._drops.value, reason=f"applied{self._forecast_words}")
+                await change_planner(body, caller, self._here)
 
         if await self._frame.changing(change, "Applied: the next plan has it"):
             self._present |= {name: self._here.runtime.bandwidths[name] for name in self._present}
             await asyncio.sleep(0)
             await self._reset()
+
+
+def _forecast_words(answer: WhatIfAnswer) -> str:
+    """What was forecast when somebody decided, for the record."""
+    rates = [each["utility"]["rate"] if each else None for each in (answer.before, answer.after)]
+    now, supposed = ("nothing" if rate is None else f"{rate:.1%}" for rate in rates)
+    return f" with a forecast of {supposed} of the maximum utility in place of {now}"
 
 
 async def show(frame: Frame) -> None:
