@@ -25,7 +25,7 @@ SHOWN_WHOLE = ("deploy", "examples")
 """Folders whose files pages point at; the site has copies."""
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
-TITLED = re.compile(r"^```(\w+) (?:by hand: )?(\S[^\n]*)$", re.MULTILINE)
+TITLED = re.compile(r"^```(\w+) (\S[^\n]*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 LOADED_FROM_ELSEWHERE = re.compile(r"""<(?:script|img|link)\b[^>]*(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
