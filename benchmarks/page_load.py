@@ -20,7 +20,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -113,6 +113,10 @@ class Visit:
     errors: list[str] = field(default_factory=list)
     stretches: list[tuple[bool, int, int, float]] = field(default_factory=list)
 
+    def cpu(self) -> tuple[float, float]:
+        """Processor time of the coordinator and of the browser so far."""
+        return cpu_seconds(self.exchange.pids["coordinator"]), _browser_cpu()
+
     async def opened(self, path: str) -> tuple[Page, dict[str, float]]:
         """A page of a browser that has nothing of it, and what it took until it was there and answered."""
         context = await self.chromium.new_context(viewport={"width": 1280, "height": 900})
@@ -120,17 +124,11 @@ class Visit:
         page = await context.new_page()
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        pid, browser, begun = self.exchange.pids["coordinator"], _browser_cpu(), time.perf_counter()
-        cpu = cpu_seconds(pid)
+        before, begun = self.cpu(), time.perf_counter()
         await page.goto(f"{self.exchange.page}/{path}")
         await page.wait_for_selector("h1")
         await page.wait_for_function("() => window.socket && window.socket.connected")
-        seconds = time.perf_counter() - begun
-        return page, {
-            "seconds": seconds,
-            "coordinator_cpu_seconds": cpu_seconds(pid) - cpu,
-            "browser_cpu_seconds": _browser_cpu() - browser,
-        }
+        return page, {"seconds": time.perf_counter() - begun, **_since(before, self.cpu())}
 
 
 async def measure(size: Size, parts: Collection[str]) -> dict[str, Any]:
@@ -163,9 +161,9 @@ async def _measured(visit: Visit, size: Size, parts: Collection[str]) -> dict[st
         found["pages"] = {path or "overview": await _openings(visit, path, size.openings) for path in PATHS}
     await page.context.close()
     if "what-if" in parts:
-        found["what_if_seconds"] = await _what_if(visit, size.answers)
+        found["what_if"] = await _what_if(visit, size.answers)
     if "worth" in parts:
-        found["changed_seconds"] = await _worth(visit, size.answers)
+        found["changed"] = await _worth(visit, size.answers)
     if "class-0" in parts:
         for number in range(size.pairs):
             # The other way round every second time: what becomes slower all the while is nobody's fault.
@@ -179,9 +177,18 @@ async def _openings(visit: Visit, path: str, openings: int) -> dict[str, list[fl
     for _ in range(openings):
         page, took = await visit.opened(path)
         await page.context.close()
-        for name, value in took.items():
-            found.setdefault(name, []).append(value)
+        _add(found, took)
     return found
+
+
+def _add(found: dict[str, list[float]], took: Mapping[str, float]) -> None:
+    for name, value in took.items():
+        found.setdefault(name, []).append(value)
+
+
+def _since(before: tuple[float, float], now: tuple[float, float]) -> dict[str, float]:
+    names = ("coordinator_cpu_seconds", "browser_cpu_seconds")
+    return {name: later - earlier for name, earlier, later in zip(names, before, now, strict=True)}
 
 
 async def _search(page: Page) -> float:
@@ -225,18 +232,22 @@ async def _drawn(page: Page, slider: Locator, share: float, place: str, names: S
     return float(await page.evaluate("() => window.drawn"))
 
 
-async def _what_if(visit: Visit, answers: int) -> list[float]:
+async def _what_if(visit: Visit, answers: int) -> dict[str, list[float]]:
     """Bandwidths from half to twice of what is."""
     page, _ = await visit.opened("what-if")
     await page.wait_for_selector("#supposed")
     slider = page.get_by_label("Bandwidth of radio")
     shares = [0.25 + 0.5 * ((7 * number) % 11) / 10 for number in range(answers)]
-    found = [await _drawn(page, slider, share, "body", ["#supposed"]) for share in shares]
+    found: dict[str, list[float]] = {}
+    for share in shares:
+        before = visit.cpu()
+        _add(found, {"seconds": await _drawn(page, slider, share, "body", ["#supposed"])})
+        _add(found, _since(before, visit.cpu()))
     await page.context.close()
     return found
 
 
-async def _worth(visit: Visit, answers: int) -> list[float]:
+async def _worth(visit: Visit, answers: int) -> dict[str, list[float]]:
     """A subscription made on the page, worth next to nothing and very much in turns: until class and success change."""
     page, _ = await visit.opened("subscriptions")
     await page.get_by_role("button", name="Subscribe", exact=True).click()
@@ -259,7 +270,7 @@ async def _worth(visit: Visit, answers: int) -> list[float]:
         share = 0.0 if number % 2 else 1.0
         found.append(await _drawn(page, slider, share, place, [".level", ".success"]))
     await page.context.close()
-    return found
+    return {"seconds": found}
 
 
 async def _stretch(visit: Visit, opened: bool, seconds: float) -> None:
@@ -343,15 +354,9 @@ def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
     ]
     if "search_seconds" in found:
         lines.append(f"search: {found['search_seconds']:.2f} s")
-    for name, words in (
-        ("what_if_seconds", "what if"),
-        ("changed_seconds", "class and success after a change"),
-    ):
+    for name, words in (("what_if", "what if"), ("changed", "class and success after a change")):
         if name in found:
-            lines.append(
-                f"{words}: {statistics.median(found[name]):.3f} s, at most {max(found[name]):.3f} s "
-                f"of {len(found[name])}"
-            )
+            lines.append(f"{words}: {_taken(found[name])}")
     if "class_0" in found:
         cpu = found["coordinator_cpu"]
         lines.append(
@@ -368,12 +373,15 @@ def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
     return [*lines, f"errors on the console: {len(found['console_errors'])}"]
 
 
-def _taken(took: dict[str, list[float]]) -> str:
-    seconds, coordinator, browser = (statistics.median(each) for each in took.values())
-    return (
-        f"{seconds:.2f} s, at most {max(took['seconds']):.2f} s "
-        f"(processor time of the coordinator {coordinator:.2f} s, of the browser {browser:.2f} s)"
-    )
+def _taken(took: Mapping[str, Sequence[float]]) -> str:
+    seconds = took["seconds"]
+    words = f"{statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s of {len(seconds)}"
+    if len(took) > 1:
+        coordinator, browser = (
+            statistics.fmean(took[f"{name}_cpu_seconds"]) for name in ("coordinator", "browser")
+        )
+        words += f" (processor time of the coordinator {coordinator:.2f} s, of the browser {browser:.2f} s)"
+    return words
 
 
 def main() -> None:
