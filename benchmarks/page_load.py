@@ -14,13 +14,14 @@ noticed is one packet more in front of everyone: as long as a packet takes at th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,8 @@ LIMITS = {
 }
 PARTS = ("pages", "what-if", "worth", "class-0")
 PATHS = ("", "subscriptions", "situation", "network", "what-if", "history", "promises")
+_UNSEEN = 3
+"""Stretches before the page is opened at all: from then on figures are gathered for it, open or not."""
 OPENED = ("", "subscriptions", "network")
 """The pages that are open beside class 0."""
 FLOORS = 10
@@ -50,6 +53,9 @@ WATCHED = "floor-0/stairs/heat"
 """A topic that nobody but the page wants: often enough that a second says which share of it comes."""
 _WATCHED_RATE = 5.0
 _SETTLING_SECONDS = 1.5
+_LAST = 19
+_FORGOTTEN_SECONDS = 12.0
+"""A page that is closed is kept for ten seconds: its browser might come back."""
 _LOAD = 1.4
 """What the port is offered, in bandwidths."""
 _SIZE_BYTES = 100.0
@@ -113,6 +119,10 @@ class Visit:
     errors: list[str] = field(default_factory=list)
     stretches: list[tuple[bool, int, int, float]] = field(default_factory=list)
 
+    def cpu(self) -> tuple[float, float]:
+        """Processor time of the coordinator and of the browser so far."""
+        return cpu_seconds(self.exchange.pids["coordinator"]), _browser_cpu()
+
     async def opened(self, path: str) -> tuple[Page, dict[str, float]]:
         """A page of a browser that has nothing of it, and what it took until it was there and answered."""
         context = await self.chromium.new_context(viewport={"width": 1280, "height": 900})
@@ -120,17 +130,11 @@ class Visit:
         page = await context.new_page()
         page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
-        pid, browser, begun = self.exchange.pids["coordinator"], _browser_cpu(), time.perf_counter()
-        cpu = cpu_seconds(pid)
+        before, begun = self.cpu(), time.perf_counter()
         await page.goto(f"{self.exchange.page}/{path}")
         await page.wait_for_selector("h1")
         await page.wait_for_function("() => window.socket && window.socket.connected")
-        seconds = time.perf_counter() - begun
-        return page, {
-            "seconds": seconds,
-            "coordinator_cpu_seconds": cpu_seconds(pid) - cpu,
-            "browser_cpu_seconds": _browser_cpu() - browser,
-        }
+        return page, {"seconds": time.perf_counter() - begun, **_since(before, self.cpu())}
 
 
 async def measure(size: Size, parts: Collection[str]) -> dict[str, Any]:
@@ -155,22 +159,20 @@ async def measure(size: Size, parts: Collection[str]) -> dict[str, Any]:
 
 
 async def _measured(visit: Visit, size: Size, parts: Collection[str]) -> dict[str, Any]:
+    unseen = [(await _stretch(visit, False, size.stretch_seconds))[-1] for _ in range(_UNSEEN)]
     page, first = await visit.opened("subscriptions")
     total = re.sub(r"\D", "", (await page.locator(".pager span").inner_text()).rpartition("of")[2])
-    found: dict[str, Any] = {"subscriptions": int(total), "first_opening": first}
+    found: dict[str, Any] = {"subscriptions": int(total), "first_opening": first, "unseen_cpu": unseen}
     if "pages" in parts:
         found["search_seconds"] = await _search(page)
         found["pages"] = {path or "overview": await _openings(visit, path, size.openings) for path in PATHS}
     await page.context.close()
     if "what-if" in parts:
-        found["what_if_seconds"] = await _what_if(visit, size.answers)
+        found["what_if"] = await _what_if(visit, size.answers)
     if "worth" in parts:
-        found["changed_seconds"] = await _worth(visit, size.answers)
+        found["changed"] = await _worth(visit, size.answers)
     if "class-0" in parts:
-        for number in range(size.pairs):
-            # The other way round every second time: what becomes slower all the while is nobody's fault.
-            for opened in (False, True) if number % 2 == 0 else (True, False):
-                await _stretch(visit, opened, size.stretch_seconds)
+        await _alternate(visit, size)
     return found
 
 
@@ -179,9 +181,18 @@ async def _openings(visit: Visit, path: str, openings: int) -> dict[str, list[fl
     for _ in range(openings):
         page, took = await visit.opened(path)
         await page.context.close()
-        for name, value in took.items():
-            found.setdefault(name, []).append(value)
+        _add(found, took)
     return found
+
+
+def _add(found: dict[str, list[float]], took: Mapping[str, float]) -> None:
+    for name, value in took.items():
+        found.setdefault(name, []).append(value)
+
+
+def _since(before: tuple[float, float], now: tuple[float, float]) -> dict[str, float]:
+    names = ("coordinator_cpu_seconds", "browser_cpu_seconds")
+    return {name: later - earlier for name, earlier, later in zip(names, before, now, strict=True)}
 
 
 async def _search(page: Page) -> float:
@@ -221,22 +232,27 @@ async def _drawn(page: Page, slider: Locator, share: float, place: str, names: S
     box = await slider.bounding_box()
     assert box is not None
     await slider.click(position={"x": max(1.0, share * box["width"] - 1), "y": box["height"] / 2})
-    await page.wait_for_function("() => window.drawn !== null")
+    # Seldom, because looking takes the browser time, and it notes the time itself.
+    await page.wait_for_function("() => window.drawn !== null", polling=100)
     return float(await page.evaluate("() => window.drawn"))
 
 
-async def _what_if(visit: Visit, answers: int) -> list[float]:
+async def _what_if(visit: Visit, answers: int) -> dict[str, list[float]]:
     """Bandwidths from half to twice of what is."""
     page, _ = await visit.opened("what-if")
     await page.wait_for_selector("#supposed")
     slider = page.get_by_label("Bandwidth of radio")
     shares = [0.25 + 0.5 * ((7 * number) % 11) / 10 for number in range(answers)]
-    found = [await _drawn(page, slider, share, "body", ["#supposed"]) for share in shares]
+    found: dict[str, list[float]] = {}
+    for share in shares:
+        before = visit.cpu()
+        _add(found, {"seconds": await _drawn(page, slider, share, "body", ["#supposed"])})
+        _add(found, _since(before, visit.cpu()))
     await page.context.close()
     return found
 
 
-async def _worth(visit: Visit, answers: int) -> list[float]:
+async def _worth(visit: Visit, answers: int) -> dict[str, list[float]]:
     """A subscription made on the page, worth next to nothing and very much in turns: until class and success change."""
     page, _ = await visit.opened("subscriptions")
     await page.get_by_role("button", name="Subscribe", exact=True).click()
@@ -259,19 +275,33 @@ async def _worth(visit: Visit, answers: int) -> list[float]:
         share = 0.0 if number % 2 else 1.0
         found.append(await _drawn(page, slider, share, place, [".level", ".success"]))
     await page.context.close()
-    return found
+    return {"seconds": found}
 
 
-async def _stretch(visit: Visit, opened: bool, seconds: float) -> None:
-    pages = [(await visit.opened(path))[0] for path in OPENED] if opened else []
-    await asyncio.sleep(_SETTLING_SECONDS)
-    pid = visit.exchange.pids["coordinator"]
-    cpu, begun, from_ns = cpu_seconds(pid), time.perf_counter(), time.time_ns()
-    await asyncio.sleep(seconds)
-    share = (cpu_seconds(pid) - cpu) / (time.perf_counter() - begun)
-    visit.stretches.append((opened, from_ns, time.time_ns(), share))
+async def _alternate(visit: Visit, size: Size) -> None:
+    """Pairs of stretches, the other way round every second time: what grows all the while is nobody's fault."""
+    pages: list[Page] = []
+    for number in range(size.pairs):
+        for opened in (False, True) if number % 2 == 0 else (True, False):
+            if opened and not pages:
+                pages = [(await visit.opened(path))[0] for path in OPENED]
+                _step_back()
+                await asyncio.sleep(_SETTLING_SECONDS)
+            elif pages and not opened:
+                for page in pages:
+                    await page.context.close()
+                pages = []
+                await asyncio.sleep(_FORGOTTEN_SECONDS)
+            visit.stretches.append(await _stretch(visit, opened, size.stretch_seconds))
     for page in pages:
         await page.context.close()
+
+
+async def _stretch(visit: Visit, opened: bool, seconds: float) -> tuple[bool, int, int, float]:
+    (cpu, _), begun, from_ns = visit.cpu(), time.perf_counter(), time.time_ns()
+    await asyncio.sleep(seconds)
+    share = (visit.cpu()[0] - cpu) / (time.perf_counter() - begun)
+    return opened, from_ns, time.time_ns(), share
 
 
 def _class_0(trace: Path, stretches: Sequence[tuple[bool, int, int, float]]) -> dict[str, Any]:
@@ -299,7 +329,12 @@ def _class_0(trace: Path, stretches: Sequence[tuple[bool, int, int, float]]) -> 
         for name, value in found.items():
             figures.setdefault(name, {False: [], True: []})[opened].append(float(value))
     compared = {name: _compared(both[False], both[True]) for name, both in figures.items()}
-    return {"coordinator_cpu": compared.pop("coordinator_cpu"), "class_0": compared, "class_0_copies": copies}
+    return {
+        "coordinator_cpu": compared.pop("coordinator_cpu"),
+        "class_0": compared,
+        "class_0_copies": copies,
+        "class_0_stretches": len(stretches),
+    }
 
 
 def _compared(without: Sequence[float], beside: Sequence[float]) -> dict[str, float]:
@@ -315,21 +350,29 @@ def _compared(without: Sequence[float], beside: Sequence[float]) -> dict[str, fl
 
 def _browser_cpu() -> float:
     """What all processes of browsers that were started from here have taken so far."""
-    parents, found = {}, 0.0
+    return sum(_browsers().values()) / os.sysconf("SC_CLK_TCK")
+
+
+def _step_back() -> None:
+    """Browsers are elsewhere in earnest: here they come last, so that they hold nobody up by themselves."""
+    for pid in _browsers():
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, pid, _LAST)
+
+
+def _browsers() -> dict[int, int]:
+    """The processes of browsers that were started from here, with the ticks that each has taken."""
+    known = {}
     for each in Path("/proc").glob("[0-9]*/stat"):
-        try:
+        with contextlib.suppress(OSError):
             name, _, rest = each.read_text().partition(" (")[2].rpartition(") ")
-        except OSError:
-            continue
-        fields = rest.split()
-        parents[int(each.parent.name)] = (int(fields[1]), name, int(fields[11]) + int(fields[12]))
-    for pid, (_, name, ticks) in parents.items():
-        above = pid
-        while above in parents and above != os.getpid():
-            above = parents[above][0]
-        if above == os.getpid() and name.startswith("chrom"):
-            found += ticks
-    return found / os.sysconf("SC_CLK_TCK")
+            fields = rest.split()
+            known[int(each.parent.name)] = int(fields[1]), name, int(fields[11]) + int(fields[12])
+
+    def is_own(pid: int) -> bool:
+        return pid == os.getpid() or (pid in known and is_own(known[pid][0]))
+
+    return {pid: ticks for pid, (_, name, ticks) in known.items() if name.startswith("chrom") and is_own(pid)}
 
 
 def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
@@ -343,21 +386,17 @@ def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
     ]
     if "search_seconds" in found:
         lines.append(f"search: {found['search_seconds']:.2f} s")
-    for name, words in (
-        ("what_if_seconds", "what if"),
-        ("changed_seconds", "class and success after a change"),
-    ):
+    for name, words in (("what_if", "what if"), ("changed", "class and success after a change")):
         if name in found:
-            lines.append(
-                f"{words}: {statistics.median(found[name]):.3f} s, at most {max(found[name]):.3f} s "
-                f"of {len(found[name])}"
-            )
+            lines.append(f"{words}: {_taken(found[name])}")
     if "class_0" in found:
         cpu = found["coordinator_cpu"]
         lines.append(
-            f"coordinator: {cpu['without']:.1%} of a core, with three pages {cpu['difference']:+.1%} "
-            f"(give or take {cpu['half_width']:.1%})"
+            f"coordinator: {statistics.fmean(found['unseen_cpu']):.1%} of a core before the page is opened, "
+            f"{cpu['without']:.1%} while it is closed, with three pages {cpu['with']:.1%} "
+            f"({cpu['difference']:+.1%}, give or take {cpu['half_width']:.1%})"
         )
+        lines.append(f"class 0: {found['class_0_copies']:,} copies in {found['class_0_stretches']} stretches")
         for name, each in found["class_0"].items():
             low, high = (each["difference"] + side * each["half_width"] for side in (-1, 1))
             lines.append(
@@ -368,19 +407,22 @@ def _lines(found: dict[str, Any], packet_seconds: float) -> list[str]:
     return [*lines, f"errors on the console: {len(found['console_errors'])}"]
 
 
-def _taken(took: dict[str, list[float]]) -> str:
-    seconds, coordinator, browser = (statistics.median(each) for each in took.values())
-    return (
-        f"{seconds:.2f} s, at most {max(took['seconds']):.2f} s "
-        f"(processor time of the coordinator {coordinator:.2f} s, of the browser {browser:.2f} s)"
-    )
+def _taken(took: Mapping[str, Sequence[float]]) -> str:
+    seconds = took["seconds"]
+    words = f"{statistics.median(seconds):.2f} s, at most {max(seconds):.2f} s of {len(seconds)}"
+    if len(took) > 1:
+        coordinator, browser = (
+            statistics.fmean(took[f"{name}_cpu_seconds"]) for name in ("coordinator", "browser")
+        )
+        words += f" (processor time of the coordinator {coordinator:.2f} s, of the browser {browser:.2f} s)"
+    return words
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", action="append", choices=PARTS, help="a part of it; may be repeated")
     arguments = parser.parse_args()
-    size = Size(20, 100, 1, 2, 2, 3.0) if arguments.quick else Size(100, 500, 3, 8, 10, 6.0)
+    size = Size(20, 100, 1, 2, 2, 3.0) if arguments.quick else Size(100, 500, 3, 8, 12, 6.0)
     found = asyncio.run(measure(size, arguments.only or PARTS))
     packet_seconds = _WIRE_BYTES * 8 / bandwidth_bps(size.subscribers)
     result = {

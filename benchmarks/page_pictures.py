@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from playwright.async_api import Browser, ViewportSize, async_playwright
+from playwright.async_api import Browser, Page, ViewportSize, async_playwright
 
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 
@@ -82,9 +82,20 @@ async def _picture(chromium: Browser, address: str, scheme: str, target: Path) -
     page = await context.new_page()
     await page.goto(address)
     await page.wait_for_selector("h1")
+    if address.endswith("what-if"):
+        await _suppose(page)
     await asyncio.sleep(4.0)
     await page.screenshot(path=target)
     await context.close()
+
+
+async def _suppose(page: Page) -> None:
+    """Half as much again of the first port's bandwidth, so that there is something to compare."""
+    await page.wait_for_selector("#supposed")
+    slider = page.get_by_role("slider").first
+    box = await slider.bounding_box()
+    assert box is not None
+    await slider.click(position={"x": 0.65 * box["width"], "y": box["height"] / 2})
 
 
 def main() -> None:

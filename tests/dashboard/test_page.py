@@ -50,7 +50,7 @@ def _a_viewer_may_look_and_not_change(guest: Onlooker, token: str) -> None:
     expect(page.get_by_role("button", name="Subscribe", exact=True)).to_have_count(0)
     expect(page.locator("[data-do=worth]")).to_have_count(0)
     page = guest.go("what-if")
-    expect(page.locator(".nothing")).to_contain_text("not a operator's")
+    expect(page.locator(".nothing")).to_contain_text("not an operator's")
     expect(page.locator(".apply")).to_have_count(0)
     assert guest.problems == []
     guest.context.close()

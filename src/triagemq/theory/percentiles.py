@@ -9,6 +9,7 @@ finds the port idle takes a whole number of them.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -142,10 +143,10 @@ def percentile(times: Times, share: float) -> Floats:
     low, high = _between(times, share)
     rows = np.flatnonzero(low < high)
     if rows.size:
-        some, below, above = times[rows], low[rows], high[rows]
+        within, below, above = _shares(times[rows]), low[rows], high[rows]
         for _ in range(_HALVINGS):
             middle = 0.5 * (below + above)
-            reached = share_within(some, middle) >= share
+            reached = within(middle) >= share
             above, below = np.where(reached, middle, above), np.where(reached, below, middle)
         high[rows] = above
     return high
@@ -159,18 +160,7 @@ def share_within(times: Times, seconds: ArrayLike) -> Floats:
     >>> share_within(Times.of(Cumulants.constant(np.ones(2))), [1.0, 0.9])
     array([1., 0.])
     """
-    limit = np.broadcast_to(np.asarray(seconds, dtype=np.float64), times.busy_share.shape)
-    apart = _told_apart(times)
-    found = np.empty(limit.shape)
-    if not apart.all():
-        alike = np.flatnonzero(~apart)
-        found[alike] = _within(times[alike].overall, limit[alike])
-    rows = np.flatnonzero(apart)
-    if rows.size:
-        some = times[rows]
-        quiet = _quiet_within(some, limit[rows])
-        found[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
-    return found
+    return _shares(times)(np.broadcast_to(np.asarray(seconds, dtype=np.float64), times.busy_share.shape))
 
 
 def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
@@ -196,9 +186,11 @@ def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
     if weight[np.isinf(most)].sum() > 1 - share:
         return float("inf")
 
+    within = _shares(parts)
+
     def tail(seconds: float) -> float:
         """The logarithm of the share that takes longer, which is nearly a straight line; 0 at the percentile."""
-        longer = 1.0 - float(weight @ share_within(parts, seconds))
+        longer = 1.0 - float(weight @ within(np.full(weight.shape, seconds)))
         return math.log(max(longer, _NOTHING) / (1 - share))
 
     low, high = float(least.min()), float(most[np.isfinite(most)].max())
@@ -222,6 +214,24 @@ def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
 
 def _told_apart(times: Times) -> NDArray[np.bool_]:
     return (times.busy_share > 0) & (times.busy_share < MOSTLY_BUSY)
+
+
+def _shares(times: Times) -> Callable[[Floats], Floats]:
+    """The shares of times within limits, as a function of these: what does not depend on them is computed once."""
+    apart = _told_apart(times)
+    alike, rows = np.flatnonzero(~apart), np.flatnonzero(apart)
+    overall, some = times[alike].overall, times[rows]
+
+    def within(limit: Floats) -> Floats:
+        found = np.empty(limit.shape)
+        if alike.size:
+            found[alike] = _within(overall, limit[alike])
+        if rows.size:
+            quiet = _quiet_within(some, limit[rows])
+            found[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
+        return found
+
+    return within
 
 
 def _between(times: Times, share: float) -> tuple[Floats, Floats]:

@@ -121,7 +121,7 @@ class Caller(TokenRights):
     def require(self, role: Role) -> None:
         """Refuse unless the caller has the role; an operator has them all."""
         if role not in self.roles and not self.is_operator:
-            raise ForbiddenError(f"this token is not a {role}'s")
+            raise ForbiddenError(f"this token is not {'an' if role is Role.OPERATOR else 'a'} {role}'s")
 
     def require_look(self) -> None:
         """Refuse unless the caller may read the exchange as a whole."""
