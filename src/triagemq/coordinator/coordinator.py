@@ -76,6 +76,7 @@ class Coordinator:
         access: bool = False,
         multicast: MulticastRange = DEFAULT_RANGE,
         queue_control: bool = False,
+        balancing: str = "ours",
     ) -> None:
         self.broker_address = broker_address
         self.metrics = Metrics()
@@ -116,6 +117,7 @@ class Coordinator:
             last_orders=orders,
             metrics=self.metrics,
             access=access,
+            balancing=balancing,
         )
         self.runtime.on_second = self._every_second
         self.service = Service(store, registry, tokens, self.runtime, access=access)
