@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from itertools import pairwise
 from pathlib import Path
 
@@ -157,6 +159,35 @@ def test_a_broker_that_dies_loses_its_clients_to_others_within_seconds(tmp_path:
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_move_to_where_nobody_answers_is_given_up_when_the_coordinator_names_another(
+    tmp_path: Path,
+) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south", "east") as there:
+            await there.joined(3)
+            got: list[Event] = []
+            async with (
+                Subscriber(there.url, name="ff-0", on_event=got.append, settings=QUICK) as subscriber,
+                Publisher(there.url, name="sensor", settings=QUICK) as publisher,
+            ):
+                await subscriber.subscribe(TOPICS[0], qos=1)
+                await there.move("north", "ff-0", publishers=["sensor"])
+                ports = {name: each.gateway.address[1] for name, each in there.gateways.items()}
+                await until(lambda: subscriber.connections[0].address.port == ports["north"])
+                # Its gateway lets the client in, and then waits for the broker to take the subscription.
+                os.kill(there.brokers["south"].pid, signal.SIGSTOP)
+                await there.move("south", "ff-0", publishers=["sensor"])
+                await until(lambda: "ff-0~0" in there.gateways["south"].gateway.core.sessions)
+                await there.move("east", "ff-0", publishers=["sensor"])
+                await until(lambda: subscriber.connections[0].address.port == ports["east"])
+                await publisher.publish(TOPICS[0], b"1", qos=1)
+                await until(lambda: [event.payload for event in got] == [b"1"])
+            there.brokers["south"].kill()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -> None:
     async def scene() -> None:
         async with campus(tmp_path, "north", "south") as there:
@@ -173,7 +204,7 @@ def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -
                 fresh.announced(("subscriber", "ff-0"))
                 assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
                 [_, led] = gateways
-                await fresh.join("south", led.lead.link, "127.0.0.1")
+                await fresh.join("south", led.lead.link, "127.0.0.1", is_here=True)
                 assert fresh.home_of(("subscriber", "ff-0")).name == "south"
 
     asyncio.run(scene())

@@ -39,10 +39,10 @@ def reproduce(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option("--for", min=1, help="Seconds of each run (priodex 10: of real packets; midas)."),
+        typer.Option("--for", min=1, help="Seconds of each run (with real packets; midas; peer-wd)."),
     ] = None,
     packets: Annotated[
-        bool, typer.Option("--packets", help="With real packets, at rates scaled down (midas; needs root).")
+        bool, typer.Option("--packets", help="With real packets, at rates scaled down (needs root).")
     ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A smaller run: seconds, wider intervals.")] = False,
     out: Annotated[Path, typer.Option("--out", "-o", help="Where the plots go.")] = Path("out/reproduce"),

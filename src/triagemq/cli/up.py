@@ -101,6 +101,9 @@ def up(
             "repeated.",
         ),
     ] = None,
+    balancing: Annotated[
+        str, typer.Option(help="Who moves clients between several brokers: ours, peer or none.")
+    ] = "ours",
     bandwidth: Annotated[
         float,
         typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
@@ -153,9 +156,11 @@ def up(
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.live.up.left_out import what_fits
     from triagemq.live.up.state import fresh_directory
+    from triagemq.plan.balancing import check_balancing
     from triagemq.scenario import load
 
     check_control(control, delay_model)
+    check_balancing(balancing)
     left_out: list[str] = []
     if file is not None:
 
@@ -172,11 +177,10 @@ def up(
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
     others = _beside(brokers, beside or [])
-    if others and dataplane == "linux":
+    if others and dataplane == "linux" and control != "off":
         raise ParameterError(
-            "--dataplane", "linux is for one gateway, and this scenario has several brokers: start each gateway where "
-            "its interfaces are, with `triage gateway --join`"
-        )  # fmt: skip
+            "--control", "with linux is for one gateway, and this scenario has several brokers; leave it out"
+        )
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -214,6 +218,7 @@ def up(
         coordinator={
             "access": access,
             "insecure": insecure,
+            "balancing": balancing,
             "tls_certificate": None if tls_certificate is None else str(tls_certificate.absolute()),
             "tls_key": None if tls_key is None else str(tls_key.absolute()),
             **({} if file is not None else {"bandwidth_bps": bandwidth}),

@@ -412,10 +412,20 @@ class Coordinator(HttpClient):
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
     ) -> dict[str, Any]:
         """The answer to any request; CoordinatorError, with its status, if it is no."""
+        return _object(await self._asked(method, path, body, wait_seconds=wait_seconds))
+
+    async def gateways(self) -> list[dict[str, Any]]:
+        """All gateways that it leads, the first one first, as /v1/gateways shows them."""
+        answer = await self._asked("GET", "/v1/gateways")
+        return answer if isinstance(answer, list) else []
+
+    async def _asked(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
+    ) -> object:
         status, answer = await self._request(method, path, body, wait_seconds=wait_seconds)
         if not 200 <= status < 300:
             raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)
-        return _object(answer)
+        return answer
 
     def _number(self, answer: Mapping[str, Any], key: str) -> float:
         value = answer.get(key)

@@ -34,7 +34,7 @@ from triagemq.mqttsn import (
 )
 from triagemq.waiting import end, is_set_within
 
-LifeMessage = ConnAck | WillTopicReq | WillMsgReq | PingResp | Disconnect
+LifeMessage = ConnAck | WillTopicReq | WillMsgReq | PingReq | PingResp | Disconnect
 
 _SLOWER = 1.7
 _LATE_CONNECT_SECONDS = 30.0
@@ -380,6 +380,9 @@ class Lifeline:
     def message(self, message: LifeMessage) -> None:
         """A message that is about the connection itself."""
         match message:
+            case PingReq():
+                # The gateway wants to know how far it is to us.
+                self.send(PingResp())
             case PingResp():
                 self._pong.set()
             case WillTopicReq():

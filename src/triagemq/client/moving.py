@@ -11,10 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any
 
 from triagemq.client.connection import Connection
+from triagemq.client.coordinator import Assignment, Direction
 from triagemq.client.events import Event
+from triagemq.errors import CoordinatorError
+from triagemq.waiting import end
 
 QUIET_SECONDS = 1.0
 """A gateway that has brought nothing for so long but what the other brought, too, has nothing more of its own."""
@@ -26,6 +30,11 @@ _LONGEST_SECONDS = 30.0
 _SETTLING_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 """Looking is work, and hundreds of subscribers may move at once."""
+
+_PROMPT_SECONDS = 2.0
+
+AskWhere = Callable[[int], Awaitable[Assignment | Direction]]
+"""Where to be, as soon as that is newer than a generation, or some seconds later."""
 
 _Identity = tuple[str, bytes, int | None]
 
@@ -156,6 +165,41 @@ async def level(handover: Handover) -> None:
     """After that: until the new gateway has brought what the old one had brought before it."""
     began = time.monotonic()
     while not (handover.is_level or handover.is_given_up or time.monotonic() > began + _SETTLING_SECONDS):
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+async def unless_sent_elsewhere(
+    moving: Coroutine[Any, Any, None], ask: AskWhere, gateway: str, after: int
+) -> bool:
+    """Move to a gateway; False if the coordinator, which is asked by `ask`, names another one before that is done.
+
+    A gateway that dies or whose broker hangs while somebody comes to it would keep them for ever.
+    """
+    task = asyncio.get_running_loop().create_task(moving)
+    watching: asyncio.Task[None] | None = None
+    try:
+        # Most are there by then, and hundreds that move at once need not ask.
+        await asyncio.wait({task}, timeout=_PROMPT_SECONDS)
+        if not task.done():
+            watching = asyncio.get_running_loop().create_task(_until_elsewhere(ask, gateway, after))
+            await asyncio.wait({task, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+            return True
+        return False
+    finally:
+        await end(task, watching)
+
+
+async def _until_elsewhere(ask: AskWhere, gateway: str, after: int) -> None:
+    while True:
+        try:
+            found = await ask(after)
+            if found.gateway and found.gateway != gateway:
+                return
+            after = found.generation
+        except CoordinatorError:
+            await asyncio.sleep(_PROMPT_SECONDS)
         await asyncio.sleep(_LOOK_SECONDS)
 
 

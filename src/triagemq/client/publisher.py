@@ -18,9 +18,10 @@ from typing import Any, Literal
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.coordinator import Announced, Coordinator
+from triagemq.client.coordinator import Announced, Coordinator, Direction
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, Directing, joining
+from triagemq.client.moving import unless_sent_elsewhere
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import without_registration
@@ -150,13 +151,18 @@ class Publisher(Participant[Declared]):
 
     async def _watch_gateway(self, coordinator: Coordinator) -> None:
         after = 0
+
+        async def ask(after: int) -> Direction:
+            return await coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
+
         while True:
             try:
-                found = await coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
+                found = await ask(after)
                 after = found.generation
                 address = GatewayAddress.parse(found.gateway) if found.gateway else None
                 if address is not None and address != self._require_connection().address:
-                    await self._move(address)
+                    moving = self._move(address)
+                    after = after if await unless_sent_elsewhere(moving, ask, found.gateway, after) else 0
             except ClientError:
                 after = 0
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
@@ -169,7 +175,7 @@ class Publisher(Participant[Declared]):
         """
         left = self._require_connection()
         if self._leaving is not None:
-            await self._leaving
+            await asyncio.wait({self._leaving})
         new = self._make_connection(address, left.client_id, self._arrived)
         await new.open()
         moved = asyncio.get_running_loop().create_future()

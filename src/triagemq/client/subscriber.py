@@ -24,7 +24,15 @@ from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
 from triagemq.client.flows import FlowConnections, flow_client_id
-from triagemq.client.moving import Handover, Tap, drained, level, nowhere
+from triagemq.client.moving import (
+    AskWhere,
+    Handover,
+    Tap,
+    drained,
+    level,
+    nowhere,
+    unless_sent_elsewhere,
+)
 from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.types import TypedTopic
@@ -317,13 +325,17 @@ class Subscriber(Participant[Wanted]):
 
     async def _watch_assignment(self, coordinator: Coordinator) -> None:
         after = 0
+
+        async def ask(after: int) -> Assignment:
+            return await coordinator.assignment(self.name, after=after, wait_seconds=POLL_SECONDS)
+
         while True:
             try:
-                assignment = await coordinator.assignment(self.name, after=after, wait_seconds=POLL_SECONDS)
+                assignment = await ask(after)
                 if assignment.generation != after:
                     self.assignment = assignment
                     # One that cannot be reached now is tried again.
-                    after = assignment.generation if await self._go(assignment) else 0
+                    after = assignment.generation if await self._go(assignment, ask) else 0
                     self._fit(assignment.flows)
                     await self._listen(coordinator)
             except CoordinatorError:
@@ -335,12 +347,14 @@ class Subscriber(Participant[Wanted]):
 
     # Moving.
 
-    async def _go(self, assignment: Assignment) -> bool:
-        """To another gateway, if the assignment names another; False if that cannot be reached now."""
+    async def _go(self, assignment: Assignment, ask: AskWhere) -> bool:
+        """To another gateway, if the assignment names another; False if that cannot be reached now, or it is to be yet
+        another."""
         address = GatewayAddress.parse(assignment.gateway) if assignment.gateway else None
         if address is not None and address != self._require_connection().address:
+            moving = self._move(address, assignment.flows)
             try:
-                await self._move(address, assignment.flows)
+                return await unless_sent_elsewhere(moving, ask, assignment.gateway, assignment.generation)
             except ClientError:
                 await asyncio.sleep(_AWAY_PAUSE_SECONDS)
                 return False
@@ -349,7 +363,8 @@ class Subscriber(Participant[Wanted]):
     async def _move(self, address: GatewayAddress, flows: int) -> None:
         """Be at both gateways until the old one has nothing more."""
         if self._leaving is not None:
-            await self._leaving
+            # Whatever went wrong with that, this one need not fail for it.
+            await asyncio.wait({self._leaving})
         left, left_flows, left_tap = self._require_connection(), self._flows, self._tap
         handover = Handover(self._arrived)
         tap = Tap(handover.new)
@@ -369,8 +384,7 @@ class Subscriber(Participant[Wanted]):
                 self._connection, self._flows, self._tap = new, new_flows, tap
         except BaseException:
             left_tap.take = self._arrived
-            await new_flows.close()
-            await new.close()
+            await asyncio.gather(new_flows.close(), new.close(), return_exceptions=True)
             raise
         self.moves += 1
         self._handover = handover

@@ -77,6 +77,7 @@ class Coordinator:
         access: bool = False,
         multicast: MulticastRange = DEFAULT_RANGE,
         queue_control: bool = False,
+        balancing: str = "ours",
     ) -> None:
         self.broker_address = broker_address
         self.metrics = Metrics()
@@ -119,6 +120,7 @@ class Coordinator:
             last_orders=orders,
             metrics=self.metrics,
             access=access,
+            balancing=balancing,
         )
         self.watch = SubscriptionWatch(self.runtime.rates.watch.arrived)
         self.runtime.on_second = self._every_second

@@ -73,6 +73,7 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
             broker_address=settings.broker,
             access=settings.access,
             queue_control=settings.queue_control,
+            balancing=settings.balancing,
             multicast=MulticastRange(
                 settings.multicast_first, settings.multicast_addresses, settings.multicast_port
             ),

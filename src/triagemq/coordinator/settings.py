@@ -32,7 +32,8 @@ class Settings:
     class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
     it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
     the gateway speaks DTLS; `gateway_name` is what other gateways call it.
-    `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled.
+    `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled. `balancing`
+    is the policy that moves clients between several brokers.
     `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
     UDP ports from `multicast_port` on. For the page: `page_broker` is the broker with its password, to hear values
     from, and `tables` a directory of finished tables.
@@ -55,6 +56,7 @@ class Settings:
     priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
     promises: bool = True
     queue_control: bool = False
+    balancing: str = "ours"
     access: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None

@@ -29,6 +29,7 @@ from triagemq.exchange.gateway.actions import (
 from triagemq.exchange.gateway.broker_link import fit_peers
 from triagemq.exchange.gateway.model.slots import Identify, own_name
 from triagemq.exchange.gateway.observer import Numbers
+from triagemq.exchange.gateway.probing import begin_probing
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.listening import DtlsListener, bind_udp, control_socket, received
 from triagemq.exchange.mqtt import Login, MqttConnection
@@ -278,6 +279,7 @@ class Gateway:
             for name, address in addresses.items()
         }
         self.change(lambda core: fit_peers(core, logins))
+        self.change(begin_probing)
 
     @property
     def peers_reached(self) -> dict[str, bool]:
@@ -292,6 +294,15 @@ class Gateway:
             for name, link in self.core.peers.items()
         }
         return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    @property
+    def client_round_trips(self) -> dict[str, float]:
+        """Seconds to clients and back, by client id, where that is known."""
+        return {
+            session.client_id: min(session.round_trips)
+            for session in self.core.by_endpoint.values()
+            if session.round_trips
+        }
 
     def _readable(self) -> None:
         assert self._socket is not None

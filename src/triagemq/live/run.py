@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings, Question, decide
 from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
@@ -111,3 +112,14 @@ def measured_from(begun_ns: int, until_ns: int) -> int:
     """
     lasted_ns = max(0, until_ns - begun_ns)
     return begun_ns + min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
+
+
+async def moved_clients(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """The decisions about clients that were sent to another gateway, oldest first."""
+    found: list[dict[str, Any]] = []
+    after, page = -1, dict[str, Any](last=0)
+    while page["last"] != after:
+        after = page["last"]
+        page = await coordinator.ask("GET", f"/v1/decisions?limit=1000&after={after}")
+        found += [each for each in page["decisions"] if each["kind"] == "moved"]
+    return found

@@ -18,6 +18,7 @@ from triagemq.papers.midas.simulated import MIDAS_BABBLING, MIDAS_BEST_EFFORT, M
 from triagemq.papers.model_accuracy import BY_LOAD, BY_SUBSCRIBERS
 from triagemq.papers.peer_wd.balancing import PEER_WD_PEER, PEER_WD_QUEUE, PEER_WD_UPLINKS
 from triagemq.papers.peer_wd.bursts import PEER_WD_BURSTS
+from triagemq.papers.peer_wd.packets import PACKETS_PEER, PACKETS_QUEUE, PACKETS_UPLINKS
 from triagemq.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.papers.runs import OnSpark, on_spark
 from triagemq.papers.shi.adjustment import SHI_ADJUSTMENT, SHI_BACKGROUND, SHI_DELAY_TIMES_LOSS
@@ -90,6 +91,7 @@ WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
         "priodex": MappingProxyType({"10": PROTOTYPE_PACKETS}),
         "midas": MappingProxyType({"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING}),
         "shi": MappingProxyType({"5": PACKETS_ESTIMATED, "6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED}),
+        "peer-wd": MappingProxyType({"3": PACKETS_UPLINKS, "4": PACKETS_QUEUE, "5": PACKETS_PEER}),
     }
 )
 """Those that there are with real packets; that of PrioDeX is nothing else."""

@@ -50,7 +50,8 @@ class Campus:
     """What placement and balancing read of a scenario, worked out once.
 
     `capacity` has a row for each metric, in bytes and events a second; heads match nothing (PEER-WD Table 1).
-    `delay_seconds` are the propagation delays from the head of each cluster to each broker, infinite without a path.
+    `delay_seconds` are the propagation delays from the head of each cluster to each broker, infinite without a path;
+    `publisher_seconds` and `subscriber_seconds` are those between clients and their brokers.
     Event sizes are those on the wire. `by_topic` are the subscriptions topic by topic, and `first_of_topic` where each
     begins.
     """
@@ -62,6 +63,8 @@ class Campus:
     edge: Flags
     capacity: Floats
     delay_seconds: Floats
+    publisher_seconds: Floats
+    subscriber_seconds: Floats
     publication_bytes: Floats
     topic_bytes: Floats
     by_topic: NDArray[np.int64]
@@ -104,6 +107,8 @@ class Campus:
                 ]
             ),
             delay_seconds=_delays(scenario, heads),
+            publisher_seconds=scenario.publishers.propagation_seconds.copy(),
+            subscriber_seconds=scenario.subscribers.propagation_seconds.copy(),
             publication_bytes=size,
             topic_bytes=np.divide(bytes_of, events_of, out=np.ones(topics), where=events_of > 0),
             by_topic=np.argsort(scenario.subscriptions.topic, kind="stable"),
@@ -169,7 +174,7 @@ class Campus:
         np.maximum.at(
             longest,
             (self.cluster[placement.publications], publications.topic),
-            scenario.publishers.propagation_seconds[publications.publisher],
+            self.publisher_seconds[publications.publisher],
         )
         wait = np.zeros(len(self.cluster)) if wait_seconds is None else wait_seconds
         return TopicWays(self, longest, wait)
@@ -180,8 +185,7 @@ class Campus:
 
     def last_seconds(self, rows: Rows) -> Floats:
         """From an edge to every subscription of `rows`."""
-        scenario = self.scenario
-        return np.asarray(scenario.subscribers.propagation_seconds[scenario.subscriptions.subscriber[rows]])
+        return np.asarray(self.subscriber_seconds[self.scenario.subscriptions.subscriber[rows]])
 
     def subscriptions_of(self, topic: int) -> NDArray[np.int64]:
         """The rows of a topic's subscriptions."""

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad
+from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad, whole_subscribers
 from triagemq.coordinator.decide.homes import ClientMove, Homes, Site
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Key
 from triagemq.plan import FlowCounters
+from triagemq.plan.balancing import LoadReport, Migration
+from triagemq.plan.campus import Campus, Metric
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.model import Brokers
 
@@ -56,14 +58,18 @@ def test_clients_leave_a_broker_that_has_too_much_to_match_for_one_that_has_room
     assert not moves_of(balance, loads_with(labs=290.0), 2.0, burst=6.0)
 
 
-def test_who_has_arrived_is_noticed_by_its_flows() -> None:
+def test_a_move_is_over_when_its_clients_have_come_and_the_old_gateway_serves_them_no_more() -> None:
     balance = CampusBalance()
     moves_of(balance, loads_with(), 0.0)
     found = moves_of(balance, loads_with(labs=290.0), 1.0, burst=6.0)
     there = {f"{each.key[1]}~0": FlowCounters(1) for each in found}
     loads = loads_with(labs=290.0)
     loads["hall"] = replace(loads["hall"], flows=there)
+    loads["labs"] = replace(loads["labs"], flows=there)
     assert not moves_of(balance, loads, 2.0, burst=6.0)
+    assert balance._moving
+    loads["labs"] = replace(loads["labs"], flows={})
+    moves_of(balance, loads, 3.0)
     assert not balance._moving
 
 
@@ -76,6 +82,57 @@ def test_ways_between_brokers_are_those_that_were_measured() -> None:
     measured = dict(zip(names, balance._campus.delay_seconds[0].tolist(), strict=True))
     assert measured["hall"] == 0.25
     assert measured["labs"] < 0.25
+
+
+def test_ways_of_clients_are_those_that_their_own_gateway_measured() -> None:
+    balance, loads = CampusBalance(), loads_with()
+    name, publisher = "hall-crew-1", "alarm-panel"
+    loads["hall"] = replace(loads["hall"], client_seconds={f"{name}~0": 0.2, publisher: 9.0})
+    loads["library"] = replace(loads["library"], client_seconds={f"{name}~0": 9.0, publisher: 0.1})
+    moves_of(balance, loads, 0.0)
+    campus = balance._campus
+    assert campus is not None
+    assert campus.subscriber_seconds[CAMPUS.subscribers.name.index(name)] == 0.2
+    assert campus.publisher_seconds[CAMPUS.publishers.name.index(publisher)] == 0.1
+    assert np.count_nonzero(campus.subscriber_seconds) == 1
+
+
+def test_subscribers_go_with_all_that_they_want_and_only_so_many_as_the_target_takes() -> None:
+    wanted, names = CAMPUS.subscriptions, CAMPUS.subscribers.name
+    crews = [names.index("labs-crew-1"), names.index("labs-crew-2")]
+    gas = CAMPUS.topics.name.index("labs/gas")
+    rows = np.flatnonzero((wanted.topic == gas) & np.isin(wanted.subscriber, crews)).astype(np.int32)
+    brokers, hall = CAMPUS.brokers, CAMPUS.brokers.name.index("hall")
+    rate = CAMPUS.publications.rate_per_second
+
+    def gone_with(uplink_bps: float) -> list[int]:
+        uplinks = brokers.uplink_bps.copy()
+        uplinks[hall] = uplink_bps
+        campus = Campus.of(CAMPUS.with_tables(brokers=replace(brokers, uplink_bps=uplinks)))
+        many, none = len(wanted), np.zeros(len(wanted))
+        report = LoadReport(
+            0.0,
+            campus.stated,
+            np.ones(many, dtype=bool),
+            campus.use(campus.stated),
+            np.zeros(3),
+            rate,
+            none,
+            none,
+        )
+        found, after = whole_subscribers(
+            campus, report, Migration(1, 0.0, 0, hall, Metric.MATCHING, "", rows)
+        )
+        assert (after.use[:, hall] <= 0.98).all()
+        moved = np.isin(wanted.subscriber, found)
+        assert (after.placement.subscriptions[moved] == hall).all()
+        return found
+
+    # Of 149 octets each, four alarms a second and 40 other events: what the two of the hall want, and one more crew.
+    bps = 8 * 149 * 44
+    assert gone_with(4 * bps / 0.97) == crews
+    assert gone_with(3 * bps / 0.97) == crews[:1]
+    assert gone_with(2 * bps / 0.97) == []
 
 
 def test_without_clusters_nobody_is_balanced() -> None:

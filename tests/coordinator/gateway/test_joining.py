@@ -158,7 +158,7 @@ def test_an_unreachable_broker_serves_nobody_and_the_others_serve_all(tmp_path: 
     asyncio.run(scene())
 
 
-def test_ways_to_the_brokers_of_others_and_clocks_are_measured(tmp_path: Path) -> None:
+def test_ways_to_brokers_and_clients_and_clocks_are_measured(tmp_path: Path) -> None:
     async def scene() -> None:
         async with campus(tmp_path, "north", "south") as there:
             await there.joined(2)
@@ -166,9 +166,19 @@ def test_ways_to_the_brokers_of_others_and_clocks_are_measured(tmp_path: Path) -
             async def is_measured() -> bool:
                 rows = {row["name"]: row for row in await there.get("/v1/gateways")}
                 found = [list(rows[name]["round_trip_seconds"]) for name in ("north", "south")]
-                return found == [["south"], ["north"]]
+                of_clients = [
+                    list(row[f"{kind}_round_trip_seconds"])
+                    for kind in ("publisher", "subscriber")
+                    for row in rows.values()
+                    if row[f"{kind}_round_trip_seconds"]
+                ]
+                return found == [["south"], ["north"]] and of_clients == [["sensor"], ["ff-0"]]
 
-            await there.running.until(is_measured)
+            async with (
+                Subscriber(there.url, name="ff-0", settings=QUICK),
+                Publisher(there.url, name="sensor", settings=QUICK),
+            ):
+                await there.running.until(is_measured)
             # One machine: every clock is right, give or take what the machine was set by since its start.
             for row in await there.get("/v1/gateways"):
                 assert abs(row["clock_offset_seconds"]) <= row["clock_error_seconds"] + 0.05

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
 
+from triagemq.addresses import is_loopback
 from triagemq.coordinator.access.tokens import Role
 from triagemq.coordinator.api.callers import Here, Looker, Operator, coordinator_of, who_asks
 from triagemq.coordinator.api.models import (
@@ -23,7 +24,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.homes import ClientMove
-from triagemq.coordinator.decide.orders import subscriber_of
+from triagemq.coordinator.decide.orders import FLOW_MARK, subscriber_of
 from triagemq.coordinator.refusals import MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
 
@@ -98,9 +99,23 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
         uplink_bps=None if load is None else load.uplink_bps,
         queues=[] if now is None else _queues(here, now),
         round_trip_seconds={} if now is None else dict(now.round_trips),
+        publisher_round_trip_seconds=_round_trips(here, now, PUBLISHER),
+        subscriber_round_trip_seconds=_round_trips(here, now, SUBSCRIBER),
         clock_offset_seconds=None if clock is None else clock.offset_seconds,
         clock_error_seconds=None if clock is None else clock.error_seconds,
     )
+
+
+def _round_trips(here: Coordinator, now: Measured | None, kind: str) -> dict[str, float]:
+    """Of clients of a kind, by name; others than ours have none that people would know them by."""
+    found, marked = {} if now is None else now.client_round_trips, kind == SUBSCRIBER
+    named = {
+        subscriber_of(each)[0] if marked else each: seconds
+        for each, seconds in found.items()
+        if (FLOW_MARK in each) == marked
+    }
+    homes = here.runtime.gateways.homes
+    return {name: seconds for name, seconds in named.items() if homes.has((kind, name))}
 
 
 def _queues(here: Coordinator, now: Measured) -> list[QueueAnswer]:
@@ -156,12 +171,15 @@ async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
         await socket.close(_POLICY_VIOLATION)
         return
     await socket.accept()
-    host = "127.0.0.1" if socket.client is None else socket.client.host
+    # Over a Unix socket there is no address.
+    host = (socket.client.host if socket.client is not None else "") or "127.0.0.1"
+    reached, _ = socket.scope.get("server") or ("", None)
+    is_here = is_loopback(host) or host == reached
     link = GatewayLink()
 
     async def joined() -> None:
         try:
-            await here.runtime.gateway_joined(name, link, host)
+            await here.runtime.gateway_joined(name, link, host, is_here=is_here)
         except (RequestError, ControlError) as error:
             await socket.close(_POLICY_VIOLATION, str(error)[:_LONGEST_REASON])
 

@@ -273,8 +273,9 @@ class GatewayAnswer(BaseModel):
 
     Downlink is what came in from clients and brokers, uplink what left for subscribers, both on the wire but for the
     brokers' part, of which it is payloads; matched are the messages that it looked up subscribers for. What was not
-    measured yet is null. `round_trip_seconds` are to the brokers of other gateways and back; its clock is ahead of the
-    coordinator's by `clock_offset_seconds`, of which `clock_error_seconds` may be wrong.
+    measured yet is null. `round_trip_seconds` are to the brokers of other gateways and back, and those of publishers
+    and subscribers to clients; its clock is ahead of the coordinator's by `clock_offset_seconds`, of which
+    `clock_error_seconds` may be wrong.
     """
 
     name: str
@@ -293,6 +294,8 @@ class GatewayAnswer(BaseModel):
     uplink_bps: float | None
     queues: list[QueueAnswer]
     round_trip_seconds: dict[str, float]
+    publisher_round_trip_seconds: dict[str, float]
+    subscriber_round_trip_seconds: dict[str, float]
     clock_offset_seconds: float | None
     clock_error_seconds: float | None
 

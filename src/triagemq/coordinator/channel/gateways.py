@@ -7,6 +7,7 @@ and takes from the brokers of the others what its clients want. With one gateway
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
@@ -107,6 +108,7 @@ class LedGateway:
             flows_before=before.flows,
             seconds=seconds,
             broker_seconds={name: each / 2 for name, each in now.round_trips.items()},
+            client_seconds={name: each / 2 for name, each in now.client_round_trips.items()},
         )
 
     @property
@@ -132,7 +134,9 @@ class Gateways:
         self._grants = grants
         # The cluster of each broker of the scenario, and whether it is the head.
         self._clusters: dict[str, tuple[str, bool]] = {}
+        self._uplinks: dict[str, float] = {}
         if brokers is not None:
+            self._uplinks = dict(zip(brokers.name, brokers.uplink_bps.tolist(), strict=True))
             clusters = zip(brokers.cluster, (brokers.head > 0).tolist(), strict=True)
             self._clusters = dict(zip(brokers.name, clusters, strict=True))
         self._led = {name: self.first}
@@ -205,13 +209,17 @@ class Gateways:
 
     # Joining.
 
-    async def join(self, name: str, link: GatewayLink, host: str) -> LedGateway:
-        """A gateway has come, from a host, over a link that is connected; RequestError says why it cannot stay."""
+    async def join(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> LedGateway:
+        """A gateway has come, from a host, over a link that is connected; RequestError says why it cannot stay.
+
+        Is it of this machine (`is_here`), it was perhaps started with the others, and their brokers are here, too.
+        """
         identity = await link.identity()
         known = self._led.get(name)
         if known is self.first or (known is not None and known.lead.link.connected):
             raise ConflictError(f"there is a gateway {name!r} already; give this one another --name")
-        _check_broker(name, identity, host)
+        if not is_here:
+            _check_broker(name, identity)
         self.first.broker = (await self.first.lead.link.identity()).broker
         address = reached_by(identity.listen, host)
         led = LedGateway(name, GatewayLead(link, self._grants), address, identity.broker)
@@ -273,7 +281,8 @@ class Gateways:
                 served[at].add(name)
         for name, each in self._led.items():
             peers = {other: url for other, url in brokers.items() if other != name}
-            each.lead.want_orders((orders or Orders()).part_for(served[name], peers))
+            uplink_bps = self._uplinks.get(name, math.inf)
+            each.lead.want_orders((orders or Orders()).part_for(served[name], peers, uplink_bps))
 
     def want_grants(self) -> None:
         for each in self._led.values():
@@ -373,10 +382,10 @@ class Gateways:
         return measured
 
 
-def _check_broker(name: str, identity: GatewayIdentity, host: str) -> None:
-    """Others must be able to reach a gateway's broker."""
+def _check_broker(name: str, identity: GatewayIdentity) -> None:
+    """Others must be able to reach the broker of a gateway that is elsewhere."""
     broker = BrokerAddress.parse(identity.broker)
-    if is_loopback(broker.host) and not is_loopback(host):
+    if is_loopback(broker.host):
         raise RequestError(
             f"the broker of gateway {name!r} is at {broker.host}, where the other gateways cannot reach it; "
             "give --broker mqtt://HOST:PORT with an address of its machine"

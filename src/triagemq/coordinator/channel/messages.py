@@ -179,7 +179,8 @@ class Measured:
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
     follow it: None if nobody does. `managed` are ports whose widths are controlled, `round_trips` the seconds to the
-    brokers of other gateways and back.
+    brokers of other gateways and back, and `client_round_trips` those to clients. Flows and clients have the names of
+    orders, whatever ids they connect with.
     """
 
     epoch: str
@@ -201,6 +202,7 @@ class Measured:
     carried: int | None = None
     managed: Mapping[str, PortDelays] = field(default_factory=dict)
     round_trips: Mapping[str, float] = field(default_factory=dict)
+    client_round_trips: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,18 @@
 """Balancing a live campus: what its gateways measure becomes a load report, and migrations become moves of clients.
 
 The decisions are those of `triagemq.plan.balancing`. A subscriber has one home: if one of its subscriptions is to go,
-all of them do. What a head sends to others is worked out from the rates that were measured: it is their gateways that
-take it. How long events wait in front of brokers is not measured, and taken to be nothing.
+all of them do, if the other broker takes them all. While it moves both gateways serve it: it waits for nothing, but the
+old one is relieved of it only when it has left, and a balancing is complete then. What a head sends to others is worked
+out from the rates that were measured: it is their gateways that take it. How long events wait in front of brokers is
+not measured, and taken to be nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import bisect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -18,9 +22,22 @@ from triagemq.coordinator.intents.registry import Key
 from triagemq.errors import TriageError
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 from triagemq.plan import FlowCounters
-from triagemq.plan.balancing import Balancer, BalancingSettings, Completed, LoadReport
+from triagemq.plan.balancing import (
+    BALANCINGS,
+    Balancer,
+    BalancingPolicy,
+    BalancingSettings,
+    Completed,
+    LoadReport,
+    Migration,
+    Thresholds,
+)
 from triagemq.plan.campus import Campus, Metric, Placement
 from triagemq.scenario import Floats, Integers, Scenario
+
+MOVING_SECONDS = 3.0
+"""Until moves have shown it: what a subscriber takes to come to another gateway, to get what waits at the old one, and
+to be sure that nothing more comes from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +52,27 @@ class GatewayLoad:
     seconds: float
     broker_seconds: Mapping[str, float] = field(default_factory=dict)
     """How long events take to it from the brokers of others."""
+    client_seconds: Mapping[str, float] = field(default_factory=dict)
+    """And to or from clients: subscribers by their first flow, and publishers by their name."""
 
 
 @dataclass(slots=True)
 class _Moving:
     began_seconds: float
-    clients: dict[str, list[str]] = field(default_factory=dict)
-    """Of subscribers, by the gateway to which they go."""
+    clients: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+    """Of subscribers, by the gateways from which and to which they go."""
 
 
 class CampusBalance:
     """`moves` is called once a second. Without clusters there is nothing to balance."""
 
-    def __init__(self, settings: BalancingSettings | None = None) -> None:
-        self._settings = settings
+    def __init__(self, balancing: str = "ours") -> None:
+        self._policy: Callable[[Campus], BalancingPolicy] = BALANCINGS[balancing]
+        if balancing == "ours":
+            self._policy = partial(Balancer, settings=BalancingSettings(relief_seconds=MOVING_SECONDS))
         self._shape: object = None
         self._campus: Campus | None = None
-        self._balancer: Balancer | None = None
+        self._balancer: BalancingPolicy | None = None
         self._moving: dict[int, _Moving] = {}
 
     def moves(
@@ -68,19 +89,19 @@ class CampusBalance:
         if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
             return []
         self._complete(loads, now)
-        _heed_ways(campus, loads)
+        _heed_ways(campus, homes, loads)
         report = _report(campus, orders, homes, loads, topic_rates, now)
         found: list[ClientMove] = []
         names, brokers = scenario.subscribers.name, scenario.brokers.name
         for migration in self._balancer.handle(report):
-            rows = np.unique(scenario.subscriptions.subscriber[migration.subscriptions]).tolist()
+            rows, report = whole_subscribers(campus, report, migration)
             publishing = np.unique(scenario.publications.publisher[migration.publications]).tolist()
             clients = [(SUBSCRIBER, names[row]) for row in rows]
             clients += [(PUBLISHER, scenario.publishers.name[row]) for row in publishing]
             source, target = brokers[migration.source], brokers[migration.target]
             found += [ClientMove(key, source, target, f"at {source} {migration.reason}") for key in clients]
             under_way = self._moving.setdefault(migration.balancing, _Moving(now))
-            under_way.clients.setdefault(target, []).extend(names[row] for row in rows)
+            under_way.clients.setdefault((source, target), []).extend(names[row] for row in rows)
         return found
 
     def _known(self, scenario: Scenario) -> Campus | None:
@@ -94,25 +115,65 @@ class CampusBalance:
                     self._campus = Campus.of(scenario)
                 except TriageError:
                     return None
-                self._balancer = Balancer(self._campus, self._settings)
+                self._balancer = self._policy(self._campus)
         return self._campus
 
     def _complete(self, loads: Mapping[str, GatewayLoad], now: float) -> None:
         assert self._balancer is not None
         for number, each in list(self._moving.items()):
-            there = (
-                client_id_of(name, 0) in loads[gateway].flows
-                for gateway, names in each.clients.items()
+            flows = [
+                (client_id_of(name, 0), loads[source].flows, loads[target].flows)
+                for (source, target), names in each.clients.items()
                 for name in names
-            )
-            if all(there):
+            ]
+            if all(client in there and client not in here for client, here, there in flows):
                 del self._moving[number]
-                self._balancer.handle(Completed(now, number, now - each.began_seconds))
+                self._balancer.handle(Completed(now, number, 0.0, now - each.began_seconds))
 
 
-def _heed_ways(campus: Campus, loads: Mapping[str, GatewayLoad]) -> None:
-    """From heads to brokers events take as long as was measured, whatever the scenario states."""
-    names = campus.scenario.brokers.name
+def whole_subscribers(
+    campus: Campus, report: LoadReport, migration: Migration
+) -> tuple[list[int], LoadReport]:
+    """The subscribers that go with a migration, and the report as it would be then: they go with all that they want, of
+    which the migration has perhaps only a part. So many of them go as the target takes without having too much."""
+    wanted, thresholds = campus.scenario.subscriptions, Thresholds()
+    most = np.array([thresholds.high, thresholds.high, thresholds.full])
+    named, first = np.unique(wanted.subscriber[migration.subscriptions], return_index=True)
+    order = named[np.argsort(first)]
+    before = campus.use(report.placement, report.rate_per_second)
+
+    def after(count: int) -> LoadReport:
+        broker = report.placement.subscriptions.copy()
+        broker[np.isin(wanted.subscriber, order[:count])] = migration.target
+        placement = replace(report.placement, subscriptions=broker)
+        use = report.use + campus.use(placement, report.rate_per_second) - before
+        return replace(report, placement=placement, use=use)
+
+    count = len(order)
+    if np.isin(wanted.subscriber, order).sum() > len(migration.subscriptions):
+        # What more of them take only grows.
+        count = bisect.bisect_left(
+            range(1, count + 1),
+            True,
+            key=lambda many: bool((after(many).use[:, migration.target] > most).any()),
+        )
+    return order[:count].tolist(), after(count)
+
+
+def _heed_ways(campus: Campus, homes: Mapping[Key, str], loads: Mapping[str, GatewayLoad]) -> None:
+    """From heads to brokers, and to and from clients, events take as long as was measured, whatever the scenario
+    states."""
+    scenario = campus.scenario
+    for kind, clients, own_seconds in (
+        (PUBLISHER, scenario.publishers.name, campus.publisher_seconds),
+        (SUBSCRIBER, scenario.subscribers.name, campus.subscriber_seconds),
+    ):
+        for row, client in enumerate(clients):
+            load = loads.get(homes.get((kind, client), ""))
+            called = client if kind == PUBLISHER else client_id_of(client, 0)
+            if load is not None and called in load.client_seconds:
+                own_seconds[row] = load.client_seconds[called]
+    names = scenario.brokers.name
     for cluster, head in enumerate(campus.heads.tolist()):
         for broker, name in enumerate(names):
             seconds = loads[name].broker_seconds.get(names[head])

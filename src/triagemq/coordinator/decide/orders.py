@@ -10,6 +10,7 @@ while that one is not connected. A change of orders takes effect between two pac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
@@ -125,8 +126,11 @@ class Orders:
             peers=None if self.peers == before.peers else self.peers,
         )
 
-    def part_for(self, subscribers: Collection[str], peers: Mapping[str, str]) -> Orders:
-        """What a gateway needs of them that serves these subscribers, and has these peers.
+    def part_for(
+        self, subscribers: Collection[str], peers: Mapping[str, str], uplink_bps: float = math.inf
+    ) -> Orders:
+        """What a gateway needs of them that serves these subscribers, and has these peers: none of its ports sends
+        more than its uplink takes.
 
         >>> orders = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
         >>> orders.part_for({"ff-8"}, {}).slots
@@ -134,6 +138,10 @@ class Orders:
         """
         return replace(
             self,
+            ports={
+                name: port if port.bandwidth_bps <= uplink_bps else port.with_bandwidth(uplink_bps)
+                for name, port in self.ports.items()
+            },
             flows={name: flow for name, flow in self.flows.items() if subscriber_of(name)[0] in subscribers},
             slots={name: slots for name, slots in self.slots.items() if name in subscribers},
             direct={name: topics for name, topics in self.direct.items() if name in subscribers},

@@ -6,16 +6,18 @@ Then it is told over that what one with a control socket is told there, in the s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from triagemq.coordinator.channel.messages import encode_line
+from triagemq.coordinator.channel.messages import encode_line, reachable
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.errors import ParameterError
 from triagemq.hiding import without_password
@@ -31,14 +33,17 @@ class Joining:
     def __init__(self, config: GatewayConfig, answered: Callable[[bytes], Awaitable[dict[str, Any]]]) -> None:
         assert config.join is not None
         parts = urlsplit(config.join)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        # Over a Unix socket as elsewhere; which host a request names means nothing there.
+        self._path = parts.path if parts.scheme == "unix" else None
+        if self._path is None and (parts.scheme not in ("http", "https") or not parts.hostname):
             raise ParameterError(
-                "join", f"must be http://HOST:PORT or https://HOST:PORT, is {without_password(config.join)!r}"
+                "join",
+                "must be http://HOST:PORT, https://HOST:PORT or unix:/PATH, is "
+                f"{without_password(config.join)!r}",
             )
         self._coordinator = without_password(config.join).rstrip("/")
-        self._url = (
-            f"{config.join.rstrip('/').replace('http', 'ws', 1)}/v1/gateways/{quote(config.name)}/channel"
-        )
+        address = "http://localhost" if self._path is not None else config.join.rstrip("/")
+        self._url = f"{address.replace('http', 'ws', 1)}/v1/gateways/{quote(config.name)}/channel"
         self._name = config.name
         self._headers = {} if config.token is None else {"Authorization": f"Bearer {config.token}"}
         self._context = None
@@ -52,9 +57,7 @@ class Joining:
         delay = _FIRST_DELAY_SECONDS
         while True:
             try:
-                async with connect(
-                    self._url, additional_headers=self._headers, ssl=self._context, max_size=None
-                ) as channel:
+                async with self._connected() as channel:
                     delay = _FIRST_DELAY_SECONDS
                     await self._follow(channel)
             except InvalidStatus as error:
@@ -66,6 +69,18 @@ class Joining:
                 self._say(str(getattr(error, "strerror", None) or error) or type(error).__name__)
             await asyncio.sleep(delay)
             delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ClientConnection]:
+        if self._path is None:
+            opening = connect(self._url, additional_headers=self._headers, ssl=self._context, max_size=None)
+            async with opening as channel:
+                yield channel
+            return
+        with reachable(Path(self._path)) as name:
+            channel = await unix_connect(name, self._url, additional_headers=self._headers, max_size=None)
+        async with channel:
+            yield channel
 
     async def _follow(self, channel: ClientConnection) -> None:
         async for line in channel:

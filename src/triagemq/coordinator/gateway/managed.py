@@ -383,6 +383,11 @@ class ManagedGateway:
     def _name_of(self, client_id: str) -> str:
         return self.rules.identify(client_id)[0]
 
+    def _called(self, client_id: str) -> str:
+        """A client id with the name instead of the key that it may hold."""
+        base, _ = subscriber_of(client_id)
+        return self._name_of(client_id) + client_id[len(base) :]
+
     def _flow_of(self, client_id: str) -> tuple[int, int] | None:
         return self._binder.flow_of(client_id)
 
@@ -518,7 +523,7 @@ class ManagedGateway:
             mark = f"{self._epoch} {changed.step}"
         counters = self._plane.counters(with_flows=with_flows)
         flows = {
-            client_id: counters.flows[key]
+            self._called(client_id): counters.flows[key]
             for client_id, key in (self._binder.clients().items() if with_flows else ())
             if key in counters.flows
         }
@@ -551,6 +556,10 @@ class ManagedGateway:
             begun=begun,
             mark=mark,
             round_trips=self.gateway.broker_round_trips if with_flows else {},
+            client_round_trips={
+                self._called(client_id): seconds
+                for client_id, seconds in (self.gateway.client_round_trips.items() if with_flows else ())
+            },
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
         )
 

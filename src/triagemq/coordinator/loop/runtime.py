@@ -83,6 +83,7 @@ class Runtime:
         last_orders: Orders,
         metrics: Metrics,
         access: bool = False,
+        balancing: str = "ours",
     ) -> None:
         self.gateways = gateways
         self.lead = gateways.first.lead
@@ -115,7 +116,7 @@ class Runtime:
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
-        self._balancing = CampusBalance()
+        self._balancing = CampusBalance(balancing)
         self._places = CampusPlaces()
         # When plain clients of a gateway that cannot serve are told again.
         self._plain_again: dict[str, float] = {}
@@ -412,9 +413,9 @@ class Runtime:
 
     # Several gateways.
 
-    async def gateway_joined(self, name: str, link: GatewayLink, host: str) -> None:
+    async def gateway_joined(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> None:
         """A gateway has come by itself, from a host: it is told its part, and clients may be sent there."""
-        led = await self.gateways.join(name, link, host)
+        led = await self.gateways.join(name, link, host, is_here=is_here)
         self.metrics.gateway_connections += 1
         self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
         await self._tell()

@@ -13,6 +13,7 @@ broker_link   what the broker is asked, and what it says
 publishing, subscribing     what clients ask for
 leaving, connecting         how sessions end and begin
 retrying, broker_events     clients that do not answer, and a broker that does not
+probing       how long it is to clients
 handlers      the table: who does something about what comes in
 restoring     everything as it was before a restart
 """

@@ -25,6 +25,8 @@ from triagemq.mqttsn.filters import overlap
 
 # Without an answer: what is more waits for answers.
 _MOST_REQUESTS = 10_000
+# So long a client waits for the brokers of other gateways to take its subscription.
+_PEERS_SECONDS = 2.0
 
 
 def new_link(gateway: GatewayCore, key: str, login: Login) -> BrokerLink:
@@ -125,23 +127,39 @@ def subscribe(
 ) -> None:
     """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal.
 
-    Peers that are there are asked as well, and `answer` waits for theirs: what is published from then on will come.
+    Peers that are there are asked as well, and `answer` waits for theirs: what is published from then on will come. For
+    one that hangs nobody waits for long: it takes no messages either.
     """
     if not gateway.peers:
         _join(gateway, session.link, session, subscription, answer)
         return
     waiting = 1 + sum(peer.available for peer in gateway.peers.values())
-    own_code = REFUSED
+    own_code: int | None = None
+    is_late = is_done = False
 
     def answered(code: int | None = None) -> None:
         nonlocal waiting, own_code
         waiting -= 1
         own_code = own_code if code is None else code
-        if not waiting:
-            if own_code >= REFUSED and subscription.topic_filter not in session.subscriptions:
-                unsubscribe(gateway, session, subscription.topic_filter)
-            answer(own_code)
+        conclude()
 
+    def overdue() -> None:
+        nonlocal is_late
+        is_late = True
+        if subscription.topic_filter in session.subscribing.values():
+            conclude()
+
+    def conclude() -> None:
+        nonlocal is_done
+        if is_done or own_code is None or (waiting and not is_late):
+            return
+        is_done = True
+        gateway.timers.cancel(timer)
+        if own_code >= REFUSED and subscription.topic_filter not in session.subscriptions:
+            unsubscribe(gateway, session, subscription.topic_filter)
+        answer(own_code)
+
+    timer = gateway.after(_PEERS_SECONDS, overdue)
     for peer in list(gateway.peers.values()):
         of_peer = (lambda code: answered()) if peer.available else _nobody
         _join(gateway, peer, session, subscription, of_peer)

@@ -132,6 +132,8 @@ class GatewayCore:
         # The links to the brokers of other gateways, by name.
         self.peers: dict[str, BrokerLink] = {}
         self.peers_made = 0
+        # Are clients asked how far it is to them?
+        self.is_probing = False
         self.link = handlers.new_link(
             self,
             "",

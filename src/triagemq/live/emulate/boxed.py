@@ -1,7 +1,8 @@
 """An exchange in and around a network in a box: broker, gateway, coordinator, data plane and clients.
 
-Broker and gateway live in the broker's namespace, and clients open their sockets in theirs. The coordinator is outside:
-clients reach it over a Unix socket, so that no word to it takes bandwidth from the events that are measured.
+Broker and gateway live in the broker's namespace, and clients open their sockets in theirs; of several brokers each has
+a gateway beside it. The coordinator is outside: clients and further gateways reach it over a Unix socket, so that no
+word to it takes bandwidth from the events that are measured.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from triagemq.live.rig import (
     Rig,
     RigOptions,
 )
-from triagemq.network.emulated import Box, LostEvent, lay_out, new_run
+from triagemq.network.emulated import Box, Host, LostEvent, lay_out, new_run
 from triagemq.network.emulated.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
@@ -88,13 +89,15 @@ def check_data_plane(name: str) -> None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxedOptions(RigOptions):
     """`replay` is a Trace whose publications are sent instead of random ones. Publishers that are `babbling` send
-    promised messages as fast as they can; all others begin with them in random phases, or `synchronised`."""
+    promised messages as fast as they can; all others begin with them in random phases, or `synchronised`. `balancing`
+    is the policy that moves clients between several brokers."""
 
     scenario: Path
     dataplane: str = "linux"
     replay: Path | None = None
     babbling: tuple[str, ...] = ()
     synchronised: bool = False
+    balancing: str = "ours"
 
     def __post_init__(self) -> None:
         check_data_plane(self.dataplane)
@@ -129,8 +132,10 @@ class BoxedExchange(Rig):
     options: BoxedOptions
 
     def __init__(self, scenario: Scenario, conditions: Conditions, options: BoxedOptions) -> None:
-        if len(scenario.brokers) != 1:
-            raise NetworkError(f"a box has one broker; {scenario.name!r} has {len(scenario.brokers)}")
+        if len(scenario.brokers) != 1 and options.dataplane != "embedded":
+            raise NetworkError(
+                f"kernel queues in a box are behind one broker; {scenario.name!r} has {len(scenario.brokers)}"
+            )
         self.scenario = scenario
         self.samples: list[tuple[int, Counters]] = []
         self.lost: list[LostEvent] = []
@@ -166,11 +171,6 @@ class BoxedExchange(Rig):
         self._babblers: list[str] = []
 
     @property
-    def _gateway_address(self) -> str:
-        (broker,) = self.layout.brokers.values()
-        return f"{broker.ipv4}:{GATEWAY_PORT}"
-
-    @property
     def _in_a_hurry(self) -> bool:
         """Nobody asks for the state of what is ended."""
         return True
@@ -189,19 +189,19 @@ class BoxedExchange(Rig):
         self._clean.callback(shutil.rmtree, self._sockets, ignore_errors=True)
         await self._clean.enter_async_context(self.box)
         self._clean.push_async_callback(self._end)
-        (broker,) = self.layout.brokers.values()
-        process = BrokerProcess(self.state / "broker", host=broker.ipv4, port=BROKER_PORT)
-        self._start_inside("broker", broker.namespace, process.command())
-        # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
-        older = "?version=3.1.1" if process.address.version == 4 else ""
+        first, *others = self.layout.brokers
         await _together(
-            self._start_gateway(broker.namespace, f"{process.address}{older}"),
+            self._start_broker(first),
             self._start_coordinator(
                 port=0,
                 unix_socket=str(self._sockets / "rest.sock"),
-                gateway_address=self._gateway_address,
+                gateway_address=_gateway_address(self.layout.brokers[first]),
+                **({"gateway_name": first, "balancing": self.options.balancing} if others else {}),
             ),
         )
+        if others:
+            await _together(*(self._start_broker(name, join=self.coordinator) for name in others))
+            await self._all_joined()
         self.link.start()
         self._clean.push_async_callback(self.link.close)
         if self.options.dataplane != "embedded":
@@ -257,18 +257,47 @@ class BoxedExchange(Rig):
 
     # What runs.
 
-    async def _start_gateway(self, namespace: str, broker: str) -> None:
+    async def _start_broker(self, name: str, join: str | None = None) -> None:
+        """A broker and the gateway beside it, which joins the coordinator there, or is led over its socket."""
+        host, ending = self.layout.brokers[name], "" if join is None else f"-{name}"
+        process = BrokerProcess(self.state / f"broker{ending}", host=host.ipv4, port=BROKER_PORT)
+        self._start_inside(f"broker{ending}", host.namespace, process.command())
+        # The embedded one does not answer to MQTT 5, and being tried with it would take a while.
+        older = "?version=3.1.1" if process.address.version == 4 else ""
+        own: dict[str, Any] = {"trace": str(self.state / "gateway-trace")}
+        if join is not None or len(self.layout.brokers) > 1:
+            own = {"name": name, "join": join, "broker_client_id": process.gateway_client_id}
+        if join is not None:
+            own |= {"state": str(self.state / f"gateway{ending}"), "control": f"{self._control}{ending}"}
         config = self._gateway_config(
-            listen=self._gateway_address,
-            broker=broker,
-            trace=str(self.state / "gateway-trace"),
+            listen=_gateway_address(host),
+            broker=f"{process.address}{older}",
             dataplane="embedded" if self.options.dataplane == "embedded" else "none",
+            **own,
         )
-        path = self._write("gateway", config)
-        self._start_inside("gateway", namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
-        await self._ready("gateway")
+        gateway = f"gateway{ending}"
+        path = self._write(gateway, config)
+        self._start_inside(gateway, host.namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
+        await self._ready(gateway)
         if self.layout.plugged:
-            be_in_time(self._inside["gateway"].pid)
+            be_in_time(self._inside[gateway].pid)
+
+    async def _all_joined(self) -> None:
+        """Wait until the coordinator leads all gateways: clients are told of those that it has."""
+        coordinator, deadline = Coordinator(self.coordinator), time.monotonic() + _READY_SECONDS
+        try:
+            while True:
+                found = await coordinator.gateways()
+                missing = self.layout.brokers.keys() - {each["name"] for each in found if not each["problem"]}
+                if not missing:
+                    return
+                if time.monotonic() > deadline:
+                    name = min(missing)
+                    said = last_words(self._said(f"gateway-{name}")[1])
+                    raise NetworkError(f"gateway {name} has not joined after {_READY_SECONDS:.0f} s: {said}")
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            await coordinator.close()
 
     def _start_queues(self) -> None:
         self.plane = LinuxDataPlane(
@@ -330,7 +359,7 @@ class BoxedExchange(Rig):
             await self._start_clients(
                 role,
                 restart=False,
-                coordinator=self._coordinator,
+                coordinator=self.coordinator,
                 replay=None if self.options.replay is None else str(self.options.replay.absolute()),
                 namespaces={name: host.namespace for name, host in hosts.items()},
                 receipts=str(noted),
@@ -347,7 +376,7 @@ class BoxedExchange(Rig):
         config = {
             "role": "direct",
             "scenario": self.options.scenario_path,
-            "coordinator": self._coordinator,
+            "coordinator": self.coordinator,
             "namespaces": {name: access.namespace},
             "commands": str(self._sockets / child),
             "promised": self._promised_clients(child, {name: access.interface}, (), babbling=(name,)),
@@ -461,7 +490,7 @@ class BoxedExchange(Rig):
         return {(promise.at.address, self.scenario.ports.name[port]) for port in promise.ports} <= laid
 
     async def _decided(self) -> list[Promise]:
-        coordinator = Coordinator(self._coordinator)
+        coordinator = Coordinator(self.coordinator)
         try:
             return [
                 promise
@@ -487,7 +516,8 @@ class BoxedExchange(Rig):
                 await self.lead_to_addresses()
 
     @property
-    def _coordinator(self) -> str:
+    def coordinator(self) -> str:
+        """Where clients reach it."""
         return f"unix:{self._sockets / 'rest.sock'}"
 
     @property
@@ -502,7 +532,7 @@ class BoxedExchange(Rig):
 
     async def _known_to_plan(self, intents: list[str]) -> None:
         """Wait until the gateway follows a plan that knows of them."""
-        coordinator = Coordinator(self._coordinator)
+        coordinator = Coordinator(self.coordinator)
         try:
             for intent in intents:
                 while not (await coordinator.ask("GET", intent))["in_force"]:
@@ -589,6 +619,10 @@ class BoxedExchange(Rig):
             # By the clock, so that every 200 ms have their sample, however long one takes.
             due = max(due + _SAMPLE_SECONDS, loop.time())
             await asyncio.sleep(due - loop.time())
+
+
+def _gateway_address(broker: Host) -> str:
+    return f"{broker.ipv4}:{GATEWAY_PORT}"
 
 
 def _losing(scenario: Scenario, conditions: Conditions) -> list[str]:

@@ -112,6 +112,10 @@ async def run_emulation(
     settings, _ = planner_settings(options)
     expected = promise(scenario, settings, settings)
     lost_before = packets_lost_by_machine()
+    if len(scenario.brokers) != 1:
+        raise NetworkError(
+            f"a box has one broker; {scenario.name!r} has {len(scenario.brokers)}: run it with `triage up`"
+        )
     async with BoxedExchange(scenario, conditions, options) as rig:
         on_ready(rig)
         absent = _absent(scenario.subscribers.name, course[0].subscriber_present)

@@ -111,6 +111,8 @@ class _Site:
     link: GatewayLink
     broker: BrokerProcess | None = None
     address: str = ""
+    gateway: str = ""
+    """As clients are told."""
 
     @property
     def process(self) -> str:
@@ -230,14 +232,15 @@ class Exchange(Rig):
         # What ends is in this order from below: clients, coordinator and gateway, the broker last.
         self._clean.push_async_callback(self._end_broker)
         self._clean.push_async_callback(self._end)
-        self._clean.push_async_callback(self.link.close)
+        for link in self.links.values():
+            self._clean.push_async_callback(link.close)
         private_directory(self._control.parent)
         if self.options.interfaces:
             # Late: most exchanges do without.
             from triagemq.live.up.kernel_ports import KernelPorts
 
             self.kernel_ports = KernelPorts(
-                self.link,
+                self.links,
                 self.options.interfaces,
                 estimators=self._estimators(self._on_problem),
                 kept=self.state / "widths.json",
@@ -271,7 +274,8 @@ class Exchange(Rig):
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
-            self.kernel_ports.open(listeners_of(self.gateway, self.rest))
+            gateways = [self.gateway, *(site.gateway for site in self._sites)]
+            self.kernel_ports.open(listeners_of(gateways, self.rest))
         if self.broker is not None:
             self._beside(self._keep_saving(self.broker, self.link))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
@@ -314,7 +318,7 @@ class Exchange(Rig):
             plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
             keep_trace_seconds=self.options.keep_trace_seconds,
             name=self.options.name,
-            dataplane="reported" if self.options.interfaces else "embedded",
+            dataplane=self._dataplane,
             **self._protection(),
         )
 
@@ -324,6 +328,10 @@ class Exchange(Rig):
             self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
 
         await self._start_child("gateway", GATEWAY_MODULE, config, started=ready)
+
+    @property
+    def _dataplane(self) -> str:
+        return "reported" if self.options.interfaces else "embedded"
 
     def _protection(self) -> dict[str, Any]:
         """How every gateway is protected."""
@@ -361,6 +369,7 @@ class Exchange(Rig):
             control=str(site.state / "control.sock"),
             trace=str(site.trace),
             keep_trace_seconds=self.options.keep_trace_seconds,
+            dataplane=self._dataplane,
             name=site.name,
             join=self.rest,
             join_authority=self.options.coordinator.get("tls_certificate"),
@@ -371,10 +380,10 @@ class Exchange(Rig):
 
         def ready(said: dict[str, Any]) -> None:
             self._write(site.process, config | {"listen": said["listen"]})
+            site.gateway = said["listen"]
 
         await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
         site.link.start()
-        self._clean.push_async_callback(site.link.close)
 
     def _gateway_token(self, site: _Site) -> str:
         from triagemq.coordinator.access.tokens import Role, TokenRequest

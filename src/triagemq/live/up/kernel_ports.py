@@ -11,6 +11,7 @@ import contextlib
 import random
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -23,6 +24,7 @@ from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
 from triagemq.errors import ParameterError
+from triagemq.live.up.shared_ports import SharedPorts
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import Counters, FlowCounters, FlowKey, Instructed
 from triagemq.waiting import end
@@ -36,26 +38,47 @@ _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
+class _Told:
+    """What a gateway has heard of flows, and which one that was."""
+
+    link: GatewayLink
+    flows: dict[FlowKey, FlowCounters] = field(default_factory=dict)
+    epoch: str = ""
+
+    async def tell(self, found: Counters, at_ns: int) -> None:
+        changed = [(key, flow) for key, flow in found.flows.items() if self.flows.get(key) != flow]
+        # What a flow has counted last before it went is told as well.
+        last = {key: flow for key, flow in found.gone if key not in found.flows}
+        changed += last.items()
+        gone = [key for key in self.flows if key not in found.flows and key not in last]
+        # At least once, for the ports; the gateway has more to do than to listen to all flows at once.
+        for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
+            some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
+            leave = [key for key in some if key in last] + (gone if begin == 0 else [])
+            epoch = await self.link.queues(found.ports, some, leave, at_ns)
+        # One that has been started since needs to hear of all flows.
+        self.flows = dict(found.flows) if epoch == self.epoch else {}
+        self.epoch = epoch
+
+
 class KernelPorts:
     """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not.
 
-    The gateway is told five times a second what the queues count: it alone knows whose packets those were. With
-    `estimators` the widths of queues are controlled; those in force are `kept` in a file.
+    The gateways, by name, are told five times a second what the queues count: they alone know whose packets those were.
+    With `estimators` the widths of queues are controlled, for one gateway; those in force are `kept` in a file.
     """
 
     def __init__(
         self,
-        link: GatewayLink,
+        links: Mapping[str, GatewayLink],
         interfaces: Mapping[str, str],
         *,
         estimators: Estimators | None = None,
         kept: Path | None = None,
     ) -> None:
-        self._link = link
         self._clock = unix_clock()
-        # What the gateway has heard, and which one that was.
-        self._told: dict[FlowKey, FlowCounters] = {}
-        self._epoch = ""
+        self._told = {name: _Told(link) for name, link in links.items()}
         # Whoever estimates delays is told what they were.
         self._plane = LinuxDataPlane(
             {port: Interface(name) for port, name in interfaces.items()}, timed=estimators is not None
@@ -63,27 +86,33 @@ class KernelPorts:
         self._control: ControlBehindGateway | None = None
         followed: Instructed = self._plane
         if estimators is not None:
+            (link,) = links.values()
             followed = queues = ControlledQueues(self._plane, estimators, kept)
             self._control = ControlBehindGateway(link, queues)
-        self._follower = Follower(link, FlowBinder(followed))
+        self._shared = SharedPorts(followed, list(links))
+        # What is promised is in the orders of all, and carried out once.
+        self._followers = [
+            Follower(link, FlowBinder(self._shared.part(name), replicates=number == 0))
+            for number, (name, link) in enumerate(links.items())
+        ]
         self._tasks: list[asyncio.Task[None]] = []
         self.counters = Counters()
 
     @property
     def problem(self) -> str:
-        return self._follower.problem
+        return next((each.problem for each in self._followers if each.problem), "")
 
     def open(self, listeners: Sequence[TrustedAddress]) -> None:
         """Follow from now on; what comes from where the exchange listens goes with control packets."""
         self._plane.trust(listeners)
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._follower.run()), loop.create_task(self._keep_telling())]
+        self._tasks = [loop.create_task(each.run()) for each in self._followers]
+        self._tasks.append(loop.create_task(self._keep_telling()))
 
     async def close(self) -> None:
         """Put every interface back; what was counted stays in `counters`."""
         await end(*self._tasks)
-        with contextlib.suppress(ControlError):
-            await self._tell()
+        await self._tell()
         self.counters = self._plane.counters()
         await asyncio.to_thread(self._plane.close)
 
@@ -91,30 +120,21 @@ class KernelPorts:
         while True:
             # At moments of chance: how often a queue is met busy says how much its port has to do.
             await asyncio.sleep(random.uniform(0.5, 1.5) * _TELL_SECONDS)
-            try:
-                await self._tell()
-            except ControlError:
-                # Whoever is there next has heard nothing.
-                self._told.clear()
+            await self._tell()
 
     async def _tell(self) -> None:
         at_ns = self._clock()
         found = self._plane.counters()
         if self._control is not None:
-            await self._control.feed(found.ports, at_ns, self._plane.queue_times())
-        changed = [(key, flow) for key, flow in found.flows.items() if self._told.get(key) != flow]
-        # What a flow has counted last before it went is told as well.
-        last = {key: flow for key, flow in found.gone if key not in found.flows}
-        changed += last.items()
-        gone = [key for key in self._told if key not in found.flows and key not in last]
-        # At least once, for the ports; the gateway has more to do than to listen to all flows at once.
-        for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
-            some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
-            leave = [key for key in some if key in last] + (gone if begin == 0 else [])
-            epoch = await self._link.queues(found.ports, some, leave, at_ns)
-        # One that has been started since needs to hear of all flows.
-        self._told = dict(found.flows) if epoch == self._epoch else {}
-        self._epoch = epoch
+            with contextlib.suppress(ControlError):
+                await self._control.feed(found.ports, at_ns, self._plane.queue_times())
+        for name, part in self._shared.shared_out(found).items():
+            told = self._told[name]
+            try:
+                await told.tell(part, at_ns)
+            except ControlError:
+                # Whoever is there next has heard nothing.
+                told.flows.clear()
 
     def figures(self) -> dict[str, Any]:
         """Packets by port and class, for people and scripts."""
@@ -141,19 +161,22 @@ class KernelPorts:
         }
 
 
-def listeners_of(gateway: str, rest: str) -> list[TrustedAddress]:
-    """Where the parts of an exchange listen: the gateway's address, as clients are told, and the coordinator's URL.
+def listeners_of(gateways: Sequence[str], rest: str) -> list[TrustedAddress]:
+    """Where the parts of an exchange listen: the addresses of gateways, as clients are told, and the coordinator's URL.
 
-    >>> listeners_of("[::]:10000", "https://10.0.0.1:8080/")
+    >>> listeners_of(["[::]:10000"], "https://10.0.0.1:8080/")
     [TrustedAddress(protocol='udp', address='::', port=10000),
      TrustedAddress(protocol='tcp', address='10.0.0.1', port=8080)]
-    >>> listeners_of("mqttsns://127.0.0.1:10000", "http://127.0.0.1:8080")[0]
+    >>> listeners_of(["mqttsns://127.0.0.1:10000"], "http://127.0.0.1:8080")[0]
     TrustedAddress(protocol='udp', address='127.0.0.1', port=10000)
     """
+    places: list[tuple[Literal["udp", "tcp"], str]] = [("udp", each) for each in gateways]
     return [
         TrustedAddress(protocol, str(address[0]), int(address[1]))
-        for (protocol, kind), url in zip(_KINDS.items(), (gateway, rest), strict=True)
-        for *_, address in socket.getaddrinfo(*host_and_port(url.rpartition("://")[2].rstrip("/")), type=kind)
+        for protocol, url in [*places, ("tcp", rest)]
+        for *_, address in socket.getaddrinfo(
+            *host_and_port(url.rpartition("://")[2].rstrip("/")), type=_KINDS[protocol]
+        )
     ]
 
 

@@ -36,6 +36,7 @@ from triagemq.live.run import (
     PlannedFigures,
     let_run,
     measured_from,
+    moved_clients,
     planner_settings,
     promise,
     stop_publishing,
@@ -236,12 +237,7 @@ async def _moved(rest: str) -> list[dict[str, Any]]:
     coordinator = Coordinator(rest)
     found: list[dict[str, Any]] = []
     try:
-        after = -1
-        page: dict[str, Any] = {"last": 0}
-        while page["last"] != after:
-            after = page["last"]
-            page = await coordinator.ask("GET", f"/v1/decisions?limit=1000&after={after}")
-            found += [each for each in page["decisions"] if each["kind"] == "moved"]
+        found = await moved_clients(coordinator)
     except CoordinatorError:
         # What is known of it is in the trace.
         pass

@@ -244,6 +244,8 @@ class Box:
                 )
                 if link.fifo_bps is not None and link.fifo_bps < FASTEST_FIFO_BPS:
                     requests.append(add_fifo(link.far.interface, link.far.index, link.fifo_bps))
+                if link.downlink_bps < FASTEST_FIFO_BPS:
+                    requests.append(add_fifo(link.near.interface, link.near.index, link.downlink_bps))
             self._send(requests)
         in_namespace(layout.switch_namespace, self._switch_offloads_off)
         self.feed_by(layout.feeding)
@@ -264,6 +266,11 @@ class Box:
         if host.ipv6 is not None:
             requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
             requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
+        requests += [
+            add_fifo(name, index, link.uplink_bps)
+            for link in self.layout.links
+            if link.far.interface == name and link.uplink_bps < FASTEST_FIFO_BPS
+        ]
         plugged = [access for access in self.layout.plugged if access.namespace == host.namespace]
         for access in plugged:
             requests.append(set_link(access.interface, access.index, up=True))

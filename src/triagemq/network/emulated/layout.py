@@ -92,8 +92,9 @@ class Link:
     """Two interfaces joined by a wire; `near` is the end on the brokers' side, always a member of a bridge.
 
     `port` is the scenario's port whose link this is, and `feeds` the switch at its far end if there is one. `fifo_bps`
-    shapes what the far end sends towards the brokers: an unmanaged switch. `access` is the publisher whose access link
-    this is: nothing but promised messages goes over it.
+    shapes what the far end sends towards the brokers: an unmanaged switch. `downlink_bps` and
+    `uplink_bps` are those of a broker of a cluster at the far end, where they are shaped. `access` is the publisher
+    whose access link this is: nothing but promised messages goes over it.
     """
 
     near: End
@@ -101,6 +102,8 @@ class Link:
     port: str | None = None
     feeds: str | None = None
     fifo_bps: float | None = None
+    downlink_bps: float = np.inf
+    uplink_bps: float = np.inf
     access: str | None = None
 
 
@@ -287,11 +290,18 @@ class _Drawing:
         return max(ETHERNET_MTU, int(longest) - _ETHERNET_BYTES)
 
     def draw_brokers(self, backbone: Bridge) -> None:
-        names = self.scenario.brokers.name
+        brokers = self.scenario.brokers
+        names = brokers.name
         for number, name in enumerate(names):
             label = "broker" if len(names) == 1 else f"broker-{number}"
             host = self.host("broker", (name,), label)
-            self.attach(host, backbone, f"k{number}")
+            downlink_bps, uplink_bps = float(brokers.downlink_bps[number]), float(brokers.uplink_bps[number])
+            if not brokers.cluster[number]:
+                downlink_bps = uplink_bps = np.inf
+            elif not brokers.head[number]:
+                # What an edge sends to its subscribers its gateway paces, before queues that it can see.
+                uplink_bps = np.inf
+            self.attach(host, backbone, f"k{number}", downlink_bps, uplink_bps)
 
     def draw_publishers(self, backbone: Bridge) -> None:
         publishers, unmanaged = self.scenario.publishers, self.scenario.unmanaged_switches
@@ -422,8 +432,16 @@ class _Drawing:
         index = self.index()
         return End(self.switch_namespace, self.name(rest), index, _mac(2, index), bridge.name)
 
-    def attach(self, host: Host, bridge: Bridge, rest: str) -> None:
-        self.links.append(Link(self.end(bridge, rest), _end_of(host)))
+    def attach(
+        self,
+        host: Host,
+        bridge: Bridge,
+        rest: str,
+        downlink_bps: float = np.inf,
+        uplink_bps: float = np.inf,
+    ) -> None:
+        near, far = self.end(bridge, rest), _end_of(host)
+        self.links.append(Link(near, far, downlink_bps=downlink_bps, uplink_bps=uplink_bps))
 
     def join(
         self,

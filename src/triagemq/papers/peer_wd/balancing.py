@@ -93,7 +93,7 @@ def _uplink_panel(title: str, result: CampusResult) -> Panel:
     return Panel(title, "s", "uplink use, %", lines)
 
 
-def _moves_table(title: str, moves: Sequence[dict[str, Any]]) -> PrintedTable:
+def moves_table(title: str, moves: Sequence[dict[str, Any]]) -> PrintedTable:
     return PrintedTable.of(
         title,
         moves,
@@ -140,7 +140,7 @@ def _figure_3(effort: Effort, progress: Progress) -> Findings:
             ("at the end", lambda name: percent(_uplink(ours, name)[-1])),
             ("printed", lambda name: printed.get(name, "below 100 %")),
         ),
-        _moves_table("who moved (printed: topic 1 from b1 to b0 at 34 s)", moves),
+        moves_table("who moved (printed: topic 1 from b1 to b0 at 34 s)", moves),
     )
     return Findings(
         tables=tables,
@@ -329,7 +329,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
     needless = sum(not each["needed"] for each in after)
     return Findings(
         tables=(
-            _moves_table(
+            moves_table(
                 "PEER, Table 6, after the burst at 30 s (printed: needless balancing at 31 and 33 s)", after
             ),
             PrintedTable.of(

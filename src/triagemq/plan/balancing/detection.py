@@ -36,12 +36,13 @@ class LoadState(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
     """Of every subscription in the next interval: events that come for it and leave for it in a second, how long an
-    event may wait, and how long it would take to move it."""
+    event may wait, and how long it would take to move it; and for how long queues grow on while somebody moves."""
 
     input_per_second: Floats
     output_per_second: Floats
     allowed_seconds: Floats
     balancing_seconds: Floats
+    relief_seconds: float = 0.0
 
     def threshold(self, interval_seconds: float) -> Floats:
         """The queue depth, in events, above which a deadline is at risk."""
@@ -49,7 +50,7 @@ class Expected:
             self.allowed_seconds - self.balancing_seconds,
             self.input_per_second,
             self.output_per_second,
-            interval_seconds,
+            interval_seconds + self.relief_seconds,
         )
 
 
@@ -116,6 +117,7 @@ class LoadWatch:
         self._rates = SmoothedRates(len(campus.scenario.publications))
         self._outputs = SmoothedRates(len(campus.scenario.subscriptions))
         self._cost_seconds: float | None = None
+        self._relief_seconds = settings.relief_seconds
 
     def measured(self, event: LoadReport) -> Outlook:
         """What one more interval shows."""
@@ -135,6 +137,7 @@ class LoadWatch:
             output_per_second=self._outputs.expected(),
             allowed_seconds=ways.allowed_seconds(broker),
             balancing_seconds=cost,
+            relief_seconds=self._relief_seconds,
         )
         settings = self._settings
         detected = detect(campus, event, expected, settings.thresholds, settings.interval_seconds)
@@ -144,6 +147,8 @@ class LoadWatch:
         """A balancing has shown what it costs."""
         before, cost = self._cost_seconds, event.notified_seconds
         self._cost_seconds = cost if before is None else COST_WEIGHT * cost + (1 - COST_WEIGHT) * before
+        relief = event.relieved_seconds
+        self._relief_seconds = COST_WEIGHT * relief + (1 - COST_WEIGHT) * self._relief_seconds
 
     def forget(self, subscriptions: Integers) -> None:
         """These are served by another broker now: what left the old one for them means nothing there."""

@@ -34,11 +34,16 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """All clients of a balancing have moved; `notified_seconds` is how long it took until they knew."""
+    """All clients of a balancing have moved; `notified_seconds` is how long it took until they knew.
+
+    `relieved_seconds` is how long it took until the broker that they left served them no more, where another serves
+    them beside it for a while.
+    """
 
     at_seconds: float
     balancing: int
     notified_seconds: float
+    relieved_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,7 +23,8 @@ class BalancingSettings:
     """How our balancing goes about.
 
     A balancing that is not completed after `timeout_seconds` is over; its broker begins no other for `rest_seconds`,
-    in which queues may shrink; and who has moved stays for `stay_seconds`.
+    in which queues may shrink; and who has moved stays for `stay_seconds`. Where two brokers serve a client that moves,
+    the old one is relieved of it after `relief_seconds`, until balancings have shown how long that takes.
     """
 
     thresholds: Thresholds = field(default_factory=Thresholds)
@@ -31,6 +32,7 @@ class BalancingSettings:
     timeout_seconds: float = 10.0
     rest_seconds: float = 5.0
     stay_seconds: float = 60.0
+    relief_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ what they see on the way, which the event simulator's epochs cannot. Nothing is 
 """
 
 from triagemq.simulate.campus.result import CampusResult, Moved
-from triagemq.simulate.campus.run import BALANCINGS, simulate_campus
+from triagemq.simulate.campus.run import simulate_campus
 from triagemq.simulate.campus.sharing import SHARINGS
 
-__all__ = ["BALANCINGS", "SHARINGS", "CampusResult", "Moved", "simulate_campus"]
+__all__ = ["SHARINGS", "CampusResult", "Moved", "simulate_campus"]

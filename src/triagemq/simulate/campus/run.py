@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.balancing import (
-    Balancer,
+    BALANCINGS,
+    BalancingPolicy,
     BalancingSettings,
     Completed,
     LoadReport,
     LoadState,
     LoadWatch,
     Migration,
-    Peer,
+    check_balancing,
 )
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Scenario
@@ -30,25 +29,6 @@ from triagemq.simulate.campus.sharing import SHARINGS
 
 INTERVAL_SECONDS = 1.0
 STEP_SECONDS = 0.05
-
-
-class BalancingPolicy(Protocol):
-    """Who decides about migrations."""
-
-    def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
-        """What is to be done after this has happened."""
-
-
-class Unbalanced:
-    """Everybody stays."""
-
-    def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
-        return ()
-
-
-BALANCINGS: Mapping[str, Callable[[Campus], BalancingPolicy]] = MappingProxyType(
-    {"ours": Balancer, "peer": Peer, "none": lambda campus: Unbalanced()}
-)
 
 
 def simulate_campus(
@@ -73,9 +53,10 @@ def simulate_campus(
         )
     if not seconds >= INTERVAL_SECONDS:
         raise ParameterError("seconds", f"is {seconds:g}; at least {INTERVAL_SECONDS:g} is needed")
-    for name, value, known in (("balancing", balancing, BALANCINGS), ("sharing", sharing, SHARINGS)):
-        if isinstance(value, str) and value not in known:
-            raise ParameterError(name, f"is {value!r}; known: {', '.join(known)}")
+    if isinstance(balancing, str):
+        check_balancing(balancing)
+    if sharing not in SHARINGS:
+        raise ParameterError("sharing", f"is {sharing!r}; known: {', '.join(SHARINGS)}")
     campus = Campus.of(scenario)
     policy = (BALANCINGS[balancing] if isinstance(balancing, str) else balancing)(campus)
     run = _Run(

@@ -106,6 +106,9 @@ class Session:
     # The subscriber whose connection it is, and which of several (see slots.py).
     subscriber: str = ""
     slot: int = 0
+    # When it was asked how far it is, until it has answered, and what the last answers took.
+    probed_ns: int = 0
+    round_trips: tuple[float, ...] = ()
     # Of a publisher's connection for what some have already: the orders that it follows.
     generation: int = 0
 
