@@ -128,6 +128,10 @@ def test_rights_come_before_constraints_and_those_before_what_is_needed() -> Non
     constrained = divide_port(port, [10, 0, 10**6], [1.0, math.inf, math.inf], kept_bps=[20, 30, 2])
     assert constrained.floor_bps.tolist() == [68, 30, 2]
     assert constrained.cannot_hold == (0,)
+    careful = divide_port(
+        port, [10, 0, 10**6], [1.0, math.inf, math.inf], kept_bps=[20, 60, 2], sure_bps=[20, 30, 2]
+    )
+    assert careful.floor_bps.tolist() == [68, 30, 2]
 
 
 def test_with_weights_by_width_only_the_last_class_gives_when_all_are_full() -> None:

@@ -159,7 +159,8 @@ class PortController:
             held,
             constraint,
             kept_bps=np.minimum(most, self._rights_bps),
-            needed_bps=np.where(np.isfinite(constraint), needed, rates),
+            needed_bps=np.where(np.isfinite(constraint), rates / self._load(rates), rates),
+            sure_bps=np.minimum(rates, self._rights_bps),
             least_bps=np.minimum((1.0 - NEED_SLACK) * needed, self._rights_bps),
         )
         before, self.width_bps = self.width_bps, tuple(division.width_bps.tolist())
@@ -169,6 +170,11 @@ class PortController:
         return PortDecision(
             self.port.name, self.width_bps if changed else None, delays, division.cannot_hold, reason
         )
+
+
+    def _load(self, rates_bps: NDArray[np.float64]) -> float:
+        """What comes in parts of what queues need: the same for all of them, and all of it fits if what comes does."""
+        return min(1.0, max(LOAD, float(rates_bps.sum()) / sum(self.port.width_bps)))
 
 
 class _Queue:

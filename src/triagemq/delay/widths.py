@@ -98,13 +98,16 @@ def divide_port(
     *,
     kept_bps: ArrayLike = 0.0,
     needed_bps: ArrayLike = 0.0,
+    sure_bps: ArrayLike | None = None,
 ) -> PortDivision:
     """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
 
-    Floors come one after the other, as far as there is something left: against starving; `kept_bps`, what queues have a
-    right to; then queue by queue, the largest weights first, `needed_bps` and what the constraint takes. Where this
-    does not fit, a queue with a constraint gets what is left, and one without has only what it had. Where no queue
-    without a floor to keep holds anything, the rest is divided as if all held the same.
+    Floors come one after the other, as far as there is something left: against starving; `sure_bps`, the part of what
+    queues have a right to that is no precaution (without it, all of that); then queue by queue, the largest weights
+    first, `needed_bps` and what the constraint takes of those that have one; `kept_bps`, all that queues have a right
+    to; and what the others need. Where this does not fit, a queue with a constraint gets what is left, and one without
+    has only what it had. Where no queue without a floor to keep holds anything, the rest is divided as if all held the
+    same.
 
     >>> port = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
     >>> divide_port(port, [0, 0, 920_000]).width_bps
@@ -122,8 +125,11 @@ def divide_port(
     # Far above any port and below what an integer holds: more than that fits nowhere either.
     constrained = np.where(np.isfinite(constraint), np.clip(8.0 * held / constraint, 1.0, 1e18), 0.0)
     floors = np.asarray(port.starvation_bps, np.int64)
-    _raise(port, floors, per_row("kept_bps", kept_bps, count))
-    cannot_hold = _raise(port, floors, per_row("needed_bps", needed_bps, count), constrained)
+    kept, needed = per_row("kept_bps", kept_bps, count), per_row("needed_bps", needed_bps, count)
+    _raise(port, floors, kept if sure_bps is None else per_row("sure_bps", sure_bps, count))
+    cannot_hold = _raise(port, floors, np.where(constrained > 0.0, needed, 0.0), constrained)
+    _raise(port, floors, kept)
+    _raise(port, floors, needed)
     widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
     whole = np.maximum(np.floor(widths).astype(np.int64), floors)
     # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
@@ -167,12 +173,18 @@ class WidthControl:
         *,
         kept_bps: ArrayLike = 0.0,
         needed_bps: ArrayLike = 0.0,
+        sure_bps: ArrayLike | None = None,
         least_bps: ArrayLike | None = None,
     ) -> PortDivision:
         """The division to be in force from now on; see `divide_port`. Widths in force stay down to `least_bps` of what
         is kept, a little less than that where nothing is said."""
         best = divide_port(
-            self._port, queue_bytes, constraint_seconds, kept_bps=kept_bps, needed_bps=needed_bps
+            self._port,
+            queue_bytes,
+            constraint_seconds,
+            kept_bps=kept_bps,
+            needed_bps=needed_bps,
+            sure_bps=sure_bps,
         )
         old = self._width_bps
         self._age += 1
@@ -183,6 +195,7 @@ class WidthControl:
             )
             # What is needed beyond what is kept changes with every reading, and may be missed by a little.
             least = np.where(best.floor_bps > np.ceil(kept), (1.0 - NEED_SLACK) * best.floor_bps, least)
+            least = np.minimum(least, best.floor_bps)
             strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
             if (old >= np.maximum(least, np.minimum(strict, best.floor_bps))).all():
                 held = per_row("queue_bytes", queue_bytes, len(old))
