@@ -250,7 +250,7 @@ def test_the_schema_is_one_that_postgresql_takes() -> None:
         str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
         for table in store_schema.META.metadata.sorted_tables
     ]
-    assert len(texts) == 8
+    assert len(texts) == 9
     assert any("BIGSERIAL" in each for each in texts)
 
 

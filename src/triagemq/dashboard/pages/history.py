@@ -38,7 +38,7 @@ class PortHistory:
     most_waiting: int
 
 
-def _ports(tables: Tables) -> list[PortHistory]:
+def past_ports(tables: Tables) -> list[PortHistory]:
     """Of the run that was added last."""
     if not tables.rows.get("port_load"):
         return []
@@ -83,7 +83,7 @@ def _read(directory: str, name: str | None) -> dict[str, Any]:
         "total": tables.rows.get(chosen, 0),
         "runs": len(tables.manifest.runs),
         "report": (Path(directory) / "report.html").is_file(),
-        "ports": _ports(tables),
+        "ports": past_ports(tables),
         "past": _runs(tables),
     }
 
@@ -93,9 +93,10 @@ async def show(frame: Frame) -> None:
     desk = frame.desk
     directory = desk.settings.tables
     frame.panel("", shown("history_head.html"))
+    past = frame.panel("")
     with ui.element("div").classes("controls"):
         select = ui.select([], label="Table").props("outlined dense")
-    table, past, report = frame.panel("panel"), frame.panel(""), frame.panel("")
+    table, report = frame.panel("panel"), frame.panel("")
     seconds = 0
 
     async def look() -> None:
