@@ -221,7 +221,9 @@ def test_grants_decide_who_may_do_what(broker: Mosquitto, tmp_path: Path) -> Non
         assert [message.payload for message in clients[1].messages] == [b"wet"]
         # Without a connection there is no client id, and so no grant.
         stranger.send(Publish(TopicIdType.SHORT, 0x6162, b"x", -1))
-        refusals = control.ask("measure")["counters"]["refused"]
+        measured = control.ask("measure")
+        assert measured["flows"].keys() == {f"ff-7~{slot}" for slot in range(len(clients))}
+        refusals = measured["counters"]["refused"]
         assert refusals["connect: not allowed"] >= 6
         assert refusals["subscribe: not allowed"] == 8
         assert refusals["publish: not allowed"] == 3
