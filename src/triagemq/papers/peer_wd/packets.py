@@ -41,7 +41,6 @@ from triagemq.papers.peer_wd.network import (
     CLIENT_SECONDS,
     EDGE_MBPS,
     EDGES,
-    END_SECONDS,
     experiment_scenario,
     table_7,
     topic_name,
@@ -467,7 +466,8 @@ def _scaled(ours: BoxedExperiment) -> Difference:
     )
 
 
-_NORMAL, _QUICK = Effort(seconds=END_SECONDS), Effort(seconds=45.0)
+# The paper goes on to 75 s; by then queues are empty or shrink.
+_NORMAL, _QUICK = Effort(seconds=60.0), Effort(seconds=45.0)
 PACKETS_UPLINKS = Experiment(
     "uplinks of four edge brokers through a burst, real brokers", _figure_3, _NORMAL, _QUICK
 )
