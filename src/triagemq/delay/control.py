@@ -171,7 +171,6 @@ class PortController:
             self.port.name, self.width_bps if changed else None, delays, division.cannot_hold, reason
         )
 
-
     def _load(self, rates_bps: NDArray[np.float64]) -> float:
         """What comes in parts of what queues need: the same for all of them, and all of it fits if what comes does."""
         return min(1.0, max(LOAD, float(rates_bps.sum()) / sum(self.port.width_bps)))
