@@ -208,11 +208,13 @@ class TopicWays:
         """The longest way of any publisher's events to every subscription of `rows`, if `broker` served it."""
         campus, wait = self.campus, self.wait_seconds
         topic = campus.scenario.subscriptions.topic[rows]
-        home = campus.cluster[broker]
-        before, longest = np.full(len(topic), -np.inf), self.longest_seconds[:, topic]
-        for cluster in np.flatnonzero((longest > -np.inf).any(axis=1)).tolist():
-            heads = wait[campus.heads[cluster]] + np.where(home == cluster, 0.0, wait[campus.heads[home]])
-            before = np.maximum(before, longest[cluster] + campus.delay_seconds[cluster, broker] + heads)
+        # From the head of each cluster to each broker; where both are of one cluster, its head waits once.
+        other = np.arange(len(campus.heads))[:, None] != campus.cluster
+        between = campus.delay_seconds + wait[campus.heads, None] + other * wait[campus.heads[campus.cluster]]
+        before = np.full(len(topic), -np.inf)
+        for longest, ways in zip(self.longest_seconds, between, strict=True):
+            if (longest > -np.inf).any():
+                np.maximum(before, longest[topic] + ways[broker], out=before)
         unpublished = before == -np.inf
         return np.asarray(np.where(unpublished, 0.0, before) + wait[broker] + campus.last_seconds(rows))
 

@@ -206,7 +206,10 @@ class EdgeTrial:
     def _leaving(self, rows: RowNumbers, source: int, served: Integers) -> Floats:
         """What these subscriptions of one topic ask of their broker, in parts of its capacities: the topic itself only
         if nobody else there has it."""
-        return self._asked(rows, np.array([source]), served[[source]] == len(rows))[:, 0]
+        topic, alone = int(self._topic[rows[0]]), served[source] == len(rows)
+        size = self._bytes[topic]
+        asked = np.array([alone * size, alone * self._events[topic], len(rows) * size])
+        return np.asarray(asked / self.basis.campus.capacity[:, source])
 
     def _added(self, rows: RowNumbers, brokers: RowNumbers, served: Integers) -> Floats:
         """The same for brokers to which they come, with the topic itself where nobody has it yet."""
