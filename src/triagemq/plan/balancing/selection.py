@@ -81,8 +81,9 @@ def _bundles(basis: OffloadBasis, source: int) -> Iterator[RowNumbers]:
     np.maximum.at(queues, bundle, np.where(basis.outlook.detected.deep[here], QueueState.TOO_DEEP, waiting))
     shortest = np.full(len(topics), np.inf)
     np.minimum.at(shortest, bundle, allowed[here])
+    rows = here[np.lexsort((-allowed[here], bundle))]
+    ends = np.cumsum(np.bincount(bundle, minlength=len(topics)))
     for each in subscriber_order(
         basis.metric(source), OtherEnds.of(local, remote), queues, shortest
     ).tolist():
-        rows = here[bundle == each]
-        yield rows[np.argsort(-allowed[rows], kind="stable")]
+        yield rows[ends[each - 1] if each else 0 : ends[each]]
