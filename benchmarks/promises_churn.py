@@ -142,7 +142,8 @@ class Visits:
         published, topics = rig.scenario.publications.topic, rig.scenario.topics.name
         while True:
             topic = {
-                each.kept.at.address: topics[published[each.kept.at.publication]] for each in rig.tenures
+                each.kept.at.address: topics[published[each.kept.at.publication]]
+                for each in rig.promised.tenures
             }
             found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
             for copy in rig.follower.binder.orders.copies.values():
@@ -179,7 +180,7 @@ class Visits:
             little = self._random.random() < LITTLE_SHARE
             async with self._alone() if little else self._asking:
                 await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
-            await rig.lead_to_addresses()
+            await rig.promised.lead()
         self._here[name] = not self._here[name]
         self._busy.discard(name)
         self.done += 1
@@ -199,7 +200,7 @@ class Visits:
         self.counted["left"] += 1
         deadline = time.monotonic() + DECIDED_SECONDS
         while time.monotonic() < deadline:
-            if not await rig.has_promises(name):
+            if not await rig.promised.are_there(name):
                 return
             await asyncio.sleep(0.05)
         self.problems.append(f"{name} has left, and is still promised something")

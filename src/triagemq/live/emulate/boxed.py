@@ -8,12 +8,11 @@ word to it takes bandwidth from the events that are measured.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,10 +21,10 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.client.coordinator import Coordinator, Promise
+from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
-from triagemq.errors import CoordinatorError, NetworkError, ParameterError
+from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.live.clients import be_in_time, tell
 from triagemq.live.emulate.copying import (
@@ -38,9 +37,9 @@ from triagemq.live.emulate.copying import (
 )
 from triagemq.live.emulate.openflow_agent import AgentConfig
 from triagemq.live.emulate.passing import passed_packets
-from triagemq.live.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
+from triagemq.live.emulate.ways import PromisedWays
 from triagemq.live.processes import last_words
-from triagemq.live.promised import IDLE, tell_addresses
+from triagemq.live.promised import IDLE
 from triagemq.live.rig import (
     CLIENTS_MODULE,
     EMBEDDED_CLASSES,
@@ -75,9 +74,6 @@ _IN_FORCE_SECONDS = 60.0
 _BEGIN_SECONDS = 0.2
 """From when publishers are told to begin to their first event."""
 _SAMPLE_SECONDS = 0.2
-_LAID_SECONDS = 10.0
-_LEAD_SECONDS = 0.5
-"""How often it is asked whether something else is promised now."""
 
 
 def check_data_plane(name: str) -> None:
@@ -142,10 +138,6 @@ class BoxedExchange(Rig):
         self.passed: list[NDArray[np.void]] = []
         self.times_missed = 0
         self._waited: dict[str, NDArray[np.void]] = {}
-        self.tenures: list[Tenure] = []
-        self._leading = asyncio.Lock()
-        self._away: set[str] = set()
-        self._told = 0
         self.plane: LinuxDataPlane | None = None
         self.follower: Follower | None = None
         self._followed: Instructed | None = None
@@ -169,6 +161,7 @@ class BoxedExchange(Rig):
         self._inside: dict[str, Running] = {}
         self._backups = frozenset(conditions.backups.values())
         self._babblers: list[str] = []
+        self.promised = PromisedWays(scenario, self.coordinator, self)
 
     @property
     def _in_a_hurry(self) -> bool:
@@ -348,7 +341,8 @@ class BoxedExchange(Rig):
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> None:
         """The scenario's subscribers, then its publishers, which say nothing until they are told to begin."""
-        self._away.update(absent_subscribers)
+        for name in absent_subscribers:
+            self.promised.is_there(name, there=False)
         for role, hosts, absent, noted in (
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
@@ -396,6 +390,20 @@ class BoxedExchange(Rig):
         }
 
     @property
+    def promised_roles(self) -> dict[str, Path]:
+        """Processes of clients that know of promises, and where each listens."""
+        return {role: self._sockets / role for role in ("subscribers", "publishers", *self._babblers)}
+
+    def copied(self) -> Set[tuple[str, str]]:
+        """The addresses of which the kernel makes copies, each with a port that they leave by."""
+        assert self.follower is not None
+        return {(str(copy.key), copy.port) for copy in self.follower.binder.orders.copies.values()}
+
+    async def switches_follow(self) -> bool:
+        """Are the newest orders in force on switches too, where there are any?"""
+        return "controller" not in self.children or await self._carried_out()
+
+    @property
     def promised_sent(self) -> list[Path]:
         """What publishers note of promised messages."""
         return [self.state / f"promised-{role}" for role in ("publishers", *self._babblers)]
@@ -433,87 +441,12 @@ class BoxedExchange(Rig):
                 why = self.follower.problem
             raise NetworkError(f"the plan cannot be carried out: {why}") from None
         if self.layout.plugged:
-            await self.lead_to_addresses()
-            self._beside(self._keep_leading())
+            await self.promised.lead()
+            self._beside(self.promised.keep_leading())
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
         for role in ("publishers", *self._babblers):
             tell(str(self._sockets / role), {"begins_ns": begins_ns})
         return begins_ns
-
-    async def lead_to_addresses(self) -> None:
-        """Tell everyone where what is promised goes now, and wait until they are there."""
-        async with self._leading:
-            # Who has been told to leave has promises until the coordinator hears of it.
-            found = [
-                each
-                for each in kept_at(self.scenario, await self._decided())
-                if self._subscriber(each) not in self._away
-            ]
-            there = {each.kept.at: each for each in self.tenures if each.until_ns == NEVER_NS}
-            gone = there.keys() - {each.at for each in found}
-            new = [each for each in found if each.at not in there]
-            if self._told and not gone and not new:
-                return
-            for at in gone:
-                self._leaves(there[at])
-            self._told += 1
-            path = self._sockets / f"promised-{self._told}.json"
-            tell_addresses(path, [each.at for each in found])
-            roles = ("subscribers", "publishers", *self._babblers)
-            for role in roles:
-                tell(
-                    str(self._sockets / role),
-                    {"promised": str(path), "both_ways": both_ways(self.scenario, found, self._away)},
-                )
-            deadline = time.monotonic() + _READY_SECONDS
-            while not all(Path(f"{path}.{role}").exists() for role in roles):
-                self.require_alive()
-                if time.monotonic() > deadline:
-                    raise NetworkError(f"clients do not find what is promised; see {self.state / 'logs'}")
-                await asyncio.sleep(_LOOK_SECONDS)
-            deadline = time.monotonic() + _LAID_SECONDS
-            while not (laid := await self._all_laid(new)) and time.monotonic() < deadline:
-                await asyncio.sleep(_LOOK_SECONDS)
-            # What is not laid by then may have been withdrawn; the next time it is asked for again.
-            self.tenures += [Tenure(each, time.time_ns()) for each in new if laid or self._is_laid(each)]
-
-    async def _all_laid(self, promises: Sequence[KeptAt]) -> bool:
-        """Are these ways in force, in the kernel and on the switches?"""
-        if not all(self._is_laid(each) for each in promises):
-            return False
-        return not promises or "controller" not in self.children or await self._carried_out()
-
-    def _is_laid(self, promise: KeptAt) -> bool:
-        """Do copies leave by all ports of its way? What is admitted is laid in stages, from its end."""
-        assert self.follower is not None
-        laid = {(str(copy.key), copy.port) for copy in self.follower.binder.orders.copies.values()}
-        return {(promise.at.address, self.scenario.ports.name[port]) for port in promise.ports} <= laid
-
-    async def _decided(self) -> list[Promise]:
-        coordinator = Coordinator(self.coordinator)
-        try:
-            return [
-                promise
-                for name in plugged_publishers(self.scenario)
-                for promise in await coordinator.promises_of("publishers", name)
-            ]
-        finally:
-            await coordinator.close()
-
-    async def has_promises(self, subscriber: str) -> bool:
-        """Whether something is promised to a subscriber, perhaps still, since nobody has decided without it yet."""
-        return any(each.admitted and each.subscriber == subscriber for each in await self._decided())
-
-    def _leaves(self, tenure: Tenure) -> None:
-        """What is under way to somebody who leaves may come, or not."""
-        asked = self.scenario.subscriptions.max_latency_seconds[tenure.kept.at.subscription]
-        tenure.until_ns = time.time_ns() - round(max(float(asked), tenure.kept.bound_seconds) * 1e9)
-
-    async def _keep_leading(self) -> None:
-        while True:
-            await asyncio.sleep(_LEAD_SECONDS)
-            with contextlib.suppress(CoordinatorError):
-                await self.lead_to_addresses()
 
     @property
     def coordinator(self) -> str:
@@ -570,18 +503,9 @@ class BoxedExchange(Rig):
 
     def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
         """What one of them does from now on, or what all do (see live.clients)."""
-        if role == "subscribers" and what.get("there") is False:
-            self._away.add(what["name"])
-            for tenure in self.tenures:
-                if self._subscriber(tenure.kept) == what["name"] and tenure.until_ns == NEVER_NS:
-                    self._leaves(tenure)
-        elif role == "subscribers" and what.get("there"):
-            self._away.discard(what["name"])
+        if role == "subscribers" and "there" in what:
+            self.promised.is_there(what["name"], there=what["there"])
         tell(str(self._sockets / role), what)
-
-    def _subscriber(self, promise: KeptAt) -> str:
-        row = int(self.scenario.subscriptions.subscriber[promise.at.subscription])
-        return self.scenario.subscribers.name[row]
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""

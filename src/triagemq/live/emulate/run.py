@@ -143,7 +143,7 @@ async def run_emulation(
     from_ns = measured_from(begun_ns, until_ns)
     promised = promised_run(
         scenario,
-        rig.tenures,
+        rig.promised.tenures,
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
@@ -180,7 +180,7 @@ async def run_emulation(
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
-            [each.kept for each in rig.tenures],
+            [each.kept for each in rig.promised.tenures],
         ),
     )
     if not measured.publications:
@@ -190,7 +190,7 @@ async def run_emulation(
     happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
     sent = happened.publications
     if options.dataplane != "embedded":
-        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.tenures])
+        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.promised.tenures])
         taken = as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)

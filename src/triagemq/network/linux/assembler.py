@@ -80,6 +80,12 @@ class Assembler:
         """Add a register to 8 octets of memory, as one step for whoever else reads or adds."""
         self._add(_ATOMIC_ADD_8, address, register, offset)
 
+    def count_alone(self, address: Register, offset: int, register: Register, scratch: Register) -> None:
+        """The same where nobody else adds meanwhile, at a fraction of the cost; a register is lost by it."""
+        self.load(8, scratch, address, offset)
+        self.compute_by(scratch, "+", register)
+        self.store(8, address, offset, scratch)
+
     def jump(self, label: str) -> None:
         self._add(_JUMP, offset=label)
 

@@ -21,6 +21,7 @@ IS_CONTROL, IS_SPARED = 1, 2
 _MARKS = ((CONTROL_DSCP << 2, IS_CONTROL), (SPARED_DSCP << 2, IS_SPARED))
 # QoS in the flags of a PUBLISH.
 _QOS, _QOS_1, _QOS_2 = 0x60, 0x20, 0x40
+_ETHERNET = 14
 _UDP, _TCP, _ICMPV6, _FRAGMENT_HEADER = 17, 6, 58, 44
 # Records of DTLS begin with their type and a version, 1.2 or (in a first handshake) 1.0; MQTT-SN has no such octets:
 # in the envelope that the second would announce, all but two bits of the third are zero.
@@ -32,6 +33,8 @@ class Stack:
 
     READ = -64
     """What was read of the packet last."""
+    FRAME = READ + 2
+    """The header of Ethernet, so that addresses behind it lie where programs may read them."""
     KEY = -24
     """The destination, as a flow's key or a listener's."""
     NUMBER = -4
@@ -51,12 +54,15 @@ class Stack:
     """The number of the port that the packet leaves by."""
 
 
-def _read(a: Assembler, count: int, otherwise: str) -> None:
-    """Copy octets of the packet from where register 7 points to the stack."""
+def _read(a: Assembler, count: int, otherwise: str, to: int = Stack.READ) -> None:
+    """Copy octets of the packet from where register 7 points to the stack.
+
+    Each costs a call into the kernel: most packets are read in two.
+    """
     a.copy(1, 6)
     a.copy(2, 7)
     a.copy(3, 10)
-    a.compute(3, "+", Stack.READ)
+    a.compute(3, "+", to)
     a.set(4, count)
     a.call(_LOAD_BYTES)
     a.jump_if(0, "!=", 0, otherwise)
@@ -76,10 +82,19 @@ def network_order(number: int) -> int:
 
 
 def read_ethernet(a: Assembler) -> None:
+    """The type, and the header of IPv4 behind it if that is what it has."""
     a.set(7, 0)
-    _read(a, 14, "unmanaged")
-    a.load(2, 9, 10, Stack.READ + 12)
-    a.set(7, 14)
+    _read(a, _ETHERNET + 20, "short frame", Stack.FRAME)
+    a.load(2, 9, 10, Stack.FRAME + 12)
+    a.set(7, _ETHERNET)
+    a.jump_if(9, "==", network_order(0x0800), "ipv4 read")
+    a.jump("other frame")
+    a.label("short frame")
+    _read(a, _ETHERNET, "unmanaged", Stack.FRAME)
+    a.load(2, 9, 10, Stack.FRAME + 12)
+    a.set(7, _ETHERNET)
+    a.jump_if(9, "==", network_order(0x0800), "unmanaged")
+    a.label("other frame")
     a.jump_if(9, "==", network_order(0x8100), "tagged")
     a.jump_if(9, "!=", network_order(0x88A8), "untagged")
     a.label("tagged")
@@ -102,24 +117,26 @@ def _read_marks(a: Assembler, version: str) -> None:
 
 def read_ipv4(a: Assembler) -> None:
     a.label("ipv4")
-    _read(a, 20, "unmanaged")
-    a.load(1, 1, 10, Stack.READ + 1)
+    header = Stack.FRAME + _ETHERNET
+    _read(a, 20, "unmanaged", header)
+    a.label("ipv4 read")
+    a.load(1, 1, 10, header + 1)
     a.compute(1, "&", 0xFC)
     _read_marks(a, "ipv4")
     for key, place in ((Stack.SOURCE, 12), (Stack.KEY, 16)):
         a.store_number(8, 10, key, 0)
         a.store_number(2, 10, key + 8, 0)
         a.store_number(2, 10, key + 10, 0xFFFF)
-        a.load(4, 1, 10, Stack.READ + place)
+        a.load(4, 1, 10, header + place)
         a.store(4, 10, key + 12, 1)
-    a.load(1, 9, 10, Stack.READ + 9)
-    a.load(1, 1, 10, Stack.READ)
+    a.load(1, 9, 10, header + 9)
+    a.load(1, 1, 10, header)
     a.compute(1, "&", 0x0F)
     a.compute(1, "<<", 2)
     a.compute_by(7, "+", 1)
-    a.load(2, 1, 10, Stack.READ + 4)
+    a.load(2, 1, 10, header + 4)
     a.store(4, 10, Stack.FRAGMENT + 32, 1)
-    a.load(2, 1, 10, Stack.READ + 6)
+    a.load(2, 1, 10, header + 6)
     a.copy(2, 1)
     a.compute(1, "&", network_order(0x1FFF))
     a.jump_if(1, "!=", 0, "later fragment")
@@ -203,31 +220,38 @@ def read_udp(a: Assembler) -> None:
     The flags follow the type. What is too short to have any is no PUBLISH.
     """
     a.label("udp")
+    message = Stack.READ + 8
+    _read(a, 8 + 3, "short datagram")
+    a.set(9, 0)
+    a.jump("ports")
+    a.label("short datagram")
     _read(a, 8, "unmanaged")
+    a.set(9, 1)
+    a.label("ports")
     for key, place in ((Stack.SOURCE, 0), (Stack.KEY, 2)):
         a.load(2, 1, 10, Stack.READ + place)
         a.store(2, 10, key + 16, 1)
+    a.jump_if(9, "!=", 0, "not publish")
     a.compute(7, "+", 8)
-    _read(a, 3, "not publish")
-    a.load(1, 1, 10, Stack.READ + 1)
+    a.load(1, 1, 10, message + 1)
     a.jump_if(1, "!=", MessageType.ENCAPSULATED, "message")
-    a.load(1, 1, 10, Stack.READ + 2)
+    a.load(1, 1, 10, message + 2)
     for version in _DTLS_VERSIONS:
         a.jump_if(1, "==", version, "dtls")
     # A forwarder's envelope has a length of one octet, and the message follows it.
-    a.load(1, 2, 10, Stack.READ)
+    a.load(1, 2, 10, message)
     a.compute_by(7, "+", 2)
-    _read(a, 3, "not publish")
+    _read(a, 3, "not publish", message)
     a.label("message")
-    a.load(1, 1, 10, Stack.READ)
+    a.load(1, 1, 10, message)
     a.jump_if(1, "!=", 1, "short length")
     a.compute(7, "+", 2)
-    _read(a, 3, "not publish")
+    _read(a, 3, "not publish", message)
     a.label("short length")
-    a.load(1, 1, 10, Stack.READ + 1)
+    a.load(1, 1, 10, message + 1)
     a.set(9, 0)
     a.jump_if(1, "!=", MessageType.PUBLISH, "not publish")
-    a.load(1, 1, 10, Stack.READ + 2)
+    a.load(1, 1, 10, message + 2)
     a.compute(1, "&", _QOS)
     a.jump_if(1, "==", _QOS_1, "acknowledged")
     a.jump_if(1, "!=", _QOS_2, "look up")
@@ -238,7 +262,7 @@ def read_udp(a: Assembler) -> None:
     a.set(9, 1)
     a.jump("look up")
     a.label("dtls")
-    a.load(1, 1, 10, Stack.READ)
+    a.load(1, 1, 10, message)
     a.set(9, 0)
     a.jump_if(1, "==", _APPLICATION_DATA, "look up")
     a.set(9, 1)
