@@ -2,7 +2,7 @@
 
 Real clients publish and subscribe all the while. Each page is opened by browsers that have nothing of it yet; beside
 the seconds stands the processor time of coordinator and browser, which says on a busy machine what they would be. The
-page is first opened once: NiceGUI is loaded then, which takes a second or two and is told apart.
+page is first opened once, which is told apart: what browsers load is compressed then, and figures are first gathered.
 
 Times of an answer are the browser's own: from the release of a slider until what comes of it has been drawn.
 

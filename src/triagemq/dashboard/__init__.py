@@ -1,7 +1,7 @@
 """The page for people, in the coordinator's application: what an operator and an incident commander look at.
 
 serve       the coordinator's process with its page; without NiceGUI the same process without
-mounting    the page's place in the application; everything below is loaded when somebody first asks for it
+mounting    the page's place in the application; what is below is loaded soon after the start, or when it is asked for
 visitors    who looks: signed in with a token, with the rights that it has over REST
 readings    what all pages show, gathered from the coordinator once a second, however many look on
 values      the latest value of every topic, heard from the broker while somebody looks at the situation

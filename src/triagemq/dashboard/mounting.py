@@ -1,10 +1,12 @@
-"""The page's place in the application. NiceGUI takes a second to load, and is when somebody first asks for a page."""
+"""The page's place in the application. NiceGUI takes a second to load: that is done soon after the start, when clients
+have been answered, or as soon as somebody asks for a page. Nothing of it runs before that."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
     from triagemq.dashboard.desk import Desk
 
 
+_SOON_SECONDS = 3.0
+
+
 class Dashboard:
     """An ASGI application under `path`."""
 
@@ -31,12 +36,18 @@ class Dashboard:
         self._desk: Desk | None = None
         self._loading = asyncio.Lock()
         self._living: asyncio.Task[None] | None = None
+        self._expecting = asyncio.get_running_loop().create_task(self._expect())
         app.mount(self.path, self)
         app.add_route("/", lambda request: RedirectResponse(f"{self.path}/"), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         pages = await self._loaded()
         await pages(scope, receive, send)
+
+    async def _expect(self) -> None:
+        """Whoever opens the first page does not wait for modules."""
+        await asyncio.sleep(_SOON_SECONDS)
+        await asyncio.to_thread(import_module, "triagemq.dashboard.pages")
 
     async def _loaded(self) -> FastAPI:
         async with self._loading:
@@ -71,4 +82,4 @@ class Dashboard:
         if self._desk is not None:
             await self._desk.close()
         with contextlib.suppress(Exception):
-            await end(self._living)
+            await end(self._expecting, self._living)
