@@ -17,7 +17,7 @@ from triagemq.coordinator.api.models import (
     AssignmentAnswer,
     BulkAnswer,
     BulkRequest,
-    Connection,
+    ConnectionAnswer,
     HeartbeatAnswer,
     HeartbeatBody,
     PromisesAnswer,
@@ -52,7 +52,7 @@ def _subscriber(
 ) -> SubscriberAnswer:
     flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        connection=Connection(**_whereto(here, caller, record), flows=flows),
+        connection=ConnectionAnswer(**_whereto(here, caller, record), flows=flows),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
         delays=here.delays.of(record.intent.name) if whole and here.delays is not None else None,
@@ -62,7 +62,7 @@ def _subscriber(
 def _publisher(here: Coordinator, caller: Caller, record: Record, *, whole: bool = False) -> PublisherAnswer:
     broker = None if here.broker_address is None else reached_by(here.broker_address, caller.reached)
     return PublisherAnswer(
-        connection=Connection(**_whereto(here, caller, record), broker=broker),
+        connection=ConnectionAnswer(**_whereto(here, caller, record), broker=broker),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
     )

@@ -163,7 +163,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Connection(BaseModel):
+class ConnectionAnswer(BaseModel):
     """Where and as whom to connect; a subscriber appends `~0`, `~1` and so on to the client id.
 
     `may_move`: there are other gateways, and it may be sent to another (see `gateway` of the assignment).
@@ -181,7 +181,7 @@ class AnnouncedAnswer(BaseModel):
     lease_seconds: float
     generation: int
     in_force: bool
-    connection: Connection
+    connection: ConnectionAnswer
 
 
 class SubscriberAnswer(AnnouncedAnswer):
@@ -304,8 +304,8 @@ class BulkAnswer(BaseModel):
     """One connection for each name that was announced. `rights_in_force`: the gateway knows who may do what by now."""
 
     generation: int
-    publishers: dict[str, Connection]
-    subscribers: dict[str, Connection]
+    publishers: dict[str, ConnectionAnswer]
+    subscribers: dict[str, ConnectionAnswer]
     withdrawn: int
     rights_in_force: bool
 
