@@ -13,6 +13,7 @@ import pytest
 from tests.cli.test_commands import TRIAGE
 from tests.live.up.estimating import estimates_the_building_fire
 
+from triagemq.cli.demo import too_busy
 from triagemq.cli.options import duration, percent
 from triagemq.pipeline import Tables
 from triagemq.pipeline.report import words
@@ -55,6 +56,17 @@ def test_terminal_report_tables_and_json_of_a_demo_agree_in_every_figure(tmp_pat
     _report_shows((made / "report.html").read_text(encoding="utf-8"), summaries, classes)
     for name in NAMES:
         estimates_the_building_fire(Tables(made / "tables"), summaries[name]["run_id"])
+
+
+def test_a_demo_on_a_busy_machine_says_what_it_lacked() -> None:
+    def run(rate: float) -> dict[str, Any]:
+        return {"utility": {"rate": rate}, "forecast": {"utility": {"rate": 0.89}}}
+
+    words = too_busy(run(0.62), load=13.0, processors=2)
+    assert words is not None
+    assert "load of this machine is 13.0 on 2 processors" in words
+    assert too_busy(run(0.88), load=13.0, processors=2) is None
+    assert too_busy(run(0.62), load=0.5, processors=2) is None
 
 
 def _tables(made: Path) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:

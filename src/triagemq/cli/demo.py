@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from triagemq.scenario import Scenario
 
 WITH, WITHOUT = "with triage", "without triage"
+_CLEARLY_LESS = 0.05
+"""Of the maximum utility: more than what differs from one run of some seconds to another."""
 
 STEPS = {
     WITH: "1. With triage: a plan gives every subscription a class and a drop rate, and broker, gateway and clients "
@@ -155,12 +158,26 @@ def _show(console: Console, figures: dict[str, Any]) -> None:
             f"(forecast {percent(run['forecast']['utility']['rate'])}), {run['deliveries']:,} deliveries",
             highlight=False,
         )
+    if (busy := too_busy(figures["runs"][WITH], os.getloadavg()[0], os.cpu_count() or 1)) is not None:
+        console.print(busy, soft_wrap=True, highlight=False)
     why = figures["explanation"]
     console.print(
         f"\n4. Why {why['topic']} got what it got for {why['subscriber']}: every decision has a reason, in words.",
         highlight=False,
     )
     console.print(why["text"], soft_wrap=True, highlight=False)
+
+
+def too_busy(run: dict[str, Any], load: float, processors: int) -> str | None:
+    """What to think of a run on a busy machine that captured clearly less than its forecast; None of any other."""
+    missing = run["forecast"]["utility"]["rate"] - run["utility"]["rate"]
+    if missing < _CLEARLY_LESS or load <= processors:
+        return None
+    return (
+        f"That is clearly less than the forecast, and the load of this machine is {load:.1f} on {processors} processors: "
+        "ports are paced by a process here, which needs one in time. Run it again when less is done beside it, or on the "
+        "kernel's queues: sudo triage emulate FILE."
+    )
 
 
 def _own_directory(given: Path | None) -> Path:
