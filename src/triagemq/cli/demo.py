@@ -174,9 +174,9 @@ def too_busy(run: dict[str, Any], load: float, processors: int) -> str | None:
     if missing < _CLEARLY_LESS or load <= processors:
         return None
     return (
-        f"That is clearly less than the forecast, and the load of this machine is {load:.1f} on {processors} processors: "
-        "ports are paced by a process here, which needs one in time. Run it again when less is done beside it, or on the "
-        "kernel's queues: sudo triage emulate FILE."
+        "That is clearly less than the forecast, and the load of this machine is "
+        f"{load:.1f} on {processors} processors: ports are paced by a process here, which needs one in time. Run it "
+        "again when less is done beside it, or on the kernel's queues: sudo triage emulate FILE."
     )
 
 
