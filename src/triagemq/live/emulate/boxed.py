@@ -161,7 +161,7 @@ class BoxedExchange(Rig):
         self._inside: dict[str, Running] = {}
         self._backups = frozenset(conditions.backups.values())
         self._babblers: list[str] = []
-        self.promised = PromisedWays(scenario, self.coordinator, self)
+        self.promised = PromisedWays(scenario, self.coordinator, self._sockets, self)
 
     @property
     def _in_a_hurry(self) -> bool:
@@ -390,9 +390,9 @@ class BoxedExchange(Rig):
         }
 
     @property
-    def promised_roles(self) -> dict[str, Path]:
-        """Processes of clients that know of promises, and where each listens."""
-        return {role: self._sockets / role for role in ("subscribers", "publishers", *self._babblers)}
+    def promised_roles(self) -> tuple[str, ...]:
+        """The processes of clients that know of promises."""
+        return "subscribers", "publishers", *self._babblers
 
     def copied(self) -> Set[tuple[str, str]]:
         """The addresses of which the kernel makes copies, each with a port that they leave by."""

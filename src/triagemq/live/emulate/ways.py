@@ -32,8 +32,8 @@ class _Carrying(Protocol):
     """The exchange in the box: who is to be told, and what its network does already."""
 
     @property
-    def promised_roles(self) -> dict[str, Path]:
-        """Processes of clients that know of promises, and where each listens."""
+    def promised_roles(self) -> tuple[str, ...]:
+        """The processes of clients that know of promises."""
 
     def require_alive(self) -> None:
         """NetworkError if one has ended."""
@@ -46,11 +46,12 @@ class _Carrying(Protocol):
 
 
 class PromisedWays:
-    """`tenures` are all promises that were ever in force."""
+    """`tenures` are all promises that were ever in force. In `sockets` processes of clients listen, by their roles."""
 
-    def __init__(self, scenario: Scenario, coordinator: str, carrying: _Carrying) -> None:
+    def __init__(self, scenario: Scenario, coordinator: str, sockets: Path, carrying: _Carrying) -> None:
         self.tenures: list[Tenure] = []
         self._scenario, self._coordinator, self._carrying = scenario, coordinator, carrying
+        self._sockets = sockets
         self._leading = asyncio.Lock()
         self._away: set[str] = set()
         self._told = 0
@@ -98,11 +99,11 @@ class PromisedWays:
     async def _tell(self, found: Sequence[KeptAt]) -> None:
         self._told += 1
         roles = self._carrying.promised_roles
-        path = next(iter(roles.values())).parent / f"promised-{self._told}.json"
+        path = self._sockets / f"promised-{self._told}.json"
         tell_addresses(path, [each.at for each in found])
-        for listening in roles.values():
+        for role in roles:
             tell(
-                str(listening),
+                str(self._sockets / role),
                 {"promised": str(path), "both_ways": both_ways(self._scenario, found, self._away)},
             )
         deadline = time.monotonic() + _READY_SECONDS
