@@ -84,7 +84,7 @@ test: TRIED := -m "not slow"
 test test-all: style types pytest layers
 
 pytest: kernels $(VENV)/debian $(VENV)/test
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder $(TRIED)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=15 $(TRIED)
 
 $(VENV)/docs: $(BIN)/uv requirements/docs.txt
 	$(PINNED) -r requirements/docs.txt
