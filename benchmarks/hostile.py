@@ -3,12 +3,15 @@
 Five minutes of QoS 1 events while one attack follows another, each bounded and its rate printed. Nothing may be lost,
 no process may grow by more than a tenth after the first minute, and the 99th percentile of class 0 stays below twice
 that of a quiet run before it. `--open` does the same to an exchange without access control, where strangers are let in.
+`--broker` does it at a broker that takes no QoS 2 and retains nothing, and crashes every few seconds: then nothing may
+be lost all the same, and times and memory are shown and not judged.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import random
 import resource
@@ -25,9 +28,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from hostile_attacks import ATTACKS, Attacker
+from hostile_attacks import ATTACKS, CONNECTIONS_PER_SECOND, OVER_REST, Attacker
 from measuring import finish, machine, options
+from triagemq.addresses import host_and_port
 from triagemq.client import Event, Publisher, Subscriber
+from triagemq.exchange.broker.ports import free_port
+from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.live.up.state import own_token
 
@@ -38,6 +44,7 @@ MOST_SLOWDOWN = 2.0
 DATAGRAMS_PER_SECOND = 3_000
 """Of one attack, at most."""
 FINAL_SECONDS = 20.0
+CRASH_EVERY_SECONDS = 5.0
 WATCHED = ("gateway", "coordinator", "broker")
 
 
@@ -52,6 +59,9 @@ class Steady:
     priority_class: int = -1
 
     def arrived(self, event: Event) -> None:
+        # Where strangers are let in, they publish to this topic, too.
+        if not event.payload[:12].isdigit():
+            return
         self.received.add(int(event.payload[:12]))
         if event.published_ns is not None:
             self.latencies.append((event.received_ns - event.published_ns) * 1e-9)
@@ -89,7 +99,9 @@ async def publish(publisher: Publisher, steady: Steady, seconds: float) -> None:
 def resident(running: Exchange) -> dict[str, int]:
     page = resource.getpagesize()
     return {
-        name: int(Path(f"/proc/{running.pids[name]}/statm").read_text().split()[1]) * page for name in WATCHED
+        name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * page
+        for name, pid in running.pids.items()
+        if name in WATCHED
     }
 
 
@@ -103,17 +115,69 @@ def ask(url: str, method: str, path: str, token: str | None, body: dict[str, Any
         return json.load(answer)
 
 
+class CrashingBroker:
+    """Mosquitto that takes QoS 1 at most and retains nothing; killed every few seconds, and started again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = free_port()
+        self._configuration = directory / "mosquitto.conf"
+        self._configuration.write_text(
+            f"listener {self.port} 127.0.0.1\nallow_anonymous true\nuser root\nmax_qos 1\nretain_available false\n"
+            f"persistence true\npersistence_location {directory}/\nautosave_interval 1\n"
+            "max_inflight_messages 0\nmax_queued_messages 0\nset_tcp_nodelay true\nlog_type error\n"
+        )
+        self._process = self._start()
+        self.crashes = 0
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        program = find_mosquitto()
+        assert program is not None, "needs Mosquitto (apt install mosquitto)"
+        return subprocess.Popen([program, "-c", str(self._configuration)], stderr=subprocess.DEVNULL)
+
+    async def keep_crashing(self) -> None:
+        while True:
+            await asyncio.sleep(CRASH_EVERY_SECONDS)
+            self.end()
+            await asyncio.sleep(0.2)
+            self._process = self._start()
+            self.crashes += 1
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextlib.contextmanager
+def crashing(directory: Path, *, wanted: bool) -> Iterator[CrashingBroker | None]:
+    broker = CrashingBroker(directory) if wanted else None
+    try:
+        yield broker
+    finally:
+        if broker is not None:
+            broker.end()
+
+
 async def scene(
-    seconds: float, *, access: bool, attacked: bool, report: Callable[[str], None]
+    seconds: float, *, access: bool, attacked: bool, crashes: bool, report: Callable[[str], None]
 ) -> dict[str, Any]:
     """One exchange with the well-behaved pair; attacked or left in peace."""
-    with tempfile.TemporaryDirectory() as directory:
-        chosen = ExchangeOptions(state=Path(directory), coordinator={"bandwidth_bps": 10e6, "access": access})
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        tempfile.TemporaryDirectory() as other,
+        crashing(Path(other), wanted=crashes) as broker,
+    ):
+        chosen = ExchangeOptions(
+            state=Path(directory),
+            broker=None if broker is None else f"mqtt://127.0.0.1:{broker.port}",
+            coordinator={"bandwidth_bps": 10e6, "access": access},
+        )
         async with Exchange(chosen) as running:
             operator = None
             if access:
                 operator = await asyncio.to_thread(
-                    own_token, running.state, f"sqlite:///{running.state / 'coordinator.sqlite'}"
+                    own_token,
+                    running.state / "operator.token",
+                    f"sqlite:///{running.state / 'coordinator.sqlite'}",
                 )
             steady = Steady()
             async with (
@@ -134,6 +198,9 @@ async def scene(
                 holder = await asyncio.to_thread(holders_client_id, running, operator)
                 attacker = await ready_attacker() if attacked else None
                 publishing = asyncio.create_task(publish(publisher, steady, seconds))
+                crashing_task = None
+                if broker is not None and attacked:
+                    crashing_task = asyncio.create_task(broker.keep_crashing())
                 begun = time.monotonic()
                 watching = asyncio.create_task(memory_after(running, min(60.0, seconds / 5)))
                 attacks = (
@@ -141,6 +208,10 @@ async def scene(
                     if attacker is None
                     else await attack_all(attacker, running, steady, seconds, holder, report)
                 )
+                if crashing_task is not None:
+                    crashing_task.cancel()
+                    await asyncio.gather(crashing_task, return_exceptions=True)
+                    report(f"  the broker has crashed {0 if broker is None else broker.crashes} times")
                 await publishing
                 took = time.monotonic() - begun
                 before, after = await watching, resident(running)
@@ -148,7 +219,7 @@ async def scene(
                 assigned = await asyncio.to_thread(
                     ask, running.rest, "GET", "/v1/subscribers/listener/assignment", operator
                 )
-                restarts = {name: running.restarts[name] for name in WATCHED}
+                restarts = {name: count for name, count in running.restarts.items() if name in WATCHED}
     return {
         "seconds": took,
         "published": len(steady.acknowledged),
@@ -192,7 +263,9 @@ def holders_client_id(running: Exchange, operator: str | None) -> str:
             },
         )
         token = made["token"]
-    wanted = {"subscriptions": [{"topic": HOLDERS_TOPICS, "qos": 1}], "lease_seconds": 3600}
+    # It claims that its own topics are worth more than anything. Without tokens a claim is as good as any other's.
+    claimed = {"topic": HOLDERS_TOPICS, "qos": 1, "utility": "log:1e12" if token else "log:1"}
+    wanted = {"subscriptions": [claimed], "lease_seconds": 3600}
     answer = ask(running.rest, "PUT", "/v1/subscribers/holder", token, wanted)
     return str(answer["connection"]["client_id"])
 
@@ -222,7 +295,14 @@ async def attack_all(
     for number, name in enumerate(ATTACKS):
         share = (ending - time.monotonic()) / (len(ATTACKS) - number)
         before = len(steady.latencies)
-        order = {"name": name, "gateway": running.gateway, "holder": holder, "victim": steady.client_id}
+        rest = running.rest.rpartition("://")[2]
+        order = {
+            "name": name,
+            "gateway": running.gateway,
+            "rest": rest,
+            "holder": holder,
+            "victim": steady.client_id,
+        }
         attacker.stdin.write(json.dumps(order | {"seconds": share}).encode() + b"\n")
         found = json.loads(await attacker.stdout.readline()) | {
             "resident": resident(running),
@@ -231,7 +311,7 @@ async def attack_all(
         done.append(found)
         memory = ", ".join(f"{who} {size / 1e6:.0f} MB" for who, size in found["resident"].items())
         report(
-            f"  {name}: {found['sent']:,} datagrams at {found['sent'] / found['seconds']:,.0f}/s, "
+            f"  {name}: {found['sent']:,} sent at {found['sent'] / found['seconds']:,.0f}/s, "
             f"{found['answers']:,} answers; p99 {1e3 * found['p99_seconds']:.2f} ms; {memory}"
         )
     attacker.stdin.close()
@@ -241,29 +321,42 @@ async def attack_all(
 
 def attack(given: dict[str, Any]) -> dict[str, Any]:
     """One attack: datagrams at a bounded rate for a bounded time."""
-    host, _, port = given["gateway"].rpartition(":")
     attacker = Attacker(
-        (host.strip("[]"), int(port)), given["holder"], given["victim"], random.Random(given["name"])
+        host_and_port(given["gateway"]),
+        host_and_port(given["rest"]),
+        given["holder"],
+        given["victim"],
+        random.Random(given["name"]),
     )
+    rate = CONNECTIONS_PER_SECOND if given["name"] in OVER_REST else DATAGRAMS_PER_SECOND
     datagrams: Iterator[tuple[int, bytes]] = ATTACKS[given["name"]](attacker)
     begun = time.monotonic()
     sent = 0
     while (elapsed := time.monotonic() - begun) < given["seconds"]:
-        due = int(elapsed * DATAGRAMS_PER_SECOND) + 1
+        due = int(elapsed * rate) + 1
         while sent < due:
             attacker.send(*next(datagrams))
             sent += 1
         attacker.drain()
         time.sleep(0.002)
     attacker.drain()
-    return {"name": given["name"], "sent": sent, "seconds": elapsed, "answers": attacker.answers}
+    attacker.close()
+    return {
+        "name": given["name"],
+        "sent": sent,
+        "seconds": elapsed,
+        "answers": attacker.answers,
+        "let_in": attacker.let_in,
+    }
 
 
-def judge(quiet: dict[str, Any], hostile: dict[str, Any]) -> list[str]:
+def judge(quiet: dict[str, Any], hostile: dict[str, Any], *, crashes: bool) -> list[str]:
     """What was not kept."""
     wrong = []
     if quiet["lost"] or hostile["lost"]:
         wrong.append(f"lost: {quiet['lost']} in peace, {hostile['lost']} under attack")
+    if crashes:
+        return wrong
     for name in WATCHED:
         growth = hostile["resident_end_bytes"][name] / hostile["resident_early_bytes"][name]
         if growth > MOST_GROWTH:
@@ -271,6 +364,11 @@ def judge(quiet: dict[str, Any], hostile: dict[str, Any]) -> list[str]:
     slowdown = hostile["p99_seconds"] / quiet["p99_seconds"]
     if slowdown >= MOST_SLOWDOWN:
         wrong.append(f"p99 is {slowdown:.2f} times that of peace")
+    wrong += [
+        f"{each['name']}: {each['let_in']} requests of strangers were carried out"
+        for each in hostile["attacks"]
+        if each["let_in"]
+    ]
     if any(hostile["restarts"].values()):
         wrong.append(f"started again: {hostile['restarts']}")
     return wrong
@@ -279,7 +377,7 @@ def judge(quiet: dict[str, Any], hostile: dict[str, Any]) -> list[str]:
 def summary(name: str, run: dict[str, Any]) -> str:
     memory = ", ".join(
         f"{who} {run['resident_early_bytes'][who] / 1e6:.0f} -> {run['resident_end_bytes'][who] / 1e6:.0f} MB"
-        for who in WATCHED
+        for who in run["resident_end_bytes"]
     )
     return (
         f"{name}: {run['published']:,} events in {run['seconds']:.0f} s, {run['lost']} lost, class "
@@ -291,6 +389,7 @@ def summary(name: str, run: dict[str, Any]) -> str:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--open", action="store_true", help="without access control")
+    parser.add_argument("--broker", action="store_true", help="at a broker that takes little and crashes")
     parser.add_argument("--attacker", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.attacker:
@@ -305,15 +404,28 @@ def main() -> None:
 
     access = not arguments.open
     quiet = asyncio.run(
-        scene(15.0 if arguments.quick else 60.0, access=access, attacked=False, report=report)
+        scene(
+            15.0 if arguments.quick else 60.0,
+            access=access,
+            attacked=False,
+            crashes=arguments.broker,
+            report=report,
+        )
     )
     report(summary("in peace", quiet))
     hostile = asyncio.run(
-        scene(60.0 if arguments.quick else 300.0, access=access, attacked=True, report=report)
+        scene(
+            60.0 if arguments.quick else 300.0,
+            access=access,
+            attacked=True,
+            crashes=arguments.broker,
+            report=report,
+        )
     )
     report(summary("under attack", hostile))
-    wrong = judge(quiet, hostile)
-    report("; ".join(wrong) or "kept: nothing lost, memory within a tenth, p99 below twice that of peace")
+    wrong = judge(quiet, hostile, crashes=arguments.broker)
+    kept = "" if arguments.broker else ", memory within a tenth, p99 below twice that of peace"
+    report("; ".join(wrong) or f"kept: nothing lost{kept}")
     result = {"quiet": quiet, "hostile": hostile, "wrong": wrong, "machine": machine("triagemq")}
     finish(result, [], as_json=arguments.json)
     if wrong:

@@ -1,10 +1,13 @@
-"""The attacks of hostile.py: endless streams of datagrams, from strangers and from the holder of a small token."""
+"""The attacks of hostile.py: endless streams of datagrams, from strangers and from the holder of a small token; and of
+connections to REST, from strangers and from web pages that an operator has open."""
 
 from __future__ import annotations
 
 import contextlib
 import random
+import resource
 import socket
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
 
@@ -31,14 +34,19 @@ from triagemq.mqttsn import (
     WillMsgUpd,
     WillTopic,
     WillTopicUpd,
+    decode,
     encode,
 )
 
-__all__ = ["ATTACKS", "Attacker"]
+__all__ = ["ATTACKS", "CONNECTIONS_PER_SECOND", "OVER_REST", "Attacker"]
 
 _SOCKETS = 8
 _HOLDER = 0
 """The socket of the one with a token; strangers have the others."""
+_REST = -1
+"""Instead of a socket: a new connection to REST."""
+_OPEN_CONNECTIONS = 1_200
+CONNECTIONS_PER_SECOND = 200
 
 Sending = Iterator[tuple[int, bytes]]
 
@@ -46,9 +54,24 @@ Sending = Iterator[tuple[int, bytes]]
 class Attacker:
     """Some sockets, and what their owners know: the holder's client id, and (overheard) that of a victim."""
 
-    def __init__(self, gateway: tuple[str, int], holder: str, victim: str, chance: random.Random) -> None:
+    def __init__(
+        self,
+        gateway: tuple[str, int],
+        rest: tuple[str, int],
+        holder: str,
+        victim: str,
+        chance: random.Random,
+    ) -> None:
         self.holder, self.victim, self.chance = holder, victim, chance
         self.answers = 0
+        self.reply: Callable[[bytes], bytes | None] = lambda datagram: None
+        """What an attack answers to a datagram of the gateway."""
+        self.let_in = 0
+        """Answers of REST that did what was asked."""
+        self._rest = rest
+        self._connections: deque[socket.socket] = deque()
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self._sockets = []
         for _ in range(_SOCKETS):
             one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -57,14 +80,38 @@ class Attacker:
             self._sockets.append(one)
 
     def send(self, number: int, datagram: bytes) -> None:
+        if number == _REST:
+            self._request(datagram)
+            return
         with contextlib.suppress(OSError):
             self._sockets[number % _SOCKETS].send(datagram)
+
+    def _request(self, octets: bytes) -> None:
+        with contextlib.suppress(OSError):
+            connection = socket.create_connection(self._rest, timeout=1.0)
+            self._connections.append(connection)
+            connection.sendall(octets)
+            connection.setblocking(False)
+        if len(self._connections) > _OPEN_CONNECTIONS:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        with self._connections.popleft() as one, contextlib.suppress(OSError):
+            if octets := one.recv(65535):
+                self.answers += 1
+                self.let_in += octets.startswith((b"HTTP/1.1 2", b"HTTP/1.1 101"))
+
+    def close(self) -> None:
+        while self._connections:
+            self._close_oldest()
 
     def drain(self) -> None:
         for one in self._sockets:
             with contextlib.suppress(OSError):
-                while one.recv(65535):
+                while datagram := one.recv(65535):
                     self.answers += 1
+                    if (reply := self.reply(datagram)) is not None:
+                        one.send(reply)
 
     def identity(self, number: int) -> str:
         """The holder's own id on its socket, anything on the others."""
@@ -112,6 +159,66 @@ def poisonous_topics(attacker: Attacker) -> Sending:
                 _raw(0x0C, bytes((qos << 5 | TopicIdType.SHORT,)) + short + own_id.to_bytes(2), b"x"),
             )
             yield number, encode(PubRel(1 + number % 60_000))
+
+
+def unsupported_messages(attacker: Attacker) -> Sending:
+    """QoS 2 and retained messages, finished and not, which some brokers do not take; under ids of any characters."""
+    for number in range(_SOCKETS):
+        name = attacker.identity(number) if number % _SOCKETS == _HOLDER else f"stranger-{number}\x01\ufffe"
+        yield number, encode(Connect(name, 60, clean_session=True))
+        yield number, encode(Register(0, 1, "sensor/1/large"))
+    for number in count():
+        own_id = 1 + number % 60_000
+        payload = bytes(attacker.chance.choice((0, 10, 1400)))
+        for topic_id in range(1, 5):
+            yield (
+                number,
+                encode(Publish(TopicIdType.NORMAL, topic_id, payload, qos=2, message_id=own_id, retain=True)),
+            )
+        yield number, encode(PubRel(own_id))
+
+
+def refused_topic_ids(attacker: Attacker) -> Sending:
+    """Every PUBLISH of the gateway is answered with "invalid topic id", whatever REGISTER said before."""
+
+    def refuse(datagram: bytes) -> bytes | None:
+        message = decode(datagram)
+        if isinstance(message, Register):
+            return encode(RegAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+        if isinstance(message, Publish):
+            invalid = ReturnCode.REJECTED_INVALID_TOPIC_ID
+            return encode(PubAck(message.topic_id, message.message_id, invalid))
+        return None
+
+    attacker.reply = refuse
+    for number in range(_SOCKETS):
+        yield number, encode(Connect(attacker.identity(number), 60, clean_session=True))
+        yield number, encode(Subscribe(TopicIdType.NORMAL, "sensor/1/#", 1, 1 + number % 2))
+        yield number, encode(Register(0, 2, "sensor/1/a"))
+    for number in count():
+        yield (
+            number,
+            encode(Publish(TopicIdType.NORMAL, 1 + number % 4, b"x", qos=1, message_id=1 + number % 60_000)),
+        )
+
+
+def empty_messages(attacker: Attacker) -> Sending:
+    """Messages without a payload, at every QoS, on topics that their subscriber values beyond all measure."""
+    for number in range(_SOCKETS):
+        yield number, encode(Connect(attacker.identity(number), 60, clean_session=True))
+        yield number, encode(Subscribe(TopicIdType.NORMAL, "sensor/1/#", 1, qos=number % 2))
+        for place in range(3):
+            yield number, encode(Register(0, 2 + place, f"sensor/1/{place}"))
+    for number in count():
+        qos = number % 3
+        payload = bytes(attacker.chance.choice((0, 0, 0, 20)))
+        own_id = 1 + number % 60_000 if qos else 0
+        yield (
+            number,
+            encode(Publish(TopicIdType.NORMAL, 1 + number % 4, payload, qos=qos, message_id=own_id)),
+        )
+        if qos == 2:
+            yield number, encode(PubRel(own_id))
 
 
 def topic_ids(attacker: Attacker) -> Sending:
@@ -244,10 +351,47 @@ def sleep_cycles(attacker: Attacker) -> Sending:
         yield number, encode(PingReq(attacker.identity(number % _SOCKETS)))
 
 
+def half_open_requests(_attacker: Attacker) -> Sending:
+    """Requests to REST of which the rest never comes: of headers, of bodies, and of nothing at all."""
+    head = b"POST /v1/publishers HTTP/1.1\r\nHost: localhost\r\n"
+    for number in count():
+        yield _REST, (head + b"X-", head + b"Content-Length: 1000\r\n\r\n{", b"")[number % 3]
+
+
+def foreign_pages(_attacker: Attacker) -> Sending:
+    """What a web page in an operator's browser could send, with a name of its own for this machine and without."""
+    upgrade = (
+        "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        "Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==\r\n\r\n"
+    )
+    body = '{"bandwidth_bps": 1}'
+    change = f"Content-Type: text/plain\r\nContent-Length: {len(body)}\r\n\r\n{body}"
+    requests = (
+        ("PUT /v1/ports/port", change),
+        ("POST /v1/subscribers", change),
+        ("DELETE /v1/subscribers/listener", "\r\n"),
+        ("GET /v1/live", upgrade),
+        ("GET /v1/gateways/evil/channel", upgrade),
+        ("GET /page/_nicegui_ws/socket.io/?EIO=4&transport=websocket", upgrade),
+    )
+    for number in count():
+        line, rest = requests[number % len(requests)]
+        host = ("evil.example", "localhost")[number // len(requests) % 2]
+        if "_nicegui" in line:
+            # By another name, where there are tokens, a visitor may open the page: he has no cookie, and is signed out.
+            host = "localhost"
+        yield _REST, f"{line} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://evil.example\r\n{rest}".encode()
+
+
+OVER_REST = ("half open requests", "foreign pages")
+
 ATTACKS: dict[str, Callable[[Attacker], Sending]] = {
     attack.__name__.replace("_", " "): attack
     for attack in (
         poisonous_topics,
+        unsupported_messages,
+        refused_topic_ids,
+        empty_messages,
         topic_ids,
         sessions,
         handshakes,
@@ -258,5 +402,7 @@ ATTACKS: dict[str, Callable[[Attacker], Sending]] = {
         kept_session_cycles,
         long_session_cycles,
         sleep_cycles,
+        half_open_requests,
+        foreign_pages,
     )
 }

@@ -21,10 +21,21 @@ topic: "room-{room}/temperature"
 value: temperature
 publisher: "room-{room}"
 """
+# One line, no traceback.
+MISSING_CLI = (
+    "test $? = 1 && grep -q \"pip install 'triagemq.cli.'\" refusal.txt && test $(wc -l < refusal.txt) = 1"
+)
 TRIES = {
     "": [
-        "triage doctor > doctor.txt",
         "python -c 'from triagemq import BlockingPublisher, Publisher, Subscriber; import triagemq.mqttsn'",
+        "python -c 'from importlib.metadata import distributions as all; print(*(each.name for each in all()))' > all",
+        'test "$(cat all)" = triagemq',
+        f"triage sub --topic a 2> refusal.txt; {MISSING_CLI}",
+    ],
+    "cli": [
+        'test "$(triage --version)" = "triage $VERSION"',
+        "triage doctor > doctor.txt",
+        "triage sub --help > help.txt",
         "triage plan fire.yaml 2> refusal.txt || grep -q \"pip install 'triagemq.coordinator.'\" refusal.txt",
     ],
     "coordinator": [
@@ -38,7 +49,10 @@ TRIES = {
         "triage pipeline show tables publications > rows.txt",
     ],
     "dashboard": ["python -c 'from triagemq.dashboard.pages import build'"],
-    "dtls": ["python -c 'from triagemq.client import ClientSecurity; import OpenSSL.SSL'"],
+    "dtls": [
+        "python -c 'from triagemq.client import ClientSecurity; import OpenSSL.SSL'",
+        f"triage --version 2> refusal.txt; {MISSING_CLI}",
+    ],
     "postgres": ["python -c 'import psycopg; assert psycopg.pq.__impl__ == \"binary\"'"],
     "lab": [
         "triage doctor --json > doctor.json",
@@ -71,6 +85,7 @@ def try_extra(uv: Path, wheel: Path, version: str, extra: str, folder: Path) -> 
         "PATH": f"{folder / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}",
         "UV_COMPILE_BYTECODE": "0",
         "UV_LINK_MODE": "hardlink",
+        "VERSION": version,
     }
     (folder / "readings.csv").write_text(READINGS)
     (folder / "mapping.yaml").write_text(MAPPING)
@@ -93,7 +108,7 @@ def try_extra(uv: Path, wheel: Path, version: str, extra: str, folder: Path) -> 
         str(PINNED),
     ]
     run([*install, f"{name} @ {wheel.as_uri()}"])
-    for command in (f'test "$(triage --version)" = "triage {version}"', *TRIES[extra]):
+    for command in TRIES[extra]:
         run(["sh", "-c", command])
 
 

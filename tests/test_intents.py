@@ -151,3 +151,9 @@ def test_what_a_promise_needs_survives_as_text() -> None:
 def test_devices_need_no_pydantic() -> None:
     program = "import sys, triagemq.client, triagemq.intents; print({'pydantic', 'numpy'} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "set()"
+
+
+@pytest.mark.parametrize("text", ["log:1e300", "linear:1e99999", "step:-1@0.5", "log:nan", "log:2e12"])
+def test_a_weight_out_of_its_limits_is_told_them(text: str) -> None:
+    with pytest.raises(ParameterError, match=r"must be from 0 to 1e\+12"):
+        Utility.parse(text)

@@ -54,6 +54,29 @@ def test_every_extra_of_the_wheel_is_tried_and_named_in_the_readme(
     assert {extra for extra in extras if re.search(rf"\b{extra}\b", install)} == extras
 
 
+def test_the_base_install_needs_the_standard_library_alone(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        (name,) = (each for each in packed.namelist() if each.endswith(".dist-info/METADATA"))
+        needed = re.findall(r"^Requires-Dist: (.+)$", packed.read(name).decode(), re.MULTILINE)
+    assert needed
+    assert all("extra ==" in each for each in needed)
+    # -S: without any package that is installed here.
+    tried = "import triagemq.client, triagemq.client.direct, triagemq.mqttsn, triagemq; triagemq.BlockingPublisher"
+    subprocess.run([sys.executable, "-S", "-c", tried], env={"PYTHONPATH": str(wheel)}, check=True)
+
+
+@pytest.mark.parametrize("arguments", [("sub", "--topic", "a"), ("--version",), ()])
+def test_commands_name_the_extra_that_they_need(wheel: Path, arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-S", "-c", "from triagemq.cli import main; main()", *arguments]
+    done = subprocess.run(
+        command, env={"PYTHONPATH": str(wheel)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"triage: this needs the package '\w+'; .*pip install 'triagemq\[cli\]'.*\n", done.stderr
+    )
+
+
 def test_the_wheel_brings_the_examples_and_switch_models_and_nothing_beside_the_package(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()

@@ -6,7 +6,9 @@ import contextlib
 import datetime
 import ipaddress
 import os
+import re
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,6 +18,9 @@ LOOK_EVERY_SECONDS = 1.0
 """How often whoever has a RenewalWatch lets it look."""
 
 _OWN_DAYS = 365
+_TIME = rb"(?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)"
+_VALIDITY = re.compile(_TIME + rb"(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)")
+"""Two times in a row in DER: UTCTime (tag 23) or GeneralizedTime (tag 24), each with its length."""
 
 
 class RenewalWatch:
@@ -52,6 +57,23 @@ class RenewalWatch:
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
         return tuple(_fingerprint(file) for file in self._files)
+
+
+def expires_at(file: str | Path) -> float:
+    """When the first certificate of a PEM file expires, in Unix seconds; ValueError if there is none.
+
+    It is read without any package beside the standard library, from its DER octets: the second time of the validity.
+    """
+    text = Path(file).read_text(encoding="ascii", errors="replace")
+    begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+    first = text.partition(begin)[2].partition(end)[0]
+    octets = ssl.PEM_cert_to_DER_cert(f"{begin}{first}{end}")
+    found = _VALIDITY.search(octets)
+    if found is None:
+        raise ValueError(f"{file} holds no certificate")
+    moment = found[1].decode()
+    form = "%y%m%d%H%M%SZ" if len(moment) == len("yymmddHHMMSSZ") else "%Y%m%d%H%M%SZ"
+    return datetime.datetime.strptime(moment, form).replace(tzinfo=datetime.UTC).timestamp()
 
 
 def _fingerprint(file: str | Path) -> tuple[int, int, int] | None:

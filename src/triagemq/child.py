@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +49,34 @@ async def _until_told(config: Config, work: Callable[[Config, asyncio.Event], Aw
 def say_ready(**facts: Any) -> None:
     """The parent waits for this line."""
     print(json.dumps({"ready": True, **facts}), flush=True)
+
+
+class LogLimit(logging.Filter):
+    """A few lines a minute of each kind, by logger, place in the code and first words; the rest is counted.
+
+    >>> limit, line = LogLimit(), logging.makeLogRecord({"msg": "no descriptors left"})
+    >>> sum(limit.filter(line) for _ in range(1_000))
+    10
+    """
+
+    _LINES, _SECONDS, _KINDS, _WORDS = 10, 60.0, 1_000, 60
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.name, record.lineno, str(record.msg)[: self._WORDS]
+        now = time.monotonic()
+        since, count = self._seen.get(kind, (now, 0))
+        if now - since > self._SECONDS:
+            if (more := count - self._LINES) > 0:
+                record.msg = f"{record.msg} (and {more} more in the last minute)"
+            since, count = now, 0
+        if len(self._seen) > self._KINDS:
+            self._seen.clear()
+        self._seen[kind] = since, count + 1
+        return count < self._LINES
 
 
 def load_config(kind: type[Config], path: Path | str) -> Config:

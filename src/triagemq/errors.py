@@ -252,6 +252,8 @@ class MissingDependencyError(TriageError):
     """A command needs packages of an install group that is not installed."""
 
     GROUPS: ClassVar[Mapping[str, str]] = {
+        "typer": "cli",
+        "rich": "cli",
         "numpy": "coordinator",
         "scipy": "coordinator",
         "numba": "coordinator",

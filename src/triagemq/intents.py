@@ -11,6 +11,7 @@ get and give its descriptions of types, which are dictionaries. Nothing of it is
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -249,11 +250,23 @@ TopicFilter = Annotated[
 Share = Annotated[float, Number(0, 1, above=True)]
 Seconds = Annotated[float, Number(1e-6, 1e6)]
 LeaseSeconds = Annotated[float, Number(1, 86_400)]
-Weight = Annotated[float, Number(0, 1e12)]
+_WEIGHT = Number(0, 1e12)
+Weight = Annotated[float, _WEIGHT]
 Rate = Annotated[float, Number(1e-6, 1e9)]
 SizeBytes = Annotated[float, Number(1, 65_535)]
+
+
+def _is_ip_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 _ADDRESS = Text(21, r"^[0-9.]{7,15}:[0-9]{1,5}$", example="239.192.0.0:17000")
 Address = Annotated[str, _ADDRESS]
+IpAddress = Annotated[str, Text(45, fit=_is_ip_address, unfit="is no IP address", example="192.0.2.7")]
 MaxSizeBytes = Annotated[float, Number(1, 1e9)]
 
 
@@ -293,9 +306,23 @@ class Utility(Ruled):
         """
         parts = utility_parts(text)
         if parts is None or not re.fullmatch(_UTILITY, text):
+            if parts is not None and parts[0] in _SHAPES and (problem := _weight_mistake(parts[1])):
+                raise ParameterError("utility", f"the weight of {text!r:.100} {problem}")
             raise ParameterError("utility", f"{text!r:.100} is not log:10, linear:2 or step:3@0.8")
         shape, weight, threshold = parts
         return Utility(shape, float(weight), float(threshold) if threshold else None)
+
+
+def _weight_mistake(text: str) -> str | None:
+    """Which limit a weight exceeds; None if it is no number.
+
+    >>> _weight_mistake("1e300"), _weight_mistake("many")
+    ('must be from 0 to 1e+12, is 1e+300', None)
+    """
+    try:
+        return _WEIGHT.mistake(float(text))
+    except ValueError:
+        return None
 
 
 def utility_parts(text: str) -> tuple[Any, str, str | None] | None:
@@ -450,13 +477,18 @@ class SubscriberIntent(SubscriberTerms):
 
 @dataclass(frozen=True, slots=True)
 class PublisherTerms(Ruled):
-    """A publisher and its topics. It stays for `lease_seconds` without a word."""
+    """A publisher and its topics. It stays for `lease_seconds` without a word.
+
+    `source_address` is the IP address from which it sends what is promised to somebody. Packets of others to the
+    address of the promise then do not count as its own.
+    """
 
     publications: Annotated[tuple[Declared, ...], Items(MOST_ITEMS)]
     lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=BESIDE)
+    source_address: IpAddress | None = None
 
     def named(self, name: str) -> PublisherIntent:
-        return PublisherIntent(self.publications, self.lease_seconds, name=name)
+        return PublisherIntent(self.publications, self.lease_seconds, self.source_address, name=name)
 
 
 @dataclass(frozen=True, slots=True)

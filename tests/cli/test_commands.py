@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cli.forked import run_forked
+from typer.main import get_command
+
+from triagemq.cli.app import app
+from triagemq.cli.main import run as run_command
 
 TRIAGE = str(Path(sys.executable).parent / "triage")
 
@@ -31,6 +37,28 @@ def run_json(*arguments: str, folder: Path) -> dict[str, Any]:
     result = json.loads(done.stdout, parse_constant=refuse)
     assert isinstance(result, dict)
     return result
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command and group of commands, with the words that call it."""
+    yield words, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from commands(each, (*words, name))
+
+
+def test_every_command_prints_its_help_with_every_text_in_brackets(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 1000)
+    known = dict(commands(get_command(app)))
+    assert ("pipeline", "stream") in known
+    for words, command in known.items():
+        assert run_command([*words, "--help"]) == 0, words
+        shown = capsys.readouterr().out
+        for parameter in command.params:
+            brackets = re.findall(r"\[[^\[\]]+\]", getattr(parameter, "help", None) or "")
+            assert all(each in shown for each in brackets), (words, parameter.name)
 
 
 @pytest.fixture(scope="module")

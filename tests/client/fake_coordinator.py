@@ -27,6 +27,10 @@ class FakeCoordinator:
         self.chunked = False
         self.key = "key"
         self.refuses: set[float] = set()
+        self.taken_names: set[str] = set()
+        self.may_move = False
+        self.refused_delays: list[dict[str, Any]] = []
+        self.announced: list[list[str]] = []
         self.reports: list[dict[str, Any]] = []
         self.loses_answers = False
         self.slow_down: dict[str, float] = {}
@@ -113,7 +117,10 @@ class FakeCoordinator:
         name = unquote(quoted)
         intents = self.intents[kind]
         if method == "PUT":
-            if any("forbidden" in one["topic"] for one in body.get("subscriptions", ())):
+            asked = (*body.get("subscriptions", ()), *body.get("publications", ()))
+            if name in self.taken_names:
+                return 409, {"detail": f"the name {name!r} is taken"}
+            if any("forbidden" in one["topic"] for one in asked):
                 return 403, {"detail": "this token does not allow\nforbidden topics"}
             if any(one["utility"]["weight"] == 99 for one in body.get("subscriptions", ())):
                 mistake = {"loc": ["body", "subscriptions", 0, "utility"], "msg": "is no utility"}
@@ -122,7 +129,13 @@ class FakeCoordinator:
                 return 422, {"detail": "no such rate"}
             is_new = name not in intents
             intents[name] = body
-            connection = {"gateway": self.gateway, "client_id": f"{name}.{self.key}", "flows": self.flows}
+            self.announced.append([one["topic"] for one in asked])
+            connection = {
+                "gateway": self.gateway,
+                "client_id": f"{name}.{self.key}",
+                "flows": self.flows,
+                "may_move": self.may_move,
+            }
             return 201 if is_new else 200, {
                 "name": name,
                 "lease_seconds": self.lease_seconds,
@@ -147,6 +160,7 @@ class FakeCoordinator:
                 "generation": self.generation,
                 "flows": self.flows,
                 "slow_down": self.slow_down,
+                "refused_delays": self.refused_delays,
             }
         query = parse_qs(parts.query)
         if self.generation <= int(query["after"][0]):
@@ -159,4 +173,5 @@ class FakeCoordinator:
             "slots": {"floor/1": self.flows - 1},
             "classes": {"floor/1": 0},
             "drop_rates": {"floor/1": 0.0},
+            "gateway": self.gateway,
         }

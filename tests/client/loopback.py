@@ -24,6 +24,7 @@ QUICK = ConnectionSettings(
     longest_delay_seconds=0.5,
     connect_timeout_seconds=30,
     close_timeout_seconds=30,
+    answer_timeout_seconds=120,
 )
 """Short timers for a short way; none of them decides whether a test passes."""
 

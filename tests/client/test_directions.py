@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 import sys
+import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -18,8 +21,9 @@ from tests.client.test_real_coordinator import CoordinatorProcess, exchange
 from tests.coordinator.promising import WARD
 from tests.exchange.real import Child, ended
 
-from triagemq.client import Event, PromiseRefusedError, Publisher, Subscriber, TypedTopic
+from triagemq.client import Event, PromiseRefusedError, Publisher, Subscriber, TypedTopic, directions
 from triagemq.client.direct import NetworkSettings
+from triagemq.client.direct.multicast import GroupAddress, MulticastSender
 from triagemq.client.types import UInt32
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.intents import Declared
@@ -266,5 +270,42 @@ def test_what_is_not_declared_for_promises_asks_nothing_of_the_coordinator(
             await publisher.publish("dose", b"1", qos=1)
             assert publisher.sent_directly == 0
             assert not publisher.problem
+
+    asyncio.run(scene())
+
+
+def sends_from() -> str:
+    """The address that packets to a promised topic really come from here."""
+    group, port = "239.192.250.250", 17_999
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
+        receiver.bind((group, port))
+        membership = socket.inet_aton(group) + bytes(4) + struct.pack("@i", socket.if_nametoindex("lo"))
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        receiver.settimeout(20)
+        sender = MulticastSender(GroupAddress(group, port), HERE)
+        sender.send([b"where from?"])
+        address = receiver.recvfrom(100)[1][0]
+        sender.close()
+    assert isinstance(address, str)
+    return address
+
+
+def test_a_publisher_tells_where_it_sends_from_and_tells_again_when_it_has_moved(
+    coordinator: CoordinatorProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def source() -> object:
+        with urllib.request.urlopen(f"{coordinator.url}/v1/publishers/ecg") as answer:
+            return json.load(answer)["source_address"]
+
+    async def is_told(address: str) -> None:
+        while await asyncio.to_thread(source) != address:
+            await asyncio.sleep(0.02)
+
+    async def scene() -> None:
+        monkeypatch.setattr(directions, "POLL_SECONDS", 0.1)
+        async with publishing(coordinator):
+            await asyncio.wait_for(is_told(sends_from()), 20)
+            monkeypatch.setattr(directions, "source_address", lambda network: "10.9.9.9")
+            await asyncio.wait_for(is_told("10.9.9.9"), 20)
 
     asyncio.run(scene())

@@ -7,6 +7,7 @@ import os
 import signal
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -200,11 +201,145 @@ def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -
                 await until(lambda: not there.gateways["north"].gateway.core.sessions)
                 gateways = there.running.coordinator.runtime.gateways
                 # As one that has only just begun: nobody has a home, and the gateway joins again.
-                fresh = Gateways(gateways.first.lead, "north", gateways.first.address, Homes(), Grants)
+                fresh, north = Gateways(Homes(), Grants), gateways["north"]
+                fresh.add("north", north.lead.link, north.address)
                 fresh.announced(("subscriber", "ff-0"))
                 assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
                 [_, led] = gateways
                 await fresh.join("south", led.lead.link, "127.0.0.1", is_here=True)
                 assert fresh.home_of(("subscriber", "ff-0")).name == "south"
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_a_subscriber_that_keeps_its_session_leaves_none_behind_where_it_was(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: list[bytes] = []
+
+            def keeper() -> Subscriber:
+                return Subscriber(
+                    there.url,
+                    name="ff-0",
+                    keep_session=True,
+                    on_event=lambda event: got.append(event.payload),
+                    settings=QUICK,
+                )
+
+            async with (
+                Publisher(there.url, name="sensor", keep_session=True, settings=QUICK) as publisher,
+                keeper() as subscriber,
+            ):
+                await subscriber.subscribe(TOPICS[0], qos=1)
+                for number, home in enumerate(("south", "north", "south")):
+                    await there.move(home, "ff-0", publishers=["sensor"])
+                    await until(lambda home=home: subscriber.connections[0].address.port == there.port(home))
+                    await publisher.publish(TOPICS[0], b"%d" % number, qos=1)
+                    other = "north" if home == "south" else "south"
+                    await until(lambda other=other: not there.gateways[other].gateway.core.sessions)
+                await until(lambda: len(got) == 3)
+                await subscriber.close()
+                await publisher.publish(TOPICS[0], b"while it is away", qos=1)
+                async with keeper() as again:
+                    assert again.connections[0].address.port == there.port("south")
+                    await until(lambda: len(got) == 4)
+                assert got == [b"0", b"1", b"2", b"while it is away"]
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_is_acknowledged_before_a_subscriber_is_back_reaches_it_once(
+    tmp_path: Path, qos: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway goes with its clients, the publisher is elsewhere first, and later the gateway is back."""
+
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: list[int] = []
+            may_move = asyncio.Event()
+            async with (
+                Publisher(there.url, name="sensor", settings=QUICK) as publisher,
+                Subscriber(
+                    there.url,
+                    name="ff-0",
+                    keep_session=True,
+                    on_event=lambda event: got.append(int(event.payload)),
+                    settings=QUICK,
+                ) as subscriber,
+            ):
+                await subscriber.subscribe(TOPICS[0], qos=qos)
+                await there.move("south", "ff-0", publishers=["sensor"])
+                await until(lambda: subscriber.connections[0].address.port == there.port("south"))
+                await until(lambda: publisher._require_connection().address.port == there.port("south"))
+                await until(lambda: not there.gateways["north"].gateway.core.sessions)
+                move = subscriber._move
+
+                async def late(*arguments: Any) -> None:
+                    await may_move.wait()
+                    await move(*arguments)
+
+                monkeypatch.setattr(subscriber, "_move", late)
+                sent: list[int] = []
+
+                async def publish(count: int) -> None:
+                    for _ in range(count):
+                        number = len(sent)
+                        sent.append(number)
+                        await publisher.publish(TOPICS[0], b"%d" % number, qos=qos)
+
+                await publish(5)
+                await there.stop("south")
+                await until(lambda: publisher._require_connection().address.port == there.port("north"))
+                await publish(20)
+                may_move.set()
+                await until(lambda: subscriber.connections[0].address.port == there.port("north"))
+                await until(lambda: sorted(got) == sent)
+                await there.start("south")
+                await there.joined(2)
+                await until(lambda: not subscriber._leaving)
+                assert "ff-0~0" not in there.gateways["south"].gateway.core.sessions
+                await publish(5)
+                await until(lambda: len(got) >= len(sent))
+                assert sorted(got) == sent
+
+    asyncio.run(scene())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_what_a_gateway_had_stored_for_a_subscriber_is_fetched_when_it_is_back(tmp_path: Path) -> None:
+    """The publisher's broker has what nobody took while both were away."""
+
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: list[int] = []
+            async with (
+                Publisher(there.url, name="sensor", settings=QUICK) as publisher,
+                Subscriber(
+                    there.url,
+                    name="ff-0",
+                    on_event=lambda event: got.append(int(event.payload)),
+                    settings=QUICK,
+                ) as subscriber,
+            ):
+                await subscriber.subscribe(TOPICS[0], qos=2)
+                await there.move("south", "ff-0")
+                await there.move("north", publishers=["sensor"])
+                await until(lambda: subscriber.connections[0].address.port == there.port("south"))
+                await until(lambda: publisher._require_connection().address.port == there.port("north"))
+                await there.stop("south")
+                for number in range(20):
+                    await publisher.publish(TOPICS[0], b"%d" % number, qos=2)
+                await until(lambda: subscriber.connections[0].address.port == there.port("north"))
+                await publisher.publish(TOPICS[0], b"20", qos=2)
+                await until(lambda: 20 in got)
+                await there.start("south")
+                await until(lambda: not subscriber._leaving)
+                assert sorted(got) == list(range(21))
 
     asyncio.run(scene())

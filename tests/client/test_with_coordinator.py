@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from triagemq.client import (
     Publisher,
     RefusedError,
     Subscriber,
+    TypedTopic,
     Utility,
     Wanted,
 )
@@ -131,8 +133,10 @@ def test_flows_open_and_close_with_the_plan_and_no_event_is_lost(tmp_path: Path)
             ports = {subscriber.connections[0].local_address[1]}
             for flows in (3, 2, 4, 1):
                 coordinator.plan(flows)
-                slots = {"ff-7.key": {f"floor/{number}": number % flows for number in range(4)}}
-                gateway.change(lambda core, slots=slots: core.slots.order(slots))
+                slots = {f"floor/{number}": number % flows for number in range(4)}
+                gateway.change(
+                    lambda core, slots=slots: core.slots.order(lambda _, topic: slots[topic], ["ff-7.key"])
+                )
                 await until(lambda flows=flows: subscriber.flows == flows)
                 ports |= {connection.local_address[1] for connection in subscriber.connections}
                 if flows > 1:
@@ -419,5 +423,103 @@ def test_several_topics_are_subscribed_to_together_or_not_at_all(tmp_path: Path)
             assert [one["topic"] for one in wanted] == ["roof"]
             await subscriber.subscribe_all([Wanted(f"room/{number}") for number in range(300)])
             assert len(gateway.core.sessions["ff-7.key~0"].subscriptions) == 301
+
+    asyncio.run(scene())
+
+
+def test_who_closes_again_does_not_withdraw_another_client_of_that_name(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
+            for kind, several in ((Subscriber, "subscribers"), (Publisher, "publishers")):
+                first = kind(coordinator.url, name="ff-7", settings=QUICK)
+                await first.open()
+                await first.close()
+                async with kind(coordinator.url, name="ff-7", settings=QUICK):
+                    await first.close()
+                    assert "ff-7" in coordinator.intents[several]
+
+    asyncio.run(scene())
+
+
+def test_a_typed_filter_decodes_every_topic_that_it_takes(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with (
+            gateway_with_broker(tmp_path) as gateway,
+            Subscriber(gateway=address(gateway), settings=QUICK) as subscriber,
+            Publisher(gateway=address(gateway), settings=QUICK) as publisher,
+        ):
+            await subscriber.subscribe(TypedTopic("ward/+/pulse", "!H"), qos=1)
+            await subscriber.subscribe(TypedTopic("ward/3/pulse", "!B"), qos=1)
+            await subscriber.subscribe(TypedTopic("heat/#", "!d"), qos=1)
+            await subscriber.subscribe("plain/#", qos=1)
+            for topic, kind, value in (
+                ("ward/1/pulse", "!H", 61),
+                ("ward/3/pulse", "!B", 62),
+                ("heat", "!d", 0.5),
+                ("heat/1/2", "!d", 21.5),
+            ):
+                await publisher.publish(TypedTopic(topic, kind), (value,), qos=1)
+                event = await subscriber.next(20)
+                assert event is not None
+                assert (event.topic, event.value) == (topic, (value,))
+            await publisher.publish("ward/1/pulse", b"of another type", qos=1)
+            await publisher.publish("plain/1", b"without one", qos=1)
+            event = await subscriber.next(20)
+            assert event is not None
+            assert (event.payload, event.value, subscriber.undecodable) == (b"without one", None, 1)
+            await subscriber.unsubscribe("ward/+/pulse", "heat/#")
+            await subscriber.subscribe("ward/+/pulse", qos=1)
+            await publisher.publish("ward/1/pulse", b"untyped", qos=1)
+            event = await subscriber.next(20)
+            assert event is not None
+            assert (event.payload, event.value) == (b"untyped", None)
+
+    asyncio.run(scene())
+
+
+def test_fields_that_a_newer_coordinator_adds_are_ignored() -> None:
+    hop = {"port": "", "level": 0, "bound_seconds": 0.1, "deadline_seconds": 0.2, "new": 1}
+    promise = {
+        "subscriber": "ff-7",
+        "topic": "dose",
+        "publisher": "pump",
+        "admitted": True,
+        "max_latency_seconds": 0.03,
+        "hops": [hop],
+        "new": {"what": "ever"},
+    }
+    whole = {
+        "lease_seconds": 1.0,
+        "generation": 1,
+        "in_force": True,
+        "connection": {"gateway": "127.0.0.1:1", "client_id": "ff-7", "new": 1},
+        "promises": [promise],
+        "new": [],
+    }
+
+    async def scene() -> None:
+        answers = iter([whole, whole, whole, whole, {**whole, "promises": [{"topic": "dose"}]}])
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            body = json.dumps(next(answers)).encode()
+            writer.write(
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+            )
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        coordinator = Coordinator(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        assert (await coordinator.announce("subscribers", "ff-7", {})).client_id == "ff-7"
+        assert (await coordinator.heartbeat("subscribers", "ff-7", {})).flows == 1
+        assert (await coordinator.assignment("ff-7", after=0, wait_seconds=0)).generation == 1
+        [found] = await coordinator.promises("ff-7", wait_seconds=0)
+        assert (found.topic, found.admitted, found.hops[0].bound_seconds) == ("dose", True, 0.1)
+        with pytest.raises(CoordinatorError, match="answers strangely"):
+            await coordinator.promises("ff-7", wait_seconds=0)
+        await coordinator.close()
+        server.close()
+        await server.wait_closed()
 
     asyncio.run(scene())

@@ -28,6 +28,20 @@ class TestedCampus:
     running: Running
     brokers: dict[str, Mosquitto]
     gateways: dict[str, ManagedGateway]
+    configs: dict[str, GatewayConfig]
+
+    async def stop(self, name: str) -> None:
+        """A gateway is away; what it has stored it will have again."""
+        await self.gateways[name].close()
+
+    async def start(self, name: str) -> None:
+        """It is back."""
+        self.gateways[name] = ManagedGateway(self.configs[name])
+        await self.gateways[name].start()
+
+    def port(self, name: str) -> int:
+        """Where clients find it."""
+        return self.gateways[name].gateway.address[1]
 
     async def get(self, path: str) -> Any:
         return (await self.running.client.get(path)).json()
@@ -59,8 +73,19 @@ class TestedCampus:
 
     async def moved(self) -> list[dict[str, Any]]:
         """The decisions about clients that were sent elsewhere."""
-        found = (await self.get("/v1/decisions?limit=1000"))["decisions"]
-        return [each for each in found if each["kind"] == "moved"]
+        return await self.decided("moved", 0)
+
+    async def decided(self, kind: str, least: int) -> list[dict[str, Any]]:
+        """The decisions of a kind, as soon as there are so many."""
+        found: list[dict[str, Any]] = []
+
+        async def enough() -> bool:
+            decisions = (await self.get("/v1/decisions?limit=1000"))["decisions"]
+            found[:] = [each for each in decisions if each["kind"] == kind]
+            return len(found) >= least
+
+        await self.running.until(enough)
+        return found
 
 
 @asynccontextmanager
@@ -71,12 +96,13 @@ async def campus(
     async with AsyncExitStack() as stack:
         brokers: dict[str, Mosquitto] = {}
         gateways: dict[str, ManagedGateway] = {}
+        configs: dict[str, GatewayConfig] = {}
         for name in names:
             brokers[name] = Mosquitto(directory / name / "broker")
             stack.callback(brokers[name].end)
 
         async def start(name: str, **more: Any) -> None:
-            config = GatewayConfig(
+            configs[name] = GatewayConfig(
                 listen=f"127.0.0.1:{own_port(kind=socket.SOCK_DGRAM)}",
                 broker=brokers[name].url,
                 state=str(directory / name / "state"),
@@ -84,9 +110,9 @@ async def campus(
                 name=name,
                 **more,
             )
-            gateways[name] = ManagedGateway(config)
+            gateways[name] = ManagedGateway(configs[name])
             await gateways[name].start()
-            stack.push_async_callback(gateways[name].close)
+            stack.push_async_callback(lambda: gateways[name].close())
 
         await start(names[0])
         options.setdefault("network", Network.plain(1e8))
@@ -103,4 +129,4 @@ async def campus(
         url = "http://" + await stack.enter_async_context(served(led.app))
         for name in names[1:]:
             await start(name, join=url, token=token)
-        yield TestedCampus(url, led, brokers, gateways)
+        yield TestedCampus(url, led, brokers, gateways, configs)

@@ -169,22 +169,23 @@ async def running(
     link: FakeLink | None = None,
     gateway: Path | None = None,
     access: bool = False,
+    host_names: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[Running]:
     """A coordinator on the database in a directory, reached without sockets; `gateway` is a real one's socket."""
     real = None if gateway is None else GatewayLink(gateway)
     link = cast(FakeLink, real) if real is not None else link or FakeLink()
     coordinator = make_coordinator(database_in(directory), link, access=access, **options)
-    app = create_app(coordinator, most_body_bytes=4_000_000)
+    app = create_app(coordinator, most_body_bytes=4_000_000, host_names=host_names)
     await coordinator.start()
     if real is not None:
-        real.start(coordinator.runtime.gateway_connected)
+        real.start(coordinator.gateway_connected)
         assert await real.wait_connected(LONG_SECONDS)
     elif link.connected:
-        await coordinator.runtime.gateway_connected()
+        await coordinator.gateway_connected()
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://coordinator") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield Running(coordinator, link, client, app)
     finally:
         await coordinator.stop()

@@ -62,6 +62,10 @@ class Planner:
 
     def __init__(self) -> None:
         self.known: dict[Key, Record] = {}
+        self.gateways = self
+
+    async def until_returned(self) -> None:
+        pass
 
     def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
         self.known |= {record.key: record for record in announced}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
@@ -33,6 +35,11 @@ def test_an_operator_runs_an_incident_from_the_page_and_a_viewer_looks_on(tmp_pa
         _what_is_supposed_is_forecast_and_applied(guest, ready["coordinator"], operator)
         for path in PATHS:
             guest.go(path)
+        _a_telephone_shows_it_within_a_few_screens(guest)
+        assert guest.problems == []
+        _what_is_old_says_so(guest, ready["pids"])
+        _a_restart_signs_nobody_out(guest, ready["pids"]["coordinator"])
+        guest.problems.clear()  # The browser notes that the coordinator was away, which is meant.
         guest.context.clear_cookies()
         guest.page.goto(f"{ready['page']}/network")
         expect(guest.page.locator("#token")).to_be_visible()
@@ -124,3 +131,51 @@ def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: 
     expect(page.get_by_text("Applied: the next plan has it")).to_be_visible()
     ports = {port["name"]: port["bandwidth_bps"] for port in ask(url, "/v1/ports", token=token)}
     assert ports["radio"] == 4 * 60_000
+    # The page follows: what was supposed is what is, without being loaded anew.
+    expect(page.get_by_text("240 kbit/s")).to_be_visible()
+    now = page.locator("#now")
+    expect(now).to_have_text(supposed.inner_text())
+    noted = ask(url, "/v1/decisions?latest=true&limit=1000", token=token)["decisions"]
+    applied = next(each for each in noted if each["kind"] == "bandwidth")
+    assert (applied["before"], applied["after"]) == ("60000 bit/s", "240000 bit/s")
+    assert "by test" in applied["reason"]
+    assert "forecast" in applied["reason"]
+    assert any(each["kind"] == "worth" and "by test" in each["reason"] for each in noted)
+
+
+def _a_telephone_shows_it_within_a_few_screens(guest: Onlooker) -> None:
+    guest.page.set_viewport_size({"width": 400, "height": 800})
+    page = guest.go("")
+    expect(page.locator("table.classes")).to_be_visible()
+    expect(page.locator("table.stacked")).to_be_visible()
+    height, width = page.evaluate(
+        "[document.documentElement.scrollHeight, document.documentElement.scrollWidth]"
+    )
+    assert height < 4_000
+    assert width <= 400
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def _what_is_old_says_so(guest: Onlooker, pids: dict[str, int]) -> None:
+    page = guest.go("situation")
+    expect(page.locator(".chip.good").first).to_be_visible()
+    for process, words in (("gateway", "Figures of traffic are"), ("coordinator", "No contact since")):
+        os.kill(pids[process], signal.SIGSTOP)
+        try:
+            expect(page.locator(".contact", has_text=words)).to_be_visible()
+            expect(page.locator("header")).not_to_contain_text("All works", use_inner_text=True)
+            assert "fresh" not in page.inner_text("body")
+        finally:
+            os.kill(pids[process], signal.SIGCONT)
+        expect(page.locator(".contact", has_text=words)).to_be_hidden()
+        expect(page.locator(".chip.good").first).to_be_visible()
+
+
+def _a_restart_signs_nobody_out(guest: Onlooker, coordinator: int) -> None:
+    page = guest.page
+    page.evaluate("window.before = true")
+    os.kill(coordinator, signal.SIGKILL)
+    # The browser finds the new one by itself, loads its page, and is who it was.
+    page.wait_for_function("window.before === undefined")
+    expect(page.locator("header")).to_contain_text("operator")
+    expect(page.locator("#token")).to_have_count(0)

@@ -124,6 +124,30 @@ def test_rights_are_those_of_the_token_and_end_with_it(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+def test_who_has_signed_in_is_so_after_a_restart_until_signing_out(tmp_path: Path) -> None:
+    class Asking:
+        def __init__(self, number: str) -> None:
+            self.cookies = {COOKIE: number}
+
+    async def run() -> None:
+        async with running(tmp_path, access=True) as here:
+            token = make_token(f"sqlite:///{tmp_path / 'coordinator.sqlite'}", "operator")
+            number = await Visitors(here.coordinator.service).sign_in(token)
+        # Nobody who reads the file gets in by it.
+        stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+        assert number.encode() not in stored
+        assert token.encode() not in stored
+        async with running(tmp_path, access=True) as here:
+            visitors, asking = Visitors(here.coordinator.service), Asking(number)
+            found = await visitors.of(asking)  # type: ignore[arg-type]
+            assert (found.secret, found.may_change) == (token, True)
+            await visitors.sign_out(asking)  # type: ignore[arg-type]
+            with pytest.raises(UnauthorisedError):
+                await visitors.of(asking)  # type: ignore[arg-type]
+
+    asyncio.run(run())
+
+
 def test_late_and_missing_topics_are_told_from_those_that_are_awaited() -> None:
     values = {"floor-1/smoke": Value(100.0, b"0.1", 3), "floor-2/smoke": Value(109.5, b"0.2", 3)}
     rates = {"floor-1/smoke": 1.0, "floor-2/smoke": 1.0, "floor-2/noise": 2.0, "yard": 0.01}

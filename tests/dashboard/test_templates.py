@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -89,3 +90,17 @@ def test_a_promise_is_shown_with_what_is_to_spare_and_a_refusal_with_what_could_
 def test_every_part_of_the_overview_can_be_shown_before_there_is_anything() -> None:
     for name in ("cards", "ports", "classes", "decisions"):
         assert "class=" in shown(f"overview_{name}.html", now=None, readings=None, decisions=[])
+
+
+@pytest.mark.parametrize(("load", "is_marked"), [(None, False), (1.19, False), (1.21, True), (17.0, True)])
+def test_a_load_beyond_the_scale_of_its_bar_is_marked(load: float | None, is_marked: bool) -> None:
+    port = SimpleNamespace(
+        name="radio", sent_bps=1e5, bandwidth_bps=1e5, backlog_packets=0, dropped_by_buffer_per_second=0.0,
+        load=load, tolerance=0.9, rho_offered=load, rho_planned=0.9,
+    )  # fmt: skip
+    page = shown(
+        "overview_ports.html",
+        now=SimpleNamespace(ports=[port]),
+        readings=SimpleNamespace(loads={"radio": [0.9]}),
+    )
+    assert ('class="beyond"' in page) == is_marked

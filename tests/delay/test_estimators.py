@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
-from tests.delay.trained import small_model
+from tests.delay.trained import busy_model, small_model
 
 from triagemq.delay.estimators import ESTIMATORS, LEARNED, Estimator, Guarded, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
@@ -272,3 +273,42 @@ def test_guarded_falls_back_when_deliveries_say_that_idm_is_nearer_and_comes_bac
     assert 24 <= fallen[0] < 60
     assert "in what was delivered" in str(states[fallen[0]])
     assert states[-1] is None
+
+
+IDLE_AND_BUSY = {
+    "an idle start": [0] * 60 + [190] * 60,
+    "a short idle start": [0] * 8 + [190] * 60,
+    "idle between two busy times": [190] * 60 + [0] * 30 + [190] * 60,
+    "on and off": ([190] * 10 + [0] * 10) * 8,
+}
+
+
+@pytest.mark.parametrize("counters", ["openflow", "linux"])
+@pytest.mark.parametrize("packets", IDLE_AND_BUSY.values(), ids=IDLE_AND_BUSY)
+def test_an_idle_queue_is_not_drift(counters: str, packets: list[int]) -> None:
+    guarded = Guarded(busy_model(counters))
+    random = np.random.default_rng(5)
+    for sample in queue_feed(random.poisson(packets), counters):
+        guarded.feed(sample)
+        assert guarded.fallen_back is None
+
+
+def test_samples_at_other_moments_than_in_training_are_not_drift() -> None:
+    guarded = Guarded(busy_model("linux"))
+    for sample in queue_feed(np.random.default_rng(5).poisson([190] * 100), "linux"):
+        guarded.feed(replace(sample, sampled_ns=sample.sampled_ns * 11 // 10))
+        assert guarded.fallen_back is None
+
+
+def test_guarded_falls_back_to_the_backlog_where_it_is_shown_and_returns_when_the_model_fits() -> None:
+    guarded, backlog = Guarded(busy_model("linux")), make_estimator("backlog", "linux")
+    strange, like_training = [900] * 40, [0] * 180 + [190] * 80
+    said = []
+    for sample in queue_feed(np.random.default_rng(5).poisson(strange + like_training), "linux"):
+        guarded.feed(sample)
+        backlog.feed(sample)
+        said.append(guarded.fallen_back)
+        if guarded.fallen_back is not None:
+            assert guarded.next_seconds == backlog.next_seconds
+    assert str(said[40]).startswith("backlog instead of learned: ")
+    assert said[-1] is None

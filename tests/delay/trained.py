@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,8 +25,21 @@ def small_model(counters: str) -> DelayModel:
         return load_model(folder)
 
 
+@cache
+def busy_model(counters: str) -> DelayModel:
+    """Trees that have never seen an idle queue."""
+    random = np.random.default_rng(1)
+    with TemporaryDirectory() as folder:
+        loads = [random.poisson(rate, 200) for rate in (150, 190, 205, 210) for _ in range(3)]
+        _save(Path(folder), counters, *_grow(counters, loads, rounds=20))
+        return load_model(folder)
+
+
 def save_small_model(folder: Path, counters: str) -> None:
-    booster, rows = train(counters)
+    _save(folder, counters, *train(counters))
+
+
+def _save(folder: Path, counters: str, booster: xgboost.Booster, rows: NDArray[np.float32]) -> None:
     save_model(
         folder,
         booster.save_raw("json"),
@@ -40,6 +54,12 @@ def train(counters: str) -> tuple[xgboost.Booster, NDArray[np.float32]]:
     random = np.random.default_rng(1)
     loads = [constant_backlog(packets, 60) for packets in range(0, 3000, 50)]
     loads += [random.poisson(rate, 60) for rate in (50, 150, 190, 210, 250) for _ in range(5)]
+    return _grow(counters, loads, rounds=60)
+
+
+def _grow(
+    counters: str, loads: Sequence[NDArray[np.int64]], rounds: int
+) -> tuple[xgboost.Booster, NDArray[np.float32]]:
     rows, delays = [], []
     for packets in loads:
         known = queue_feed(packets, "linux", buffer_packets=4000)
@@ -52,4 +72,4 @@ def train(counters: str) -> tuple[xgboost.Booster, NDArray[np.float32]]:
         seen_rows, label=np.concatenate(delays), feature_names=list(feature_names(counters))
     )
     options = {"max_depth": 6, "eta": 0.3, "nthread": 1, "seed": 1}
-    return xgboost.train(options, matrix, num_boost_round=60), seen_rows
+    return xgboost.train(options, matrix, num_boost_round=rounds), seen_rows

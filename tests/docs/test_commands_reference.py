@@ -30,6 +30,7 @@ def row(parameter: TyperArgument | TyperOption) -> str:
     else:
         written = ", ".join((*parameter.opts, *parameter.secondary_opts))
     words = re.sub(r"\s+", " ", getattr(parameter, "help", None) or "").replace("|", "\\|")
+    words = words.replace("\\[", "[")  # escaped: the terminal would take it for markup
     known = parameter.default not in (None, "") and not isinstance(parameter.default, bool | list | tuple)
     if isinstance(parameter, TyperOption) and known and "default" not in words:
         words += f" Default: {parameter.default}."

@@ -126,7 +126,7 @@ NOT_EXECUTED = {
             "other-config:datapath-id=0000000000000001",
             "ovs-vsctl set-controller br0 tcp:127.0.0.1:6653",
             "triage topics encode --tree building.yaml",
-            "triage topics carry 'p2=building/floor1/#' --interface p2=1/p2 --openflow tcp:0.0.0.0:6653",
+            "triage topics carry 'p2=building/floor1/#' --interface p2=1/p2 --openflow tcp:127.0.0.1:6653",
             "triage sub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm --interface h2",
             "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
             "--interface h1 --count 3",
@@ -154,7 +154,7 @@ NOT_EXECUTED = {
             "--interface eth0",
             "triage topics carry 'radio=building/floor1/#' 'cable=building/#' --interface radio=eth1 "
             "--interface cable=eth2",
-            "triage topics carry 'radio=building/floor1/#' --interface radio=1/eth3 --openflow tcp:0.0.0.0:6653",
+            "triage topics carry 'radio=building/floor1/#' --interface radio=1/eth3 --openflow tcp:127.0.0.1:6653",
         ),
         "needs networks behind its interfaces",
     ),

@@ -12,6 +12,7 @@ from triagemq.exchange.mqtt.packets import (
     encode_connect,
     encode_publish,
     encode_subscribe,
+    parse_publish,
 )
 
 
@@ -25,6 +26,7 @@ class Guest:
         password: str | None,
         *,
         client_id: str = "guest",
+        clean: bool = True,
         trust: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -34,13 +36,13 @@ class Guest:
         self.published: list[bytes] = []
         self.closed = False
         self._socket.sendall(
-            encode_connect(4, client_id, clean=True, keep_alive_seconds=0, user=user, password=password)
+            encode_connect(4, client_id, clean=clean, keep_alive_seconds=0, user=user, password=password)
         )
         packet = self._until(PacketType.CONNACK)
         self.code = None if packet is None else packet[1]
 
-    def subscribe(self, topic_filter: str) -> None:
-        self._socket.sendall(encode_subscribe(4, 1, topic_filter, 0))
+    def subscribe(self, topic_filter: str, qos: int = 0) -> None:
+        self._socket.sendall(encode_subscribe(4, 1, topic_filter, qos))
         self._until(PacketType.SUBACK)
 
     def publish(self, topic: str, payload: bytes) -> None:
@@ -76,6 +78,5 @@ class Guest:
         packets = [(first, bytes(body)) for first, body in self._stream.feed(data)]
         for first, body in packets:
             if first >> 4 == PacketType.PUBLISH:
-                length = int.from_bytes(body[:2], "big")
-                self.published.append(body[2 + length :])
+                self.published.append(parse_publish(4, first, body).payload)
         return packets

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from triagemq.exchange.mqtt import MqttSession, PacketStream, PacketType
 from triagemq.exchange.mqtt.packets import encode_publish, parse_publish
 from triagemq.exchange.mqtt.properties import (
+    MAXIMUM_PACKET_SIZE,
+    MAXIMUM_QOS,
+    RETAIN_AVAILABLE,
     SUBSCRIPTION_IDENTIFIER,
+    WILDCARD_SUBSCRIPTION_AVAILABLE,
     encode_length,
     encode_properties,
     parse_properties,
@@ -49,9 +53,8 @@ class MemoryBroker:
         self.forbidden_topics: set[str] = set()
         self.passwords: dict[str, str] | None = None
         self.holds_acknowledgements = False
-        # Topics and filters over which it ends the connection, perhaps after an answer; and whose it has ended.
-        self.poison: set[str] = set()
-        self.answers_poison = False
+        # Properties of its CONNACK: it ends a connection over what they exclude. And whose it has ended.
+        self.limits: dict[int, int] = {}
         self.ended: list[MqttSession] = []
         self.losses = 0
         self._connections: list[_Connection] = []
@@ -85,8 +88,10 @@ class MemoryBroker:
             data = connection.session.take_output()
             for first, body in connection.stream.feed(data):
                 moved = True
-                if self._is_poison(connection, first, body):
-                    self._end(connection, first, body)
+                if connection.version == 5 and self._excludes(first, body):
+                    self.losses += 1
+                    self.lose(connection.session)
+                    self.ended.append(connection.session)
                     break
                 self._packet(connection, first, body)
             while connection.output and connection in self._connections:
@@ -100,28 +105,20 @@ class MemoryBroker:
                     raise
         return moved
 
-    def _is_poison(self, connection: _Connection, first: int, body: bytes) -> bool:
-        kind = PacketType(first >> 4)
-        if not self.poison or kind not in (
-            PacketType.PUBLISH,
-            PacketType.SUBSCRIBE,
-            PacketType.UNSUBSCRIBE,
-        ):
-            return False
+    def _excludes(self, first: int, body: bytes) -> bool:
+        kind, limits = PacketType(first >> 4), self.limits
+        if kind is not PacketType.CONNECT and len(body) + 2 > limits.get(MAXIMUM_PACKET_SIZE, 1 << 30):
+            return True
         if kind is PacketType.PUBLISH:
-            return parse_publish(connection.version, first, body).topic.decode() in self.poison
-        position = 2 if connection.version < 5 else parse_properties(body, 2)[1]
-        end = position + 2 + int.from_bytes(body[position : position + 2])
-        return body[position + 2 : end].decode() in self.poison
-
-    def _end(self, connection: _Connection, first: int, body: bytes) -> None:
-        self.losses += 1
-        if self.answers_poison:
-            del connection.output[:]
-            self._packet(connection, first, body)
-            connection.session.receive(bytes(connection.output))
-        self.lose(connection.session)
-        self.ended.append(connection.session)
+            message = parse_publish(5, first, body)
+            return message.qos > limits.get(MAXIMUM_QOS, 2) or message.retain > limits.get(
+                RETAIN_AVAILABLE, 1
+            )
+        if kind is PacketType.SUBSCRIBE:
+            _, position = parse_properties(body, 2)
+            has_wildcard = bool({b"+"[0], b"#"[0]} & set(body[position + 2 : -1]))
+            return has_wildcard > limits.get(WILDCARD_SUBSCRIPTION_AVAILABLE, 1)
+        return False
 
     def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> None:
         """Somebody publishes."""
@@ -219,7 +216,7 @@ class MemoryBroker:
             end = position + 2 + int.from_bytes(body[position : position + 2])
             texts.append(body[position + 2 : end].decode())
             position = end
-        properties = b"\0" if connection.version == 5 else b""
+        properties = encode_properties(list(self.limits.items())) if connection.version == 5 else b""
         if self.passwords is not None and texts[1:] != [texts[1], self.passwords.get(texts[1], "")]:
             code = b"\x86" if connection.version == 5 else b"\x05"
             connection.output += bytes((0x20, 2 + len(properties), 0)) + code + properties

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from triagemq.exchange.gateway import Policy
+from triagemq.plan import Treatment
 
 DROP_RATE = 0.67
 
@@ -14,8 +16,18 @@ DROP_RATE = 0.67
 class OneDropRate(Policy):
     rate: float = DROP_RATE
 
-    def drop_rate(self, client_id: str, topic: str) -> float:
-        return self.rate
+    def treatment(self, client_id: str, topic: str) -> Treatment:
+        return super().treatment(client_id, topic)._replace(drop_rate=self.rate)
+
+
+@dataclass(frozen=True)
+class ByClient(Policy):
+    """How each client is treated, by the id it has."""
+
+    treated: Mapping[str, Treatment] = field(default_factory=dict)
+
+    def treatment(self, client_id: str, topic: str) -> Treatment:
+        return self.treated.get(client_id, Treatment(0))
 
 
 def is_as_planned(delivered: int, published: int) -> bool:

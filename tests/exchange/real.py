@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +25,6 @@ from triagemq.exchange.mqtt.packets import (
     encode_publish,
     parse_acknowledgement,
 )
-from triagemq.exchange.mqtt.properties import encode_length
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -129,62 +127,6 @@ class Mosquitto:
     def end(self) -> None:
         if self._child is not None:
             self._child.end()
-
-
-class TouchyBroker:
-    """A TCP proxy in front of a broker that ends the connection at a packet with one of the topics in `poison`."""
-
-    def __init__(self, broker_port: int, *poison: str) -> None:
-        self._broker_port = broker_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = int(self._listener.getsockname()[1])
-        self.poison = [name.encode() for name in poison]
-        self.losses = 0
-        self._sockets: list[socket.socket] = []
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    @property
-    def url(self) -> str:
-        return f"mqtt://127.0.0.1:{self.port}"
-
-    def end(self) -> None:
-        for one in (self._listener, *self._sockets):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                broker = socket.create_connection(("127.0.0.1", self._broker_port))
-                self._sockets += [client, broker]
-                threading.Thread(target=self._pass_on, args=(client, broker), daemon=True).start()
-                threading.Thread(target=_copy, args=(broker, client), daemon=True).start()
-
-    def _pass_on(self, client: socket.socket, broker: socket.socket) -> None:
-        stream = PacketStream()
-        with contextlib.suppress(OSError):
-            while data := client.recv(65536):
-                for first, body in stream.feed(data):
-                    if self._is_poison(first, body):
-                        self.losses += 1
-                        broker.shutdown(socket.SHUT_RDWR)
-                        client.shutdown(socket.SHUT_RDWR)
-                        return
-                    broker.sendall(bytes((first,)) + encode_length(len(body)) + body)
-
-    def _is_poison(self, first: int, body: bytes) -> bool:
-        if first >> 4 not in (PacketType.PUBLISH, PacketType.SUBSCRIBE):
-            return False
-        return any(len(name).to_bytes(2) + name in body for name in self.poison)
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_RDWR)
 
 
 class GatewayProcess:

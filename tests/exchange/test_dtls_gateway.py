@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from tests.client.loopback import QUICK, connected, until
+from tests.exchange.planned import ByClient
 from tests.exchange.real import GatewayProcess, Mosquitto, ended
 
 from triagemq.certificates import own_certificate
@@ -24,7 +25,7 @@ from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, Disconnect, PingReq, PingResp, ReturnCode, decode, encode
 from triagemq.network import UDP_OVER_ETHERNET_BYTES, DatagramSender, EmbeddedDataPlane
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan import FlowKey, SetFlow, SetPort, Treatment
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -105,7 +106,7 @@ def test_classes_are_served_in_their_order_and_records_are_accounted_for(tmp_pat
 
     broker = Mosquitto(tmp_path / "broker")
     gateway = Gateway(
-        GatewaySettings(),
+        GatewaySettings(policy=ByClient(treated={"class1": Treatment(1)})),
         BrokerAddress.parse(broker.url),
         ("127.0.0.1", 0),
         make_egress=make_egress,

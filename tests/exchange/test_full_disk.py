@@ -9,11 +9,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.errors import GatewayError
+from triagemq.exchange.gateway.model.rows import RowChanges
 from triagemq.exchange.store import GatewayStore
-from triagemq.mqttsn import PubAck, PubComp, Publish, PubRec, PubRel, ReturnCode, TopicIdType
+from triagemq.mqttsn import (
+    ConnAck,
+    Connect,
+    Disconnect,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Register,
+    ReturnCode,
+    SubAck,
+    Subscribe,
+    TopicIdType,
+    UnsubAck,
+    Unsubscribe,
+)
 from triagemq.trace import Trace, TraceWriter
 
 
@@ -137,3 +157,99 @@ def _wait(what: object) -> None:
     while not what():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+_KEYS = st.sampled_from(["one", "other"])
+
+
+@given(st.lists(st.tuples(st.sampled_from(["put", "remove", "store", "fail"]), _KEYS), max_size=30))
+def test_after_any_failures_the_store_holds_what_was_put_and_nothing_that_was_removed(
+    steps: list[tuple[str, str]],
+) -> None:
+    changes = RowChanges(enabled=True)
+    stored: dict[str, object] = {}
+    expected: dict[str, object] = {}
+    for number, (step, key) in enumerate([*steps, ("store", "")]):
+        if step == "put":
+            changes.put("boots", (key, number))
+            expected[key] = (key, number)
+        elif step == "remove":
+            changes.remove("boots", key)
+            expected.pop(key, None)
+        else:
+            taken = changes.take()
+            if step == "fail":
+                changes.give_back(taken)
+                continue
+            for changed, row in taken.get("boots", {}).items():
+                assert isinstance(changed, str)
+                stored.pop(changed, None)
+                if row is not None:
+                    stored[changed] = row
+            changes.committed(taken)
+    assert stored == expected
+
+
+def test_what_is_answered_on_a_full_disk_is_so_after_a_kill(tmp_path: Path, full: list[bool]) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    stays, leaves, comes = gateway.clients(3)
+    stays.connect("stays", duration=6000)
+    stays.subscribe("old", 1)
+    leaves.connect("leaves", clean=True, duration=6000).subscribe("a", 1)
+    full.append(True)
+    gateway.publish("a", b"the disk is found to be full", 1)
+    stays.send(Subscribe(TopicIdType.NORMAL, "a", 77, 1))
+    stays.send(Unsubscribe(TopicIdType.NORMAL, "old", 78))
+    leaves.send(Disconnect())
+    comes.send(Connect("comes", 6000, clean_session=False))
+    # The disk does not have it, and so no client relies on it.
+    assert not [*stays.take(SubAck), *stays.take(UnsubAck), *leaves.take(Disconnect), *comes.take(ConnAck)]
+    full.append(False)
+    gateway.wait(1)
+    assert [each.message_id for each in (*stays.take(SubAck), *stays.take(UnsubAck))] == [77, 78]
+    assert leaves.take(Disconnect) == [Disconnect()]
+    assert comes.take(ConnAck) == [ConnAck(ReturnCode.ACCEPTED)]
+    leaves.received.clear()
+    stays.received.clear()
+    gateway.kill()
+    gateway.publish("a", b"after", 1)
+    gateway.publish("old", b"not any more", 1)
+    assert stays.payloads() == [b"after"]
+    assert leaves.received == []
+    assert set(gateway.core.sessions) == {"stays", "comes"}
+
+
+def test_a_session_that_ended_on_a_full_disk_does_not_return(tmp_path: Path, full: list[bool]) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    client, other = gateway.clients(2)
+    other.connect("other", duration=6000)
+    client.connect("c", duration=6000).subscribe("a", 1)
+    full.append(True)
+    # A clean CONNECT ends it, and DISCONNECT the one that this began; the disk is tried in between.
+    client.send(Connect("c", 6000, clean_session=True))
+    gateway.wait(2)
+    client.send(Disconnect())
+    gateway.wait(2)
+    assert client.take(ConnAck) == []
+    full.append(False)
+    gateway.wait(2)
+    assert client.take(ConnAck) == [ConnAck(ReturnCode.ACCEPTED)]
+    gateway.kill()
+    assert set(gateway.core.sessions) == {"other"}
+
+
+def test_a_clean_session_begins_while_the_disk_is_full(tmp_path: Path, full: list[bool]) -> None:
+    gateway = VirtualGateway(store=tmp_path)
+    first, second = gateway.clients(2)
+    first.connect("first", duration=6000)
+    full.append(True)
+    first.send(Register(0, 1, "a"))
+    second.connect("second", clean=True).subscribe("a")
+    gateway.wait(2)
+    second.subscribe("b")
+    gateway.publish("a", b"x")
+    assert second.payloads() == [b"x"]
+    gateway.kill()
+    # It is unknown now, and hears it at once: it subscribes anew.
+    second.send(PingReq())
+    assert second.take(Disconnect) == [Disconnect()]

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.exchange.planned import ByClient
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
@@ -17,6 +18,7 @@ from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.trace_journal import OutcomeJournal, recover
 from triagemq.mqttsn import Disconnect, Publish, TopicIdType, short_topic_id
 from triagemq.mqttsn.timestamps import stamp_payload
+from triagemq.plan import Treatment
 from triagemq.trace import Outcome, Trace, TraceWriter
 from triagemq.trace.schema import TABLES
 
@@ -192,7 +194,8 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "to_thread", noting)
-        counters = run_with_trace(tmp_path, scenario, make_egress=make_egress)
+        policy = ByClient(treated={"c1": Treatment(1, 1.0)})
+        counters = run_with_trace(tmp_path, scenario, make_egress=make_egress, policy=policy)
     assert counters["undelivered"] == {"dropped_by_policy: output port": 55, "in_flight: output port": 5}
     rows = Trace.open(tmp_path / "trace").table("deliveries").to_pylist()
     delivered = [row for row in rows if row["outcome"] == "delivered"]

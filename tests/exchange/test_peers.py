@@ -14,6 +14,11 @@ from tests.exchange.real import Mosquitto, ended
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
 from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.gateway import HANDLERS, GatewayCore
+from triagemq.exchange.gateway.broker_link import fit_peers
+from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.mqtt.session import Login, Receiving
+from triagemq.exchange.store import GatewayStore
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -118,3 +123,27 @@ def test_while_a_peer_is_away_clients_are_served_and_it_is_asked_again_when_it_i
     brokers = {name: Mosquitto(tmp_path / name) for name in NAMES}
     with ended(*brokers.values()):
         asyncio.run(scene(brokers))
+
+
+def test_messages_of_qos_2_that_peers_brokers_send_again_are_known_after_a_restart(tmp_path: Path) -> None:
+    """Packet ids are each broker's own, and every peer knows this gateway by one client id."""
+    logins = {name: Login("triage-peer-north", clean=False) for name in ("hall", "labs")}
+
+    def core() -> GatewayCore:
+        made = GatewayCore(GatewaySettings(), HANDLERS, now_ns=1, stores=True)
+        restore(made, store.load())
+        fit_peers(made, logins)
+        return made
+
+    store = GatewayStore(tmp_path)
+    before = core()
+    for number, link in enumerate(before.peers.values()):
+        lane = link.lanes[0]
+        lane.owner.mqtt_receiving(lane, 7, 100 + number, Receiving.BEGUN)
+    store.save(before.changes.take())
+    after = core()
+    assert [link.lanes[0].receiving for link in after.peers.values()] == [
+        {7: (100, Receiving.BEGUN)},
+        {7: (101, Receiving.BEGUN)},
+    ]
+    store.close()

@@ -168,6 +168,11 @@ def test_switches_carry_events_by_prefix(lab: Lab, hall: Hall) -> None:
         ("east=building/+", None, "'building/+' is no subtree: + takes one level only"),
         ("east=building/#", None, "there is no port 'west'; there are east"),
         ("east=building/#", "tcp:127.0.0.1:0", "'west=lo' is not PORT=DATAPATH/NAME, as radio=1/eth3"),
+        (
+            "east=building/#",
+            "tcp:0.0.0.0:6653",
+            "--openflow: 0.0.0.0 is reached from other machines: add --tls-certificate, --tls-key and --switch-ca",
+        ),
     ],
 )
 def test_what_cannot_be_carried_is_said_in_a_line(

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network import ReportedDataPlane
-from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort
+from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort, Treatment
 from triagemq.trace import Outcome
 
 KEY, OTHER, UNKNOWN = (FlowKey("10.0.0.1", 20000 + number) for number in range(3))
@@ -52,7 +52,12 @@ class Rig:
         return ()
 
     def publish(self, *numbers: int, key: FlowKey = KEY, spared: bool = False, size: int = 10) -> None:
-        self.plane.send([OutgoingPacket(key, bytes(size), False, number, spared) for number in numbers])
+        self.plane.send(
+            [
+                OutgoingPacket(key, bytes(size), False, number, Treatment(0) if spared else None)
+                for number in numbers
+            ]
+        )
 
     def report(self, *counted: int, key: FlowKey = KEY) -> None:
         self.now_ns += 2 * TENTH
@@ -215,7 +220,7 @@ def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None
         [
             OutgoingPacket(UNKNOWN, b"event", False, 1),
             OutgoingPacket(KEY, b"answer", True),
-            OutgoingPacket(KEY, b"spared", False, 2, True),
+            OutgoingPacket(KEY, b"spared", False, 2, Treatment(0)),
         ]
     )
     assert (rig.controls, rig.sent, rig.spared) == ([b"answer"], [b"event"], [b"spared"])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -17,8 +19,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from triagemq.cli.main import run
-from triagemq.errors import PipelineError
-from triagemq.pipeline import Mapping, Tables, load_mapping, run_pipeline
+from triagemq.errors import PipelineError, TraceError
+from triagemq.pipeline import Mapping, Tables, ingest, load_mapping, run_pipeline
 
 DATA = Path(__file__).parent / "data"
 NARROW = {
@@ -247,13 +249,25 @@ def test_numbers_since_1970_keep_their_nanoseconds(
     assert fields.select(published_ns(mapping)).collect()[0][0] == nanoseconds
 
 
-def test_a_log_of_which_every_row_was_set_aside_is_no_success(
+@pytest.mark.parametrize("offset", ["+01:00", "+0100", "Z+0100", "Z+01:00", ""])
+def test_times_with_an_offset_are_read_however_it_is_written(offset: str, spark: Any) -> None:
+    from triagemq.pipeline.ingest import published_ns
+
+    mapping = Mapping.model_validate({"time": "t", "topic": "a", "value": "v"})
+    fields = spark.createDataFrame(
+        [({"t": f"2026-01-05T09:00:00.250000{offset}"},)], "fields map<string,string>"
+    )
+    hour_ns = 3600 * 10**9 if not offset else 0
+    assert fields.select(published_ns(mapping)).collect()[0][0] == 1767600000_250000000 + hour_ns
+
+
+def test_a_log_of_which_many_rows_were_set_aside_is_no_success(
     spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mapping.yaml").write_text(json.dumps(NARROW))
     for name, lines in (
-        ("good.csv", [row(1), row(2)]),
-        ("bad.csv", [["noon", *row(1)[1:]], ["", *row(2)[1:]]]),
+        ("good.csv", [["noon", *row(0)[1:]], *map(row, range(1, 10))]),
+        ("bad.csv", [["noon", *row(0)[1:]], *map(row, range(1, 9))]),
     ):
         (tmp_path / name).write_bytes(b"\n".join(map(as_csv, [NAMES, *lines])) + b"\n")
     logs = [str(tmp_path / name) for name in ("good.csv", "bad.csv")]
@@ -263,12 +277,68 @@ def test_a_log_of_which_every_row_was_set_aside_is_no_success(
     for _ in range(2):
         assert run([*arguments, "--json"]) == 1
         said = capsys.readouterr()
-        assert json.loads(said.out)["useless"] == [logs[1]]
+        assert json.loads(said.out)["damaged"] == [logs[1]]
         assert said.err == (
-            f"triage: every row of {logs[1]} was set aside; "
+            f"triage: more than a tenth of the rows, or a whole file, of {logs[1]} was set aside; "
             f"look at them with: triage pipeline show {out} quarantine\n"
         )
-    assert Tables(out).rows["publications"] == 2, "the other log is there"
+    assert Tables(out).rows["publications"] == 17, "the good rows of both logs are there"
+
+
+@pytest.mark.parametrize("order", ["random", "newest first", "by room"])
+def test_an_export_that_is_not_in_order_of_time_loses_no_row(
+    order: str, spark: object, tmp_path: Path
+) -> None:
+    lines = [as_csv(row(number)) for number in range(400)]
+    keys = {"random": lambda line: zlib.crc32(line), "by room": lambda line: line.split(b",")[1]}
+    lines = sorted(lines, key=keys[order]) if order in keys else lines[::-1]
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "export.csv").write_bytes(b"\n".join([as_csv(NAMES), *lines]) + b"\n")
+    # The clock of another file goes back once, and is still found.
+    sorted_file = [row(number) for number in range(400, 800)]
+    sorted_file[100][0] = row(300)[0]
+    (tmp_path / "log" / "sorted.csv").write_bytes(b"\n".join(map(as_csv, [NAMES, *sorted_file])) + b"\n")
+    done = run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=Mapping.model_validate(NARROW))
+    assert (done.rows_in, done.reasons, done.damaged) == (799, {"clock going backwards": 1}, ())
+    (note,) = done.notes
+    assert "1 files are not in order of time" in note
+    assert "export.csv" in note
+    rates = Tables(tmp_path / "out").records("publication_profile")
+    assert sum(each["publications"] for each in rates) == 799
+
+
+def test_copies_and_clocks_going_backwards_are_found_across_blocks_of_rows(
+    spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "_BLOCK_BITS", 2)
+    chance = random.Random(3)
+    # The time is the position, but for some; and few publishers, so that each is in many blocks.
+    events = [
+        (
+            number,
+            (number if chance.random() < 0.8 else chance.randrange(200)) * 10**9,
+            f"{chance.randrange(3)}",
+        )
+        for number in range(200)
+    ]
+    events += [(number + 200, *chance.choice(events)[1:]) for number in range(40)]
+    columns = "position bigint, published_ns bigint, publisher string"
+    rows = spark.createDataFrame(chance.sample(events, len(events)), columns).selectExpr(
+        "*", "'log' AS source", "array(1) AS readings", "cast(null AS string) AS reason"
+    )
+    mapping = Mapping.model_validate(NARROW | {"backwards_seconds": 5})
+    found = dict(ingest._out_of_order(rows, mapping).collect())
+    expected, seen, latest = {}, set(), dict[str, int]()
+    for position, time, publisher in events:
+        if (time, publisher) in seen:
+            expected[position] = "duplicate"
+            continue
+        if time < latest.get(publisher, 0) - 5 * 10**9:
+            expected[position] = "clock going backwards"
+        seen.add((time, publisher))
+        latest[publisher] = time
+    assert found == expected
+    assert len({*found.values()}) == 2
 
 
 HEADERLESS = {
@@ -362,3 +432,90 @@ def test_a_directory_without_a_log_says_what_to_add(tmp_path: Path) -> None:
     elsewhere = Mapping.model_validate(HEADERLESS | {"path": "{room}/{sensor}.dat"})
     with pytest.raises(PipelineError, match=r"its path does not end like {room}/{sensor}\.dat"):
         run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=elsewhere)
+
+
+def test_a_damaged_file_of_a_log_is_named_and_the_others_go_on(
+    spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    text = [
+        b"\n".join([as_csv(NAMES), *(as_csv(row(number)) for number in range(begin, end))]) + b"\n"
+        for begin, end in ((0, 1000), (1000, 2000), (2000, 6000))
+    ]
+    (log / "a.csv").write_bytes(text[0])
+    # Other columns, in another order.
+    order = [4, 2, 0, 1, 3]
+    lines = [[*(line.split(",")[at] for at in order), "more"] for line in text[1].decode().splitlines()]
+    (log / "b.csv").write_bytes(b"\n".join(map(as_csv, lines)) + b"\n")
+    (log / "cut.csv.gz").write_bytes(gzip.compress(text[2])[:-2000])
+    (log / "none.csv.gz").write_bytes(text[2])
+    (log / "other.csv").write_bytes(b"when,what\n1,2\n")
+    (tmp_path / "mapping.yaml").write_text(json.dumps(NARROW))
+    out = str(tmp_path / "out")
+    arguments = [
+        "pipeline",
+        "run",
+        str(log),
+        "--mapping",
+        str(tmp_path / "mapping.yaml"),
+        "--out",
+        out,
+        "--json",
+    ]
+    # Also when it is asked for again, and there is nothing left to do.
+    for _ in range(2):
+        assert run(arguments) == 1
+        said = capsys.readouterr()
+        done = json.loads(said.out)
+        assert [Path(each["source"]).name for each in done["skipped"]] == ["none.csv.gz", "other.csv"]
+        assert all(each["is_damaged"] for each in done["skipped"])
+        assert "2 damaged inputs were left out, the first: file:" in said.err
+        assert done["damaged"] == [str(log)]
+    tables = Tables(out)
+    assert tables.rows["publications"] == 2000
+    (bad,) = tables.records("quarantine")
+    assert (bad["reason"], Path(bad["source"]).name, bad["line"]) == ("unreadable file", "cut.csv.gz", None)
+    (known,) = tables.manifest.runs.values()
+    assert "cut.csv.gz" in known.notes[0]
+
+
+def test_parquet_files_with_columns_of_other_types_are_read_and_damaged_ones_named(
+    spark: object, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    mapping = Mapping.model_validate({"time": {"column": "t", "unit": "s"}, "topic": "a", "value": "reading"})
+    for number, values in enumerate([[1, 2], ["3", "4"], [5.5, 6.5]]):
+        times = [1767600000 + 2 * number, 1767600001 + 2 * number]
+        pq.write_table(pa.table({"t": times, "reading": values}), log / f"{number}.parquet")
+    pq.write_table(pa.table({"t": [1767600000]}), log / "lacking.parquet")
+    (log / "cut.parquet").write_bytes((log / "0.parquet").read_bytes()[:-20])
+    done = run_pipeline([log], tmp_path / "out", mapping=mapping)
+    assert (done.rows_in, done.reasons, done.damaged) == (6, {"unreadable file": 2}, (str(log),))
+    sizes = sorted(row["size_bytes"] for row in Tables(tmp_path / "out").records("publications"))
+    assert sizes == [1, 1, 1, 1, 3, 3]
+    named = {Path(row["source"]).name for row in Tables(tmp_path / "out").records("quarantine")}
+    assert named == {"lacking.parquet", "cut.parquet"}
+    with pytest.raises(PipelineError, match=r"lacking\.parquet: has no column reading"):
+        run_pipeline([log / "lacking.parquet"], tmp_path / "other", mapping=mapping)
+    with pytest.raises(PipelineError, match=r"cut\.parquet"):
+        run_pipeline([log / "cut.parquet"], tmp_path / "another", mapping=mapping)
+
+
+def test_a_damaged_trace_is_named_and_the_others_go_on(
+    spark: object, tmp_path: Path, write_trace: Callable[..., Path]
+) -> None:
+    good, cut = (
+        write_trace(tmp_path / "runs" / name, seed=seed) for seed, name in enumerate(("good", "cut"))
+    )
+    part = next(cut.glob("publications/*.parquet"))
+    part.write_bytes(part.read_bytes()[:-1])
+    broken = write_trace(tmp_path / "runs" / "broken", seed=3)
+    (broken / "manifest.json").write_text("{")
+    for given in ([tmp_path / "runs"], [good, cut, broken]):
+        done = run_pipeline(given, tmp_path / "out")
+        assert len(done.added) + len(done.unchanged) == 1
+        assert {Path(each.source).name for each in done.skipped if each.is_damaged} == {"cut", "broken"}
+    with pytest.raises(TraceError, match="bytes instead of"):
+        run_pipeline([cut], tmp_path / "out")

@@ -39,6 +39,7 @@ FOLDERS = (
     ".state/",
     "_work/0123456789abcdef/log-0/",
     "deliveries/0123456789abcdef/run=0/",
+    "deliveries/token=t0123456789abcdef/run=0/",
     "run/publications/",
     "mine/",
 )

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
+import shutil
+import threading
+import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from triagemq.errors import OutputError, PipelineError
 from triagemq.pipeline import Tables, run_pipeline
-from triagemq.pipeline.store import Location, TableStore, current_manifest
+from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore, lease
 from triagemq.pipeline.sweep.jobs import KeptRows
 from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
 
@@ -45,9 +54,14 @@ def test_every_file_system_keeps_the_contract(remote: bool, elsewhere: str, tmp_
         (folder / "whole").create(b"second", hidden=".whole")
     assert (folder / "whole").read() == b"first"
     assert not (folder / ".whole").exists()
+    content = io.BytesIO()
+    pq.write_table(pa.table({"number": [3, 7]}), content)
+    (folder / "rows").write(content.getvalue())
+    assert (folder / "rows").footer().row_group(0).column(0).statistics.max == 7
+    assert (folder / "rows").footer().num_rows == 2
     folder.remove_empty()
     assert (folder / "file").exists(), "it is not empty"
-    for name in ("file", "whole", "never there"):
+    for name in ("file", "whole", "rows", "never there"):
         (folder / name).remove()
         assert not (folder / name).exists()
     folder.remove_empty()
@@ -113,17 +127,124 @@ def test_foreign_files_there_are_refused_and_kept(elsewhere: str, tmp_path: Path
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["manifest.json"]
 
 
-def test_the_second_of_two_commands_that_publish_at_once_is_refused(elsewhere: str) -> None:
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease is claimed once, without waiting."""
+    monkeypatch.setattr(lease, "_CLAIMS", 1)
+
+
+def expire(out: Path) -> None:
+    """As if all leases had been written two minutes ago."""
+    for path in out.glob(".lease-*"):
+        os.utime(path, (path.stat().st_mtime - 120,) * 2)
+
+
+def begin(store: TableStore, number: int) -> TableFile:
+    store.begin()
+    return store.write("numbers", pa.table({"number": [number]}))
+
+
+def publish(store: TableStore, file: TableFile) -> None:
+    store.publish({"r": PublishedRun("1", "here", 1, 1, 0, {}, {"numbers": (file,)})})
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_second_command_is_refused_while_the_first_lives_and_removes_nothing(
+    elsewhere: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with TableStore.open(f"{elsewhere}/out", kind="run") as first:
+        file = begin(first, 7)
+        refusal = rf"another command is writing tables there \(process {os.getpid()} on \S+\); wait for it"
+        for _ in range(2):
+            with pytest.raises(OutputError, match=refusal), TableStore.open(f"{elsewhere}/out", kind="run"):
+                pass
+        publish(first, file)
+        assert len(list(out.glob(".lease-*"))) == 1
+    assert Tables(out).records("numbers") == [{"number": 7}]
+    assert not list(out.glob(".*lease-*"))
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_a_killed_command_left_is_removed_when_its_lease_has_expired(
+    elsewhere: str, tmp_path: Path
+) -> None:
+    with TableStore.open(f"{elsewhere}/out", kind="run") as store:
+        left = begin(store, 7)
+        # What is on the disk at this moment is what kill -9 leaves.
+        killed = shutil.copytree(tmp_path / "out", tmp_path / "killed")
     with (
-        TableStore.open(f"{elsewhere}/out", kind="run") as first,
-        TableStore.open(f"{elsewhere}/out", kind="run") as second,
+        pytest.raises(OutputError, match="After a command was killed, wait for 60 s"),
+        TableStore.open(f"{elsewhere}/killed", kind="run"),
     ):
-        second.begin()
-        with pytest.raises(OutputError, match="another command has written there meanwhile"):
-            first.begin()
-    manifest = current_manifest(Location(f"{elsewhere}/out"))
-    assert manifest is not None
-    assert manifest.making == ()
+        pass
+    assert (killed / left.name).exists()
+    expire(killed)
+    with TableStore.open(f"{elsewhere}/killed", kind="run") as store:
+        assert not (killed / left.name).exists()
+        publish(store, begin(store, 8))
+    assert Tables(killed).records("numbers") == [{"number": 8}]
+    assert not list(killed.glob(".*lease-*"))
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_command_that_stood_still_past_its_lease_publishes_nothing(
+    taken: bool, elsewhere: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    with TableStore.open(f"{elsewhere}/out", kind="run") as slow:
+        old = begin(slow, 7)
+        expire(out)
+        with contextlib.ExitStack() as stack:
+            if taken:
+                second = stack.enter_context(TableStore.open(f"{elsewhere}/out", kind="run"))
+                new = begin(second, 8)
+            for _ in range(2):
+                with pytest.raises(OutputError, match="this command stood still for 60 s"):
+                    publish(slow, old)
+            if taken:
+                publish(second, new)
+    assert Tables(out).rows == ({"numbers": 1} if taken else {})
+    assert [path.read_bytes() for path in out.rglob("part-*")] == (
+        [(out / new.name).read_bytes()] if taken else []
+    )
+
+
+def test_a_lease_is_renewed_while_its_holder_lives(
+    elsewhere: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "LEASE_SECONDS", 2.0)
+    with TableStore.open(f"{elsewhere}/out", kind="run"):
+        seen = set[str]()
+        while len(seen) < 3:
+            seen.update(path.name for path in (tmp_path / "out").glob(".lease-*"))
+            time.sleep(0.05)
+
+
+def test_commands_that_start_at_the_same_moment_never_write_at_the_same_time(
+    spark: SparkSession, elsewhere: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark tells each thread apart.
+    monkeypatch.setattr("triagemq.pipeline.store.places.active_session", lambda: spark)
+    inside, most, together = 0, 0, threading.Barrier(3)
+
+    def command(_: int) -> bool:
+        nonlocal inside, most
+        together.wait()
+        try:
+            with TableStore.open(f"{elsewhere}/out", kind="run"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.1)
+                inside -= 1
+        except OutputError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(3) as pool:
+        landed = list(pool.map(command, range(3)))
+    assert most == (1 if any(landed) else 0)
 
 
 def test_without_spark_a_place_that_arrow_does_not_know_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

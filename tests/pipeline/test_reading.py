@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
 from triagemq.cli.pipeline import app
 from triagemq.errors import ParameterError
-from triagemq.pipeline import Tables
+from triagemq.pipeline import Tables, reading
+from triagemq.pipeline.store import PublishedRun, TableStore
 
 
 def directory(tables: Tables) -> str:
@@ -87,3 +91,42 @@ def test_reading_and_running_again_import_no_pyspark(tables: Tables, trace: Path
         "assert 'pyspark' not in sys.modules, 'pyspark was imported'\n"
     )
     subprocess.run([sys.executable, "-c", code, directory(tables), str(trace)], check=True)
+
+
+def scattered(out: Path, rows: int, files: int) -> Tables:
+    """Numbers in any order, in several files, with a wide column beside them."""
+    numbers = np.random.default_rng(1).permutation(rows)
+    with TableStore.open(out, kind="run") as store:
+        store.begin()
+        parts = [
+            pa.table({"number": each, "wide": [f"{n:0100d}" for n in each]})
+            for each in np.array_split(numbers, files)
+        ]
+        made = tuple(store.write("numbers", part) for part in parts)
+        store.publish({"r": PublishedRun("1", "here", rows, rows, 0, {}, {"numbers": made})})
+    return Tables(out)
+
+
+def test_the_first_rows_are_the_smallest_of_any_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = scattered(tmp_path, 3000, 7)
+    monkeypatch.setattr(reading, "_MOST_SORTED_ROWS", 100)
+    assert tables.table("numbers", limit=150)["number"].to_pylist() == list(range(150))
+    assert tables.table("numbers", limit=0).num_rows == 0
+    assert tables.table("numbers", columns=["wide"], where={"number": "17"}, limit=5).to_pylist() == [
+        {"wide": f"{17:0100d}"}
+    ]
+
+
+def test_columns_that_are_not_asked_for_are_not_read(tmp_path: Path) -> None:
+    tables = scattered(tmp_path, 3000, 3)
+    for name in tables.files("numbers"):
+        metadata, octets = pq.read_metadata(name), bytearray(Path(name).read_bytes())
+        column = metadata.row_group(0).column(1)
+        begin = column.dictionary_page_offset or column.data_page_offset
+        octets[begin : begin + column.total_compressed_size] = bytes(column.total_compressed_size)
+        Path(name).write_bytes(octets)
+    assert tables.table("numbers", columns=["number"])["number"].to_pylist() == list(range(3000))
+    with pytest.raises(OSError, match=r"wide|deserialize|Thrift|page"):
+        tables.table("numbers")

@@ -324,6 +324,20 @@ def test_an_outage_of_five_hours_leaves_clockwork_clockwork_and_each_topic_has_i
     assert found["crowd/near"][1] == pytest.approx(200_000 / 20 / 2 / (12 * HOURS), rel=0.15)
 
 
+def test_rates_with_and_without_outages_differ_by_what_topic_summary_says(half_a_day: Tables) -> None:
+    profile = {row["topic"]: row for row in half_a_day.records("publication_profile")}
+    summary = half_a_day.records("topic_summary")
+    assert sum(row["outages"] for row in summary) == 3
+    for row in summary:
+        own = profile[row["topic"]]
+        assert (row["outages"], row["outage_seconds"]) == (
+            own["outages"],
+            pytest.approx(own["outage_seconds"]),
+        )
+        observed = row["publications"] / row["rate_per_second"]
+        assert observed - row["outage_seconds"] == pytest.approx(own["observed_seconds"])
+
+
 def test_outages_are_conditions_of_the_scenario(half_a_day: Tables, tmp_path: Path) -> None:
     arguments = ["scenario", half_a_day.place, "-o", str(tmp_path / "s.yaml"), "--bandwidth-bps", "32000"]
     said = CliRunner().invoke(app, arguments, catch_exceptions=False)

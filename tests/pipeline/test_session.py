@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from tests.pipeline.standalone import quick_java
 
+from triagemq.cli.main import run as triage
 from triagemq.errors import PipelineError
-from triagemq.pipeline import SparkOptions
+from triagemq.pipeline import SparkOptions, settings
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.java import find_java
 from triagemq.pipeline.session import _package_sent
@@ -90,12 +92,74 @@ def test_spark_home_has_the_defaults_where_no_folder_is_named(
 
 
 @pytest.mark.usefixtures("conf")
-def test_connect_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PipelineError, match="sc://host: Spark Connect has no access"):
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("SPARK_REMOTE", "sc://host"), ("PYSPARK_SUBMIT_ARGS", "--remote sc://host pyspark-shell")],
+)
+def test_connect_is_refused_in_one_line(setting: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = "^sc://host: Spark Connect has no access"
+    with pytest.raises(PipelineError, match=refusal):
         SparkOptions(master="sc://host")
-    monkeypatch.setenv("SPARK_REMOTE", "sc://other")
-    with pytest.raises(PipelineError, match="sc://other: Spark Connect has no access"):
-        SparkSettings.before_java(SparkOptions())
+    with pytest.raises(PipelineError, match=refusal):
+        SparkOptions(conf={"spark.remote": "sc://host"})
+    monkeypatch.setenv(setting, value)
+    with pytest.raises(PipelineError, match=refusal):
+        SparkOptions()
+
+
+@pytest.mark.usefixtures("conf")
+@pytest.mark.parametrize("command", ["run", "archive", "stream", "sweep"])
+def test_a_command_that_connect_refuses_leaves_no_output(
+    command: str,
+    trace: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "log.csv").write_text("time,value\n1,2\n")
+    mapping = tmp_path / "mapping.yaml"
+    mapping.write_text("{time: {column: time, unit: s}, topic: t, publisher: p, value: value}")
+    out = tmp_path / "out"
+    arguments = {
+        "run": ["pipeline", "run", str(trace)],
+        "archive": ["pipeline", "archive", str(tmp_path / "log.csv"), "--mapping", str(mapping)],
+        "stream": ["pipeline", "stream", str(trace), "--once"],
+        "sweep": ["sweep", str(ROOT / "examples" / "building-fire.yaml"), "--vary", "rho=1"],
+    }
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
+    assert triage([*arguments[command], "--out", str(out)]) != 0
+    assert "Spark Connect has no access" in capsys.readouterr().err
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("total", "heap"), [(0.5, "512m"), (4, "2048m"), (8, "2560m"), (64, "16384m"), (256, "65536m")]
+)
+def test_the_heap_grows_with_the_machine(total: float, heap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "_memory_bytes", lambda: int(total * 2**30))
+    assert settings._driver_memory() == heap
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("0::/pods/one", "pods/one/memory.max"),
+        ("0::/pods/one", "pods/memory.max"),
+        ("0::/", "memory.max"),
+        ("4:memory:/pods/one", "memory/pods/one/memory.limit_in_bytes"),
+        ("4:memory:/not/seen/here", "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_the_limit_of_a_control_group_is_respected(line: str, file: str, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text(f"9:name=systemd:/\n{line}\n")
+    whole = settings._memory_bytes(tmp_path, tmp_path / "no such file")
+    assert settings._memory_bytes(tmp_path, own) == whole
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("max\n")
+    assert settings._memory_bytes(tmp_path, own) == whole
+    (tmp_path / file).write_text(f"{2**28}\n")
+    assert settings._memory_bytes(tmp_path, own) == 2**28
 
 
 def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
@@ -148,6 +212,13 @@ def test_java_itself_hears_what_is_set_for_the_driver(conf: Path, monkeypatch: p
             "the executors' Python has no package 'numba'; install it",
         ),
         (
+            "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
+            'Traceback (most recent call last):\n  File "worker.py", line 1\n'
+            "pyspark.errors.exceptions.base.PySparkImportError: [PACKAGE_NOT_INSTALLED] PyArrow >= 18.0.0 must be "
+            "installed; however, it was not found.\n",
+            "the executors' Python has no package 'pyarrow'; install it",
+        ),
+        (
             'Caused by: java.io.IOException: Cannot run program "python3": error=2, No such file or directory',
             "the executors have no python3; set PYSPARK_PYTHON",
         ),
@@ -157,23 +228,62 @@ def test_what_executors_lack_is_named(said: str, cause: str) -> None:
     assert cause_of(RuntimeError(said)).startswith(cause)
 
 
+def submit(folder: Path, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run spark-submit on a machine whose `python3` has no packages; only the driver's Python is named."""
+    import pyspark
+
+    shim = folder / "bin" / "python3"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    shim.chmod(0o755)
+    unset = (*NOBODY, "PYSPARK_PYTHON")
+    given = {name: value for name, value in os.environ.items() if name not in unset} | {
+        "JAVA_HOME": str(find_java().wrapped()),
+        "PATH": f"{shim.parent}:{os.environ['PATH']}",
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": quick_java(),
+        "PYTHONPATH": str(ROOT / "src"),
+    }
+    command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--master", "local[1]", *arguments]
+    return subprocess.run(command, env=given | environment, capture_output=True, text=True, timeout=280)
+
+
+SUBMITTED = """
+from triagemq.pipeline import SparkOptions, spark_session
+from triagemq.pipeline.causes import explained
+with spark_session(SparkOptions()) as spark, explained("failed"):
+    print(spark.range(0, 3, 1, 1).mapInArrow(lambda batches: batches, "id bigint").count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ({}, "3"),
+        (
+            {"PYSPARK_PYTHON": "python3"},
+            "PipelineError: failed: the executors' Python has no package 'pyarrow'",
+        ),
+    ],
+)
+def test_spark_submit_on_this_machine_runs_workers_with_the_drivers_python(
+    named: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(SUBMITTED)
+    done = submit(tmp_path, "--conf", "spark.ui.enabled=false", tmp_path / "script.py", **named)
+    assert said in done.stdout + done.stderr
+    assert (done.returncode == 0) == (not named)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_spark_submit_runs_a_command_where_it_says(trace: Path, tmp_path: Path) -> None:
-    import pyspark
-
-    home = Path(pyspark.__file__).parent
-    environment = {name: value for name, value in os.environ.items() if name not in NOBODY} | {
-        "JAVA_HOME": str(find_java().wrapped()),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": str(ROOT / "src"),
-    }
-    command = [home / "bin" / "spark-submit", "--master", "local[1]", "--name", "submitted"]
+    command = ["--name", "submitted"]
     command += ["--conf", f"spark.eventLog.dir={tmp_path.as_uri()}", "--conf", "spark.eventLog.enabled=true"]
     command += ["--conf", "spark.eventLog.compress=false", "--conf", "spark.ui.enabled=false"]
     command += [ROOT / "examples" / "spark_submit.py", "pipeline", "run", trace, "--out", tmp_path / "out"]
-    done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, timeout=280)
+    done = submit(tmp_path, *command, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["added"] == ["one"]
     said = "".join(log.read_text() for log in tmp_path.rglob("events_*"))

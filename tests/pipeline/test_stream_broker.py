@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,11 @@ from scipy import stats
 from tests.exchange.real import Mosquitto
 
 from triagemq.errors import ParameterError, PipelineError
+from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.exchange.mqtt.ear import BrokerEar
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish
+from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.pipeline import Tables, estimate_scenario
 from triagemq.pipeline.streaming import stream_pipeline
 from triagemq.pipeline.streaming.runs import BrokerRuns
@@ -38,8 +41,19 @@ needs_mosquitto = pytest.mark.skipif(
 class Publisher:
     """A client that knows only MQTT: one topic, at random or by the clock, until it is told to end."""
 
-    def __init__(self, port: int, topic: str, rate: float, size: int, *, clockwork: bool = False) -> None:
+    def __init__(
+        self,
+        port: int,
+        topic: str,
+        rate: float,
+        size: int,
+        *,
+        clockwork: bool = False,
+        qos: int = 0,
+        stamps: bool = False,
+    ) -> None:
         self.topic, self.rate, self.size, self.clockwork = topic, rate, size, clockwork
+        self.qos, self.stamps = qos, stamps
         self.sent = 0
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.sendall(
@@ -57,8 +71,13 @@ class Publisher:
             due += 1 / self.rate if self.clockwork else chance.expovariate(self.rate)
             if self._ended.wait(max(0.0, due - time.monotonic())):
                 return
-            self._socket.sendall(encode_publish(4, self.topic.encode(), b"x" * self.size))
             self.sent += 1
+            payload = b"x" * self.size
+            if self.stamps:
+                payload = stamp_payload(payload[PREFIX_BYTES:], time.time_ns())
+            packet_id = self.sent % 60_000 + 1 if self.qos else 0
+            octets = encode_publish(4, self.topic.encode(), payload, qos=self.qos, packet_id=packet_id)
+            self._socket.sendall(octets)
 
     def end(self) -> None:
         self._ended.set()
@@ -119,6 +138,107 @@ def test_every_message_is_counted_once_with_its_topic_and_size(
     assert set(rates["topic_id"].to_pylist()) == {None}
 
 
+class EnoughError(Exception):
+    """Ends a stream in this process, which no signal does without ending Spark."""
+
+
+@needs_mosquitto
+def test_time_without_a_stream_is_an_outage_and_no_silence(
+    spark: SparkSession, broker: Mosquitto, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    options: dict[str, Any] = {"window_seconds": 1.0, "watermark_seconds": 0.5, "trigger_seconds": 0.3}
+
+    def follow(seconds: int) -> None:
+        wanted = heard_seconds(out) + seconds
+
+        def look(_: object) -> None:
+            if heard_seconds(out) >= wanted:
+                raise EnoughError
+
+        with pytest.raises(EnoughError):
+            stream_pipeline(broker.url, out, progress=look, **options)
+
+    started = [
+        Publisher(broker.port, "at-most-once", 20.0, 60, clockwork=True),
+        Publisher(broker.port, "queued", 20.0, 60, clockwork=True, qos=1),
+        Publisher(broker.port, "stamped", 20.0, 60, clockwork=True, qos=1, stamps=True),
+    ]
+    try:
+        follow(4)
+        time.sleep(4)
+        # With those that the broker had queued.
+        follow(9)
+    finally:
+        for each in started:
+            each.end()
+    tables = Tables(out)
+    (state,) = tables.manifest.extra["runs"].values()
+    ((begin_ns, end_ns),) = state["outages"]
+    assert end_ns - begin_ns > 4e9
+    found = estimate_scenario(tables, bandwidth_bps=1e6)
+    assert found.outages == 3, "one for each topic"
+    assert not found.conditions.timeline
+    assert found.scenario.publications.rate_per_second == pytest.approx([20.0] * 3, rel=0.1)
+    # What the broker had queued is no burst: it has the time of its publisher, or none.
+    rows = [row for row in tables.records("topic_rates") if row["window_seconds"] == 1.0]
+    assert max(row["publications"] for row in rows) <= 25
+    ends = (begin_ns, end_ns)
+    assert not any(0 < end - row["window_start_ns"] < 1e9 for row in rows for end in ends)
+    in_outage = {
+        row["topic"]
+        for row in rows
+        if begin_ns <= row["window_start_ns"] and row["window_start_ns"] + 1e9 <= end_ns
+    }
+    assert in_outage == {"stamped"}
+    (run,) = tables.manifest.runs.values()
+    assert run.reasons["queued"] >= 60
+    whole = [row["publications"] for row in rows if row["topic"] == "stamped"]
+    assert sum(whole) / len(whole) == pytest.approx(20, rel=0.1), (
+        "as many in the outage as before and after it"
+    )
+
+
+@needs_mosquitto
+def test_a_broker_that_was_away_is_an_outage_of_the_stream(broker: Mosquitto, tmp_path: Path) -> None:
+    ear = BrokerEar(BrokerAddress.parse(broker.url), "#", "triagemq-test", None)
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    wait(lambda: ear.take()[0] is not None)
+    assert ear.outages == [], "a table does not begin with one"
+    device = Publisher(broker.port, "door", 50.0, 20)
+    heard: list[int] = []
+
+    def hears() -> bool:
+        heard.extend(ear.take()[3])
+        return len(heard) > 5
+
+    wait(hears)
+    device.end()
+    broker.kill()
+    told_ns = None
+
+    def stands_still() -> bool:
+        nonlocal told_ns
+        before_ns, told_ns = told_ns, ear.take()[0]
+        time.sleep(0.5)
+        return before_ns == told_ns
+
+    wait(stands_still)
+    broker.start()
+    wait(lambda: bool(ear.outages))
+    ((begin_ns, end_ns),) = ear.outages
+    assert begin_ns == told_ns
+    assert end_ns - begin_ns > 0.5e9
+    wait(lambda: (ear.take()[0] or 0) >= end_ns)
+    ear.close()
+
+
 COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
 
 
@@ -132,7 +252,7 @@ def devices(broker: Mosquitto) -> Iterator[list[Publisher]]:
 
 def heard_seconds(out: Path) -> int:
     """How many seconds of the broker are in the table."""
-    if not list(out.glob("manifest-*")) or "topic_rates" not in Tables(out).rows:
+    if not list(out.glob("manifest-*")) or not Tables(out).rows.get("topic_rates"):
         return 0
     return len(set(Tables(out).table("topic_rates")["window_start_ns"].to_pylist()))
 
@@ -166,6 +286,30 @@ def test_a_scenario_of_five_unknown_publishers(
         assert publication.size_bytes[place] == each.size
         wanted = ArrivalProcess.PERIODIC if each.clockwork else ArrivalProcess.POISSON
         assert publication.arrival_process[place] == wanted, each.topic
+
+
+@needs_mosquitto
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_stream_that_was_killed_and_started_again_has_the_rates_of_its_sources(
+    broker: Mosquitto, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    device = Publisher(broker.port, "roof/wind", 20.0, 90, clockwork=True)
+    command = [sys.executable, "-c", COMMAND, broker.url, "--out", str(out), "--json"]
+    for end in (signal.SIGKILL, signal.SIGINT):
+        wanted = heard_seconds(out) + 12
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        while heard_seconds(out) < wanted:
+            assert process.poll() is None
+            time.sleep(0.2)
+        os.killpg(process.pid, end)
+        process.communicate(timeout=60)
+        time.sleep(15)
+    device.end()
+    found = estimate_scenario(Tables(out), bandwidth_bps=1e6)
+    assert found.outages == 1
+    assert found.scenario.publications.rate_per_second == pytest.approx([20.0], rel=0.03)
 
 
 @needs_mosquitto

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from triagemq.pipeline.store import Location, current_manifest
 from triagemq.pipeline.sweep import jobs, parse_vary, run_sweep, sweep_summary
 from triagemq.pipeline.sweep.cases import Case, simulate_cases
 from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
+from triagemq.pipeline.sweep.run import SCHEMA, SWEEP, Point
 from triagemq.pipeline.sweep.variables import VARIABLES, planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
@@ -136,6 +137,17 @@ def test_a_variable_given_twice_and_two_that_set_the_same_are_refused() -> None:
         parse_vary(["rho=1", "bandwidth_bps=1e6"])
 
 
+def test_a_scenario_is_sent_once_however_many_tasks_there_are() -> None:
+    context = Mock()
+    sent = jobs._Scenarios(context)
+    situations = [loads(TWO_LEVELS), loads(TWO_LEVELS)]
+    points = [Point("two", situations[seed % 2], 100, seed) for seed in range(20)]
+    packed = [sent.pack([point]) for point in points]
+    assert context.broadcast.call_count == 2
+    assert all(len(content) < 300 for content, _ in packed)
+    assert all(len(scenarios) == 1 for _, scenarios in packed)
+
+
 def test_rho_sets_the_offered_load_of_every_port_also_of_those_upstream() -> None:
     situation = loads(TWO_LEVELS)
     varied = varied_scenario(situation, {"rho": 1.3})
@@ -144,6 +156,16 @@ def test_rho_sets_the_offered_load_of_every_port_also_of_those_upstream() -> Non
         assert offered[port] == pytest.approx(1.3, rel=1e-12)
     assert offered["spare"] == 0
     assert varied.ports.bandwidth_bps[varied.ports.name.index("spare")] == 77_000
+
+
+def test_bandwidth_and_buffer_are_those_of_ports_with_subscribers() -> None:
+    situation = loads(TWO_LEVELS)
+    varied = varied_scenario(situation, {"bandwidth_bps": 2e5, "buffer_packets": 5.0})
+    given = dict(zip(situation.ports.name, situation.ports.bandwidth_bps, strict=True))
+    found = dict(zip(varied.ports.name, varied.ports.bandwidth_bps, strict=True))
+    assert found == given | {"radio": 2e5, "wifi": 2e5}
+    buffers = dict(zip(varied.ports.name, varied.ports.buffer_packets, strict=True))
+    assert buffers == {"trunk": math.inf, "radio": 5.0, "wifi": 5.0, "spare": math.inf}
 
 
 def test_rate_bandwidth_and_buffer_change_what_they_say_and_nothing_else(scenario: Scenario) -> None:

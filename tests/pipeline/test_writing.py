@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrameWriter, SparkSession
@@ -12,7 +14,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, run_pipeline
-from triagemq.pipeline.store import TableStore
+from triagemq.pipeline.store import PublishedRun, TableFile, TablesManifest, TableStore
+from triagemq.pipeline.store.manifest import LAYOUT_VERSION
 from triagemq.pipeline.store.writing import write_table
 
 
@@ -75,3 +78,45 @@ def test_a_log_whose_rows_are_not_all_there_publishes_nothing(spark: SparkSessio
         run_pipeline([log], out, mapping=mapping)
     assert Tables(out).rows == {}
     assert not [path for path in out.rglob("*") if "manifest-" not in path.name and path.name != ".lock"]
+
+
+def published(number: int, files: tuple[TableFile, ...]) -> dict[str, PublishedRun]:
+    return {str(number): PublishedRun(str(number), "here", 1, 1, 0, {}, {"numbers": files})}
+
+
+def test_spark_reads_the_folder_of_a_table_that_several_commands_wrote(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Spark would take the first for a number and the second for a date, were there no letter before them.
+    for number, token in enumerate(("1234567890123456", "2026101010101010", "00000000000000ab")):
+        monkeypatch.setattr("triagemq.pipeline.store.store.secrets.token_hex", lambda _, token=token: token)
+        with TableStore.open(tmp_path, kind="run") as store:
+            store.begin()
+            files = write_table(rows_of(spark, 10, 2), store, "numbers", 2)
+            store.publish(published(number, (*files[0], *files[1])))
+    found = spark.read.parquet(str(tmp_path / "numbers"))
+    assert found.count() == 30
+    assert set(found.columns) == {"id", "token", "run"}
+    assert found.select("token").distinct().count() == 3
+
+
+def test_tables_of_the_layout_without_partitions_are_read_and_replaced(tmp_path: Path) -> None:
+    names = [
+        f"numbers/{token}/run=0/part-000000000.parquet" for token in ("00000000000000ab", "00000000000000cd")
+    ]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True)
+        pq.write_table(pa.table({"id": [7]}), tmp_path / name)
+    # The second is what a command left that was killed.
+    before = TablesManifest("0123456789abcdef", "run", 3, making=("00000000000000cd",), layout=3)
+    before = replace(before, runs=published(0, (TableFile(names[0], 1, 100),)))
+    (tmp_path / "manifest-000000003.json").write_bytes(before.to_json())
+    assert Tables(tmp_path).records("numbers") == [{"id": 7}]
+    with TableStore.open(tmp_path, kind="run") as store:
+        assert not (tmp_path / names[1]).exists()
+        store.begin()
+        store.publish(published(1, (store.write("numbers", pa.table({"id": [8]})),)))
+        assert Tables(tmp_path).records("numbers") == [{"id": 7}, {"id": 8}]
+        store.publish(published(0, ()))
+    assert Tables(tmp_path).manifest.layout == LAYOUT_VERSION
+    assert [path.parts[-3][:7] for path in tmp_path.rglob("*.parquet")] == ["token=t"]

@@ -81,6 +81,11 @@ class Whom:
             raise ParameterError("--ca", f"{self.ca}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def say_problem(problem: Exception) -> None:
+    """What goes wrong while a client goes on."""
+    typer.echo(f"triage: {problem}", err=True)
+
+
 def seconds_of(text: str) -> float:
     """Seconds, with or without a unit.
 

@@ -14,6 +14,7 @@ from triagemq.cli.options import (
     print_deadlines,
     print_json,
     print_promises,
+    print_starved,
     screen,
     utility_line,
 )
@@ -49,3 +50,4 @@ def forecast(
     )
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])
+    print_starved(result["starved"])

@@ -271,6 +271,7 @@ async def _serve(
             numbers=numbers,
             trace=trace,
             broadcast=broadcast,
+            broker_boot=None if own is None else own.boot_file,
             security=security,
         )
         if own is not None:

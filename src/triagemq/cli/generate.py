@@ -104,7 +104,7 @@ class Prototype:
     seed: Seed = 0
     subscribers: Subscribers = 10
     rho: Annotated[float, typer.Option(help="Offered load of the shared port.")] = 1.7
-    topics: Annotated[int, typer.Option(help="Topics, one priority class each.")] = 7
+    topics: Annotated[int, typer.Option(help="Topics, and as many priority classes.")] = 7
     publishers_per_topic: Annotated[int, typer.Option(help="Publishers, each on all topics.")] = 10
     event_bytes: Annotated[float, typer.Option(help="Bytes of an event.")] = 100
     overhead_bytes: Annotated[float, typer.Option(help="Bytes of headers on the wire.")] = 49
@@ -119,7 +119,7 @@ class Prototype:
 @app.command()
 @with_groups
 def prototype(*, out: Out = None, given: Prototype, json: Json = False) -> None:
-    """The prototype column of PrioDeX's Table 2: seven topics, one class each, one shared port."""
+    """The prototype column of PrioDeX's Table 2: seven topics and classes, one shared port."""
     _generate("prototype", asdict(given), out, json)
 
 

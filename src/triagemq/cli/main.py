@@ -107,8 +107,12 @@ def _leave(listening: Listening, code: int) -> None:
 
 
 def _say(message: str) -> None:
-    from rich.console import Console
-
+    try:
+        from rich.console import Console
+    except ModuleNotFoundError:
+        # It is what the message is about.
+        print(f"triage: {message}", file=sys.stderr)
+        return
     for line in message.splitlines():
         Console(stderr=True, emoji=False).print(
             f"triage: {line}", style="red", markup=False, highlight=False, soft_wrap=True

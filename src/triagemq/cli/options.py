@@ -303,6 +303,23 @@ def print_deadlines(deadlines: dict[str, int]) -> None:
         screen().print(f"deadlines: {met} subscriptions get the share they ask for in time")
 
 
+_FEW_STARVED, _MOST_STARVED = 40, 3
+
+
+def print_starved(rows: list[dict[str, Any]]) -> None:
+    """The subscriptions that get nothing, a line for each subscriber, worth most first; of many some, for each."""
+    topics: dict[str, list[str]] = {}
+    for row in rows:
+        topics.setdefault(row["subscriber"], []).append(row["topic"])
+    if rows:
+        what = "1 subscription gets" if len(rows) == 1 else f"{len(rows)} subscriptions get"
+        screen().print(f"{what} nothing:", soft_wrap=True)
+    most = _MOST_STARVED if len(rows) > _FEW_STARVED else len(rows)
+    for subscriber, several in topics.items():
+        more = f" and {len(several) - most} more (--json has all)" if len(several) > most else ""
+        screen().print(f"  {subscriber}: {', '.join(several[:most])}{more}", soft_wrap=True)
+
+
 def percent(share: float | None) -> str:
     """A share as a percentage; a dash where it is unknown."""
     return "-" if share is None else f"{100 * share:.1f} %"

@@ -18,6 +18,7 @@ from triagemq.errors import ParameterError, PipelineError
 
 if TYPE_CHECKING:
     from triagemq.pipeline import PipelineResult
+    from triagemq.pipeline.run import Processed
 
 app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
 app.command("stream")(stream)
@@ -61,20 +62,29 @@ def run(
         print_json({**done.as_json(), "report": str(page) if page is not None and page.exists() else None})
     else:
         _print_run(done, out, page)
-    if done.useless:
-        more = f" and of {len(done.useless) - 1} more" if len(done.useless) > 1 else ""
+    _require_complete(done, f"look at them with: triage pipeline show {out} quarantine")
+
+
+def _require_complete(done: Processed, advice: str) -> None:
+    """An error that names what could not be used, after everything else was."""
+    left_out = [each.reason for each in done.skipped if each.is_damaged]
+    if left_out:
+        raise PipelineError(f"{len(left_out):,} damaged inputs were left out, the first: {left_out[0]}")
+    if done.damaged:
+        more = f" and of {len(done.damaged) - 1} more" if len(done.damaged) > 1 else ""
         raise PipelineError(
-            f"every row of {done.useless[0]}{more} was set aside; "
-            f"look at them with: triage pipeline show {out} quarantine"
+            f"more than a tenth of the rows, or a whole file, of {done.damaged[0]}{more} was set aside; {advice}"
         )
+
+
+def _print_notes(done: Processed) -> None:
+    for note in (*(f"left out: {skipped.reason}" for skipped in done.skipped), *done.notes):
+        screen(stderr=True).print(note, style="yellow", soft_wrap=True)
 
 
 def _print_run(done: PipelineResult, out: str, page: Path | None) -> None:
     console = screen()
-    for skipped in done.skipped:
-        screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
-    for note in done.notes:
-        screen(stderr=True).print(note, style="yellow", soft_wrap=True)
+    _print_notes(done)
     if not done.started_spark:
         console.print(f"nothing new: {out} has all {len(done.unchanged)} runs already")
         return
@@ -229,8 +239,7 @@ def archive(
     if json:
         print_json(asdict(done))
     else:
-        for skipped in done.skipped:
-            screen(stderr=True).print(f"left out: {skipped.reason}", style="yellow", soft_wrap=True)
+        _print_notes(done)
         console = screen()
         console.print(
             f"{len(done.archived)} logs archived, {len(done.unchanged)} unchanged: {done.rows_in:,} rows in, "
@@ -240,8 +249,7 @@ def archive(
         for reason, count in done.reasons.items():
             console.print(f"  set aside: {count:,} {reason}")
         console.print(f"look at them with: triage pipeline show {out} events", soft_wrap=True)
-    if done.useless:
-        raise PipelineError(f"every row of {done.useless[0]} was set aside")
+    _require_complete(done, "their reasons are counted above, and they are kept nowhere")
 
 
 def _print_tables(console: Console, rows: dict[str, int]) -> None:

@@ -22,7 +22,8 @@ def stream(
     source: Annotated[
         str,
         typer.Argument(
-            help="A live trace, a directory with several, or mqtt://[USER:PASSWORD@]HOST[:PORT][/FILTER].",
+            # Typer takes "[/" for the end of a style unless it is escaped.
+            help=r"A live trace, a directory with several, or mqtt://[USER:PASSWORD@]HOST[:PORT]\[/FILTER].",
             metavar="SOURCE",
         ),
     ],
@@ -111,7 +112,7 @@ def _print(done: StreamResult) -> None:
         console.print(
             f"  {run_id}: {counts['events']:,} events in windows, {counts['late']:,} late, "
             f"{counts['duplicates']:,} duplicates"
-            + (f", {counts['lost']:,} lost" if "lost" in counts else ""),
+            + "".join(f", {counts[name]:,} {name}" for name in ("lost", "queued") if name in counts),
             markup=False,
             soft_wrap=True,
         )

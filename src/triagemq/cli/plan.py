@@ -22,6 +22,7 @@ from triagemq.cli.options import (
     print_deadlines,
     print_json,
     print_promises,
+    print_starved,
     screen,
     utility_line,
 )
@@ -103,6 +104,7 @@ def plan(
     class_table(_algorithms(made), result["classes"])
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])
+    print_starved(result["starved"])
     for line in result.get("changes", ()):
         console.print(line)
     for decision in result["decisions"][:SHOWN_PORTS]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom, seconds_of
+from triagemq.cli.client_options import Whom, say_problem, seconds_of
 from triagemq.cli.direct import DirectOptions, publish_directly
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
@@ -117,6 +117,7 @@ def pub(
                 stamp=stamp,
                 network=direct.network(),
                 on_slow_down=_say_slower,
+                on_problem=say_problem,
                 # What is generated is not worth waiting for: it would all come at once later.
                 slow_down="wait" if rate is None else "skip",
             ),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom, seconds_of
+from triagemq.cli.client_options import Whom, say_problem, seconds_of
 from triagemq.cli.direct import DirectOptions, direct_event_as_row, tell_the_end
 from triagemq.cli.groups import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
@@ -72,7 +72,8 @@ def sub(
     """Subscribe, and print events until Ctrl-C, --count or --for. Exit code 1 if --count events did not come.
 
     With --guaranteed it says first what is promised of each topic, and ends with exit code 1 where that is refused.
-    What is promised comes without a broker, straight from its publisher.
+    What is promised comes without a broker, straight from its publisher. A --max-latency alone that the network cannot
+    keep is named on standard error, with what could be asked for.
     """
     from triagemq.client import Subscriber, Utility, Wanted
 
@@ -104,7 +105,7 @@ def sub(
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
     if or_brokered and not guaranteed:
         raise ParameterError("--or-brokered", "is for what may be refused; give --guaranteed, too")
-    subscriber = Subscriber(**arguments, port=port, network=direct.network())
+    subscriber = Subscriber(**arguments, port=port, network=direct.network(), on_problem=say_problem)
 
     def show(event: Event) -> str:
         row = _event_as_row(event) if json else None

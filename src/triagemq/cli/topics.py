@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -16,6 +16,9 @@ from triagemq.cli.options import duration, print_json, screen
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import CodeError, ParameterError
 from triagemq.waiting import is_set_within
+
+if TYPE_CHECKING:
+    from triagemq.network.openflow import SwitchTls
 
 app = typer.Typer(help="Topics as addresses that switches match by prefix.", no_args_is_help=True)
 
@@ -138,9 +141,27 @@ def carry(
     openflow: Annotated[
         str | None,
         typer.Option(
-            "--openflow", help="Where OpenFlow switches find us, as tcp:0.0.0.0:6653; they carry the events."
+            "--openflow",
+            help="Where OpenFlow switches find us, as tcp:127.0.0.1:6653; they carry the events.",
         ),
     ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="With --openflow: our certificate (PEM); switches connect over TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key (PEM).")] = None,
+    switch_ca: Annotated[
+        Path | None,
+        typer.Option(help="The authority that has signed the certificates of switches (PEM)."),
+    ] = None,
+    switch_address: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An address or network that switches connect from; may be repeated (default: any)."
+        ),
+    ] = None,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="Listen for switches beyond this machine without TLS.")
+    ] = False,
     seconds: Annotated[
         float | None, typer.Option("--for", min=0.1, help="Stop after so many seconds (default: Ctrl-C).")
     ] = None,
@@ -150,7 +171,13 @@ def carry(
     """Let events leave by the ports that want them, by the prefixes of their topics, until Ctrl-C; discard the rest."""
     import asyncio
 
-    from triagemq.live.carrying import CarryingMachine, CarryingSwitches, WantedSubtree, places_of
+    from triagemq.live.carrying import (
+        CarryingMachine,
+        CarryingSwitches,
+        WantedSubtree,
+        check_switch_listener,
+        places_of,
+    )
     from triagemq.live.up.kernel_ports import interfaces_of
     from triagemq.topic_codes import load_book
 
@@ -163,7 +190,13 @@ def carry(
     if openflow is None:
         carrier = CarryingMachine(book, asked, interfaces_of(ports, interface), bandwidth, classes, trace)
     else:
-        carrier = CarryingSwitches(asked, places_of(interface, ports), openflow, bandwidth, classes)
+        tls = _switch_tls(tls_certificate, tls_key, switch_ca)
+        for line in check_switch_listener(openflow, tls, insecure=insecure):
+            typer.echo(f"triage: {line}", err=True)
+        places = places_of(interface, ports)
+        carrier = CarryingSwitches(
+            asked, places, openflow, bandwidth, classes, tls=tls, allowed=switch_address or ()
+        )
     try:
         typer.echo("triage: carrying" + ("" if seconds is not None else "; Ctrl-C ends it"), err=True)
         asyncio.run(_look_until(carrier.look, seconds))
@@ -173,6 +206,18 @@ def carry(
         print_json(found)
         return
     _print_carried(found)
+
+
+def _switch_tls(certificate: Path | None, key: Path | None, authority: Path | None) -> SwitchTls | None:
+    from triagemq.network.openflow import SwitchTls
+
+    if certificate is None and key is None and authority is None:
+        return None
+    if certificate is None or key is None or authority is None:
+        raise ParameterError(
+            "--tls-certificate", "--tls-key and --switch-ca belong together: give all or none"
+        )
+    return SwitchTls(certificate, key, authority)
 
 
 async def _look_until(look: Callable[[], None], seconds: float | None) -> None:

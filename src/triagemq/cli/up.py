@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as json_format
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +38,31 @@ PLAIN_PORT = "port"
 _TICK_SECONDS = 1.0
 
 
+_OF_ONE_RUN = ("file", "seconds", "no_triage", "state", "other_broker", "insecure", "backup", "seed", "json")
+"""Parameters that a state directory does not remember."""
+
+
+def _as_before(context: typer.Context, state: Path | None) -> Path | None:
+    """What was given when a state was made is the default when it is used again."""
+    if state is not None:
+        from triagemq.live.up.state import OWN_BROKER, started_with
+
+        before = started_with(state)
+        own = ("beside",) if before.get("broker") != OWN_BROKER else ("beside", "broker")
+        context.default_map = {name: value for name, value in before.items() if name not in own}
+    return state
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """The options that were given now or before, as they can be given again."""
+    found = {name: value for name, value in context.params.items() if name not in _OF_ONE_RUN}
+    sources = {name: context.get_parameter_source(name) for name in found}
+    found = {name: found[name] for name, source in sources.items() if source and source.name != "DEFAULT"}
+    return {name: str(each.absolute()) if isinstance(each, Path) else each for name, each in found.items()}
+
+
 def up(
+    context: typer.Context,
     file: Annotated[
         Path | None,
         typer.Argument(help="Scenario whose network is used and whose clients run; none: bring your own."),
@@ -56,7 +80,11 @@ def up(
     delay_model: options.DelayModelFolder = None,
     state: Annotated[
         Path | None,
-        typer.Option(help="Directory of everything it remembers (default: a new one under out/up)."),
+        typer.Option(
+            is_eager=True,
+            callback=_as_before,
+            help="Directory of everything it remembers, these options too (default: a new one under out/up).",
+        ),
     ] = None,
     store: Annotated[
         str | None,
@@ -75,7 +103,10 @@ def up(
             help="Directory of `triage pipeline run --out`, for the page (default: tables in the state)."
         ),
     ] = None,
-    gateway: Annotated[str, typer.Option(help="UDP address of the gateway, HOST:PORT.")] = "127.0.0.1:10000",
+    gateway: Annotated[
+        str,
+        typer.Option(help="UDP address of the gateway, HOST:PORT."),
+    ] = "127.0.0.1:10000",
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
     mqtt: Annotated[
         str | None,
@@ -88,10 +119,17 @@ def up(
         str | None,
         typer.Option(
             envvar="TRIAGE_BROKER",
-            help="mqtt://[USER:PASSWORD@]HOST[:PORT] that runs, mqtts:// for TLS, or embedded (default: Mosquitto, "
-            "else embedded).",
+            help="mqtt://[USER:PASSWORD@]HOST[:PORT] that runs, mqtts:// for TLS, or embedded (default: "
+            "Mosquitto, else embedded).",
         ),
     ] = None,
+    other_broker: Annotated[
+        bool,
+        typer.Option(
+            "--other-broker",
+            help="Go on with another --broker than this --state had, without what that one has stored.",
+        ),
+    ] = False,
     broker_ca: options.BrokerAuthority = None,
     beside: Annotated[
         list[str] | None,
@@ -104,6 +142,10 @@ def up(
     balancing: Annotated[
         str, typer.Option(help="Who moves clients between several brokers: ours, peer or none.")
     ] = "ours",
+    most_worth: Annotated[
+        float,
+        typer.Option(min=1e-9, help="What a topic may be worth to a client, whatever it claims (log:WORTH)."),
+    ] = 1000.0,
     bandwidth: Annotated[
         float,
         typer.Option(min=1000, help="Without a FILE: bits a second of the port that subscribers share."),
@@ -116,7 +158,7 @@ def up(
         typer.Option(help="PORT=NAME: the network interface of an output port (linux); may be repeated."),
     ] = None,
     access: Annotated[
-        bool, typer.Option("--access", help="Everyone needs a token (see `triage token`).")
+        bool, typer.Option("--access/--no-access", help="Everyone needs a token (see `triage token`).")
     ] = False,
     tls_certificate: Annotated[
         Path | None, typer.Option(help="Certificate of the coordinator (PEM).")
@@ -125,7 +167,8 @@ def up(
     dtls: Annotated[
         bool,
         typer.Option(
-            "--dtls", help="Encrypt MQTT-SN, with that certificate, or without one of its own making."
+            "--dtls/--no-dtls",
+            help="Encrypt MQTT-SN, with that certificate, or without one of its own making.",
         ),
     ] = False,
     client_ca: options.ClientAuthority = None,
@@ -136,9 +179,8 @@ def up(
         bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
     ] = False,
     keep_trace: Annotated[
-        str | None,
-        typer.Option(help="Remove what was traced after this time, such as 12h or 7d (default: keep it)."),
-    ] = None,
+        str, typer.Option(help="Remove what was traced after this time, such as 12h, 7d or 5200w.")
+    ] = "7d",
     backup: Annotated[
         Path | None,
         typer.Option(help="Copy the --state into this new directory, also while it is in use, and end."),
@@ -155,7 +197,7 @@ def up(
     from triagemq.exchange.exposure import check_listeners
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.live.up.left_out import what_fits
-    from triagemq.live.up.state import fresh_directory
+    from triagemq.live.up.state import OWN_BROKER, check_same_broker, fresh_directory, started_with
     from triagemq.plan.balancing import check_balancing
     from triagemq.scenario import load
 
@@ -176,11 +218,22 @@ def up(
     scenario = None if file is None else load(file)
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
-    others = _beside(brokers, beside or [])
+    before = {} if state is None else started_with(state)
+    known = [word for word in before.get("beside", []) if word.partition("=")[0] in brokers[1:]]
+    others = _beside(brokers, [*known, *(beside or [])])
     if others and dataplane == "linux" and control != "off":
         raise ParameterError(
             "--control", "with linux is for one gateway, and this scenario has several brokers; leave it out"
         )
+    if state is not None and not other_broker:
+        if broker is None and not before and (state / "lock").exists():
+            raise ParameterError(
+                "--broker",
+                f"{state} was made by an earlier version with a broker that it does not name; give it",
+            )
+        check_same_broker(state, "--broker", before.get("broker"), broker)
+        for name, url in _beside(brokers, known).items():
+            check_same_broker(state, "--beside", url, others[name])
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -194,8 +247,8 @@ def up(
     elif broker_ca is not None:
         raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
     else:
-        before = None if state is None else had_before(state / "broker")[1]
-        place = before if mqtt is None else host_and_port(mqtt, "--mqtt")
+        listened = None if state is None else had_before(state / "broker")[1]
+        place = listened if mqtt is None else host_and_port(mqtt, "--mqtt")
         files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
         if place is not None:
             further = FurtherListener(*place, *(str(each.absolute()) for each in files or ()))
@@ -209,7 +262,7 @@ def up(
         rest_port=rest_port,
         broker=broker,
         store=store,
-        keep_trace_seconds=None if keep_trace is None else seconds_of("--keep-trace", keep_trace),
+        keep_trace_seconds=seconds_of("--keep-trace", keep_trace),
         no_triage=no_triage,
         seed=seed,
         planner=options.algorithms(flows, priorities, drops),
@@ -219,6 +272,7 @@ def up(
             "access": access,
             "insecure": insecure,
             "balancing": balancing,
+            "most_worth": most_worth,
             "tls_certificate": None if tls_certificate is None else str(tls_certificate.absolute()),
             "tls_key": None if tls_key is None else str(tls_key.absolute()),
             **({} if file is not None else {"bandwidth_bps": bandwidth}),
@@ -230,6 +284,11 @@ def up(
         client_authority=client_ca,
         name=brokers[0] if others else "gateway",
         beside=others,
+        started_with={
+            "broker": OWN_BROKER,
+            **_given(context),
+            "beside": [f"{name}={url}" for name, url in others.items() if url is not None],
+        },
     )
     check_listeners(exchange.listeners(), insecure=insecure)
     if state is None:
@@ -242,7 +301,7 @@ def up(
         _require_all(result.gone)
 
 
-def _beside(brokers: Sequence[str], words: Sequence[str]) -> dict[str, str | None]:
+def _beside(brokers: Sequence[str], words: Sequence[str]) -> Mapping[str, str | None]:
     """The brokers of a scenario but the first, and where those run that are not to be started."""
     found: dict[str, str | None] = dict.fromkeys(brokers[1:])
     for word in words:

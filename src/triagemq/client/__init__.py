@@ -6,7 +6,8 @@ Connection                                one MQTT-SN connection, for those who 
 TypedTopic                                what a topic carries, as octets, and how many these are at most
 
 The program's calls come in at `publisher`, `subscriber` or, for programs without asyncio, `blocking`; `participant` is
-what they share: a name, and an intent that the `coordinator` is told and reminded of. A subscriber has a connection for
+what they share: a name, and an intent that the `coordinator` is told and reminded of; `background` runs what goes on
+beside the program's calls, and reports what fails there. A subscriber has a connection for
 each of its `flows`, and goes on at another gateway as `moving` says. The parts of a `connection` are its `lifeline`
 (made, lost, made again), `topics` (names, ids and filters), `publishing` (what goes out) and `events` (what comes in);
 they see the whole as a `wire`, over one of the `sockets`, with the `settings` of the connection. `direct` is another
@@ -15,7 +16,7 @@ way, without gateway and broker, for events that have a promise; `directions` ha
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
 from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.coordinator import Assignment, Coordinator, Promise
+from triagemq.client.coordinator import Assignment, Coordinator, Promise, RequiredDelay
 from triagemq.client.events import Event, Overflow
 from triagemq.client.publisher import Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
@@ -54,6 +55,7 @@ __all__ = [
     "PromiseRefusedError",
     "Publisher",
     "RefusedError",
+    "RequiredDelay",
     "Subscriber",
     "TypedTopic",
     "Utility",

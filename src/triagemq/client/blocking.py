@@ -78,7 +78,7 @@ class _Blocking(Generic[_Participant]):
         self.close()
 
     def close(self) -> None:
-        """See Publisher and Subscriber; twice is once."""
+        """See Publisher and Subscriber; idempotent."""
         try:
             self._loop.call(self._inner.close())
         except ClosedError:

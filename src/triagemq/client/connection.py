@@ -15,18 +15,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import astuple, dataclass
 
 from triagemq.addresses import GatewayAddress
+from triagemq.client.background import Background, notify
 from triagemq.client.events import Event, Inbox
 from triagemq.client.lifeline import Lifeline, LifeMessage, State
 from triagemq.client.publishing import Dispatch
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import Questions, filter_reference
 from triagemq.dtls import LONGEST_MESSAGE
-from triagemq.errors import ClosedError, DecodeError, ParameterError, RefusedError
+from triagemq.errors import (
+    ClientError,
+    ClosedError,
+    DecodeError,
+    GatewayUnreachableError,
+    ParameterError,
+    RefusedError,
+)
 from triagemq.hiding import without_key
 from triagemq.mqttsn import (
     Message,
@@ -70,7 +79,11 @@ class ConnectionCounters:
 
 
 class Connection:
-    """See the module's text. `client_id_is_new`: no earlier session of that id has to be cleared away."""
+    """See the module's text. `client_id_is_new`: no earlier session of that id has to be cleared away.
+
+    `on_connected` hears the gateway's address each time, `on_disconnected` why the connection was lost, `on_problem` of
+    all that goes wrong in the background.
+    """
 
     def __init__(
         self,
@@ -85,6 +98,10 @@ class Connection:
         client_id_is_new: bool = False,
         will: Will | None = None,
         slot: int = 0,
+        on_connected: Callable[[str], None] | None = None,
+        on_disconnected: Callable[[str], None] | None = None,
+        on_problem: Callable[[ClientError], None] | None = None,
+        background: Background | None = None,
     ) -> None:
         if not client_id:
             raise ParameterError("client_id", "must not be empty")
@@ -94,19 +111,22 @@ class Connection:
         self.last_event_at = 0.0
         """The event loop's time of the last event."""
         self._on_event = on_event
+        self._on_connected, self._on_disconnected = on_connected, on_disconnected
+        self._background = background or Background(f"connection {client_id}", on_problem)
         self._lifeline = Lifeline(
             self.address,
             client_id,
             self.settings,
+            self._background,
             on_datagram=self._datagram,
             on_active=self._begin,
-            on_lost=self._pause,
+            on_lost=self._lost,
             keep_session=keep_session,
             clear_first=not keep_session and not client_id_is_new,
             will=will,
         )
         self._questions = Questions(self, self.settings.retry_seconds)
-        self._publishing = Dispatch(self, self.settings, self._register)
+        self._publishing = Dispatch(self, self.settings, self._register, self._background)
         self._inbox = Inbox(self.send, self._hand_on, slot, self.settings.predefined_topics)
         self._subscriptions: dict[str | int, int] = {}
         self._next_message_id = random.randint(1, 0xFFFF)
@@ -127,15 +147,18 @@ class Connection:
         """Connect; GatewayUnreachableError or RefusedError when that fails for too long."""
         await self._lifeline.open()
 
-    async def close(self) -> None:
-        """Wait for acknowledgements (not for ever), take leave of the gateway, give the port back."""
+    async def close(self, *, end_session: bool = False) -> None:
+        """Wait for acknowledgements (not for ever), take leave of the gateway, give the port back.
+
+        With `end_session` the session goes, also one that is to be kept: it goes on at another gateway.
+        """
         if self.state is State.NEW or self.state is State.CLOSED:
             return
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.close_timeout_seconds):
-                    await self.flush()
-            await self._lifeline.leave()
+                    await self._publishing.outbox.drained()
+            await self._lifeline.leave(end_session=end_session)
         finally:
             error = ClosedError(f"connection {without_key(self.client_id)!r} was closed")
             self._pause()
@@ -157,7 +180,7 @@ class Connection:
     @property
     def problem(self) -> str:
         """Why the connection was lost, until it is made again."""
-        return self._lifeline.problem
+        return "; ".join(filter(None, (self._lifeline.problem, self._lifeline.refusal)))
 
     @property
     def local_address(self) -> tuple[str, int]:
@@ -190,7 +213,29 @@ class Connection:
         self._publishing.begin()
         if self._subscriptions:
             # CONNACK does not tell whether the gateway has kept the session.
-            self._resubscriber = asyncio.get_running_loop().create_task(self._subscribe_again())
+            self._resubscriber = self._background.start("subscribing again", self._subscribe_again)
+        self._background.log(logging.INFO, f"connected to {self.address}")
+        notify(self._on_connected, str(self.address))
+
+    def _lost(self) -> None:
+        self._pause()
+        if self.problem:
+            self._background.log(logging.WARNING, f"lost the connection to {self.address}: {self.problem}")
+            notify(self._on_disconnected, self.problem)
+
+    @contextlib.asynccontextmanager
+    async def _in_time(self, what: str, otherwise: str = "") -> AsyncIterator[None]:
+        """For what waits for the gateway: an error when it does not answer in time, with what is known about it."""
+        self._background.raise_failure()
+        seconds = self.settings.answer_timeout_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            why = self.problem or "it is there, but does not answer this"
+            raise GatewayUnreachableError(
+                f"{what}: no answer from gateway {self.address} within {seconds:g} s: {why}{otherwise}"
+            ) from None
 
     def _pause(self) -> None:
         self._publishing.pause()
@@ -205,7 +250,8 @@ class Connection:
     ) -> asyncio.Future[None] | None:
         """Publish. QoS 1 and 2: returns when acknowledged, or with `wait=False` when there is room for it.
 
-        Giving up waiting does not take the message back: it is sent until it is acknowledged, or `close`.
+        GatewayUnreachableError if that takes longer than `answer_timeout_seconds`. Giving up waiting does not take the
+        message back: it is sent until it is acknowledged, or `close`.
         """
         if self.state is State.CLOSED:
             raise ClosedError(f"connection {without_key(self.client_id)!r} was closed")
@@ -214,24 +260,43 @@ class Connection:
                 "payload",
                 f"has {len(payload)} octets, of which {_LONGEST_SECURE_PAYLOAD} fit into a DTLS record",
             )
-        done = await self._publishing.publish(topic, payload, qos, retain)
-        if done is None or not wait:
-            return done
-        await asyncio.shield(done)
-        return None
+        if qos <= 0 and self._publishing.topics.known(topic) is not None:
+            return await self._publishing.publish(topic, payload, qos, retain)
+        async with self._in_time(f"publishing to {topic!r}", "; the event is not sent"):
+            done = await self._publishing.publish(topic, payload, qos, retain)
+        if done is not None and wait:
+            await self.acknowledged(done, topic)
+            return None
+        return done
+
+    async def acknowledged(self, done: asyncio.Future[None], topic: str | int) -> None:
+        """Wait for what `publish` has returned."""
+        async with self._in_time(f"publishing to {topic!r}", "; the event is sent until it does"):
+            await asyncio.shield(done)
 
     async def flush(self) -> None:
         """Wait until everything published is acknowledged or refused."""
-        await self._publishing.outbox.drained()
+        async with self._in_time("waiting for acknowledgements"):
+            await self._publishing.outbox.drained()
 
     @property
     def unacknowledged(self) -> int:
         """QoS 1 and 2 messages that are on their way."""
         return len(self._publishing.outbox)
 
+    async def take_over(self, other: Connection) -> None:
+        """Publish what another connection could not, but for QoS 2 that its gateway may have: it alone knows that."""
+        for outgoing in other._publishing.outbox.withdraw():
+            await self._publishing.adopt(outgoing)
+
+    async def until_acknowledged(self) -> None:
+        """Wait for all that was published, however long that takes."""
+        await self._publishing.outbox.drained()
+
     async def register(self, topic: str) -> None:
         """Have the gateway tell the id of a topic, if it has not yet."""
-        await self._publishing.topics.reference(topic)
+        async with self._in_time(f"registering topic {topic!r}"):
+            await self._publishing.topics.reference(topic)
 
     async def _register(self, name: str) -> int:
         topic_id = await self._questions.register(name)
@@ -252,7 +317,8 @@ class Connection:
         """Subscribe to a filter, a short name, or a predefined id; the QoS that the gateway grants."""
         if qos not in (0, 1, 2):
             raise ParameterError("qos", f"must be 0, 1 or 2, is {qos}")
-        granted = await self._subscribe(topic, qos)
+        async with self._in_time(f"subscribing to {topic!r}"):
+            granted = await self._subscribe(topic, qos)
         self._subscriptions[topic] = qos
         return granted
 
@@ -266,7 +332,8 @@ class Connection:
     async def unsubscribe(self, topic: str | int) -> None:
         """No more events of that filter."""
         self._subscriptions.pop(topic, None)
-        await self._questions.unsubscribe(topic)
+        async with self._in_time(f"unsubscribing from {topic!r}"):
+            await self._questions.unsubscribe(topic)
 
     async def _subscribe_again(self) -> None:
         for topic, qos in list(self._subscriptions.items()):
@@ -276,6 +343,7 @@ class Connection:
                 except RefusedError as error:
                     self._refused_subscriptions += 1
                     self._lifeline.problem = str(error)
+                    self._background.report(error)
                 except ClosedError:
                     return
 
@@ -288,6 +356,11 @@ class Connection:
     def probe(self) -> None:
         """Find out whether the gateway is there."""
         self._lifeline.probe()
+
+    @property
+    def heard_at(self) -> float:
+        """The event loop's time of the last datagram of the gateway."""
+        return self._lifeline.heard_at
 
     def _datagram(self, datagram: bytes) -> None:
         try:

@@ -48,10 +48,11 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The answer to a sign of life: how many connections a subscriber should have, and for a publisher the events per
-    second of those topics that it is asked to publish less often."""
+    """The answer to a sign of life: how many connections a subscriber should have, and which delays that it asks for
+    are refused; for a publisher the events per second of those topics that it is asked to publish less often."""
 
     flows: int = 1
+    refused_delays: tuple[RequiredDelay, ...] = ()
     slow_down: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -138,6 +139,36 @@ class Promise:
             )
         offer = f"; {1000 * self.offer_seconds:.4g} ms would be admitted" if self.offer_seconds else ""
         return f"refused: {about} within {1000 * self.max_latency_seconds:.4g} ms: {self.reason}{offer}"
+
+
+@dataclass(frozen=True, slots=True)
+class RequiredDelay:
+    """What became of a delay that a subscription asks for: held to, or refused, and then what could be asked for."""
+
+    topic: str
+    max_latency_seconds: float
+    ports: tuple[str, ...]
+    refused: bool
+    offer_seconds: float | None = None
+
+    def refusal(self) -> PromiseRefusedError:
+        """That it is refused, as an error."""
+        return PromiseRefusedError(
+            f"{self.topic}: {self}",
+            reason=str(self),
+            missed=None,
+            missed_by_seconds=None,
+            offer_seconds=self.offer_seconds,
+        )
+
+    def __str__(self) -> str:
+        asked = f"{1e3 * self.max_latency_seconds:.4g} ms over {', '.join(self.ports)}"
+        if self.refused and self.offer_seconds is not None:
+            return (
+                f"A delay of {asked} is refused: that is less than sending takes there; "
+                f"ask for {1e3 * self.offer_seconds:.4g} ms or more."
+            )
+        return f"A delay of {asked} is required of the queues there."
 
 
 @dataclass(slots=True, eq=False)
@@ -336,8 +367,12 @@ class Coordinator(HttpClient):
         gateway, client_id = connection.get("gateway"), connection.get("client_id")
         if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
             raise self._strange_answer()
+        try:
+            address = GatewayAddress.parse(gateway)
+        except ParameterError:
+            raise self._strange_answer() from None
         return Announced(
-            GatewayAddress.parse(gateway),
+            address,
             client_id,
             _flows(connection.get("flows")),
             self._number(answer, "lease_seconds"),
@@ -349,8 +384,10 @@ class Coordinator(HttpClient):
         """Keep the lease, and report."""
         answer = await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)
         asked = _object(answer.get("slow_down"))
+        delays = answer.get("refused_delays")
         return Heard(
             _flows(answer.get("flows")),
+            tuple(self._delay(row) for row in delays) if isinstance(delays, list) else (),
             {topic: rate for topic in asked if (rate := self._number(asked, topic)) > 0},
         )
 
@@ -399,9 +436,16 @@ class Coordinator(HttpClient):
 
     def _promise(self, row: Mapping[str, Any]) -> Promise:
         try:
-            hops = tuple(PromiseHop(**hop) for hop in row.get("hops", ()))
-            return Promise(**{**row, "hops": hops})
+            hops = tuple(PromiseHop(**_known(PromiseHop, hop)) for hop in row.get("hops", ()))
+            return Promise(**_known(Promise, row) | {"hops": hops})
         except TypeError:
+            raise self._strange_answer() from None
+
+    def _delay(self, row: object) -> RequiredDelay:
+        known = _known(RequiredDelay, row)
+        try:
+            return RequiredDelay(**known | {"ports": tuple(known["ports"])})
+        except (TypeError, KeyError):
             raise self._strange_answer() from None
 
     async def withdraw(self, kind: str, name: str) -> None:
@@ -440,6 +484,11 @@ def _path(kind: str, name: str) -> str:
 
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _known(kind: type[Promise | PromiseHop | RequiredDelay], row: object) -> dict[str, Any]:
+    """The fields of a record; a newer coordinator may send more."""
+    return {key: value for key, value in _object(row).items() if key in kind.__dataclass_fields__}
 
 
 def _flows(value: object) -> int:

@@ -9,13 +9,15 @@ subscriber tell by that which way it is to come. So everybody gets an event once
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from triagemq.addresses import GatewayAddress
+from triagemq.client.background import Background
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
+from triagemq.client.direct.multicast import source_address
 from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
 from triagemq.client.flows import flow_client_id
@@ -112,12 +114,21 @@ class Directing:
     """What one publisher sends directly, as its coordinator says."""
 
     def __init__(
-        self, coordinator: Coordinator, name: str, network: NetworkSettings, settings: ConnectionSettings
+        self,
+        coordinator: Coordinator,
+        name: str,
+        network: NetworkSettings,
+        settings: ConnectionSettings,
+        background: Background,
+        on_moved: Callable[[], Awaitable[None]],
     ) -> None:
         self._coordinator = coordinator
+        self._on_moved = on_moved
+        self._source: str | None = None
         self._name = name
         self._network = network
         self._settings = settings
+        self._background = background
         self._gateway: GatewayAddress | None = None
         self._client_id = ""
         self._declared: Mapping[str, Declared] = {}
@@ -131,6 +142,12 @@ class Directing:
         """Events that were sent directly."""
         self.problem = ""
 
+    def source_of(self, declared: Iterable[Declared]) -> str | None:
+        """Where this host sends from what can be promised of these; None if nothing can."""
+        can_be = any(_can_be_promised(each) for each in declared)
+        self._source = source_address(self._network) if can_be else None
+        return self._source
+
     async def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> None:
         """Learn from now on what is to be sent directly, of what can be promised."""
         self._gateway, self._client_id = gateway, client_id
@@ -143,7 +160,7 @@ class Directing:
                 self._after = 0
                 await publisher.close()
         if self._declared and self._watching is None:
-            self._watching = asyncio.get_running_loop().create_task(self._watch())
+            self._watching = self._background.start("following the routes of promised topics", self._watch)
 
     async def redirect(self, gateway: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway."""
@@ -175,6 +192,9 @@ class Directing:
     async def _watch(self) -> None:
         while True:
             try:
+                if self._declared and source_address(self._network) != self._source:
+                    # In another network switches would take its packets for a stranger's.
+                    await self._on_moved()
                 found = await self._coordinator.direction(
                     self._name, after=self._after, wait_seconds=POLL_SECONDS
                 )
@@ -224,6 +244,7 @@ class Directing:
             flow_client_id(self._client_id, DIRECT_SLOT),
             secure=self._gateway.secure,
             settings=self._settings,
+            background=self._background,
         )
         await connection.open()
         self.connection = connection

@@ -83,6 +83,7 @@ class EventQueue(Generic[Arrived]):
         self._overflow = overflow
         self._arrived = asyncio.Event()
         self._ended = False
+        self._error: Exception | None = None
         self.overflowed = 0
         """Events dropped because nobody took them."""
 
@@ -104,9 +105,17 @@ class EventQueue(Generic[Arrived]):
         self._ended = True
         self._arrived.set()
 
+    def fail(self, error: Exception) -> None:
+        """Whoever takes when all that is here is taken gets this error, once."""
+        self._error = error
+        self._arrived.set()
+
     async def take(self) -> Arrived | None:
         """The next event; None when there will be no more."""
         while not self._events:
+            error, self._error = self._error, None
+            if error is not None:
+                raise error
             if self._ended:
                 return None
             self._arrived.clear()
@@ -173,7 +182,7 @@ class Inbox:
         if message.qos <= 0:
             self._deliver(name, message, received_ns)
             return
-        contents = hash((message.topic_id_type, message.topic_id, message.payload))
+        contents = hash((name, message.payload))
         if message.qos == 1:
             # Two equal events may follow each other under one id only if the second is marked as a repetition.
             repeated = message.dup and self._is_finished(message.message_id, contents)

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Callable
 
 from triagemq.addresses import GatewayAddress
+from triagemq.client.background import Background
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
@@ -44,6 +45,7 @@ class FlowConnections:
         *,
         linger_seconds: float,
         client_id_is_new: bool,
+        background: Background | None = None,
     ) -> None:
         self._address = address
         self._client_id = client_id
@@ -51,6 +53,7 @@ class FlowConnections:
         self._on_event = on_event
         self._linger_seconds = linger_seconds
         self._client_id_is_new = client_id_is_new
+        self._background = background or Background(f"flows of {client_id}")
         self._slots: dict[int, Connection] = {}
         self._unwanted_since: dict[int, float] = {}
         self._count = 1
@@ -73,7 +76,7 @@ class FlowConnections:
             self._count = count
             self._changed.set()
             if self._task is None:
-                self._task = asyncio.get_running_loop().create_task(self._keep_fitting())
+                self._task = self._background.start("keeping flows open", self._keep_fitting)
 
     async def until_fitting(self, seconds: float) -> None:
         """Wait until all slots are open that should be, though not for longer than that."""
@@ -105,6 +108,7 @@ class FlowConnections:
             await is_set_within(self._changed, _RETRY_SECONDS if waits else None)
 
     async def _open(self, slot: int) -> None:
+        place = self._address, self._client_id
         connection = Connection(
             self._address.host,
             self._address.port,
@@ -114,9 +118,14 @@ class FlowConnections:
             settings=self._settings,
             client_id_is_new=self._client_id_is_new,
             slot=slot,
+            background=self._background,
         )
         try:
             await connection.open()
+            while place != (self._address, self._client_id):
+                # Its subscriber was sent to another gateway meanwhile.
+                place = self._address, self._client_id
+                await connection.redirect(self._address, flow_client_id(self._client_id, slot))
         except ClientError as error:
             # Slot 0 gets its topics meanwhile.
             self.problem = str(error)
@@ -124,6 +133,9 @@ class FlowConnections:
             self._slots[slot] = connection
             self._opened.set()
             self.problem = ""
+        finally:
+            if self._slots.get(slot) is not connection:
+                await connection.close()
 
     async def _close_unwanted(self) -> None:
         now = asyncio.get_running_loop().time()

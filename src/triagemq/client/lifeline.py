@@ -13,6 +13,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from triagemq.addresses import GatewayAddress
+from triagemq.client.background import Background
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import DatagramSocket, SecureSocket
 from triagemq.client.wire import refused
@@ -132,6 +133,7 @@ class Lifeline:
         address: GatewayAddress,
         client_id: str,
         settings: ConnectionSettings,
+        background: Background,
         *,
         on_datagram: Callable[[bytes], None],
         on_active: Callable[[bool], None],
@@ -143,11 +145,12 @@ class Lifeline:
         self.state = State.NEW
         self.connected = 0
         self.problem = ""
-        self._heard_at = 0.0
+        self.heard_at = 0.0
         self._sent_at = 0.0
         self._address = address
         self._client_id = client_id
         self._settings = settings
+        self._background = background
         self._on_datagram = on_datagram
         self._on_active = on_active
         self._on_lost = on_lost
@@ -180,16 +183,16 @@ class Lifeline:
         """Connect; an error when that fails for too long."""
         await self._socket.open(self._address.host, self._address.port)
         self.state = State.CONNECTING
-        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._keeper = self._background.start("keeping the connection to the gateway", self._keep)
         timeout = self._settings.connect_timeout_seconds
         try:
-            if await self._is_active_within(min(timeout, _PATIENCE_SECONDS)):
+            if await self._is_connected_within(min(timeout, _PATIENCE_SECONDS)):
                 return
             # A gateway may hear of a new client's rights a little later than the client itself.
             if (
                 not self._socket.distrust
                 and self._handshake.refusal is not ReturnCode.REJECTED_NOT_SUPPORTED
-                and (await self._is_active_within(timeout - _PATIENCE_SECONDS))
+                and (await self._is_connected_within(timeout - _PATIENCE_SECONDS))
             ):
                 return
         except BaseException:
@@ -205,9 +208,10 @@ class Lifeline:
             raise GatewayUnreachableError(f"{where}: {problem}")
         raise GatewayUnreachableError(f"{where} does not answer; is it running there?")
 
-    async def _is_active_within(self, seconds: float) -> bool:
+    async def _is_connected_within(self, seconds: float) -> bool:
         await is_set_within(self._decided, max(0.0, seconds))
-        return self._active.is_set()
+        # A connection that is lost again at once is made again, like any other.
+        return self.connected > 0
 
     async def until_active(self) -> None:
         """Wait for the connection; ClosedError when there will be none."""
@@ -231,14 +235,14 @@ class Lifeline:
         self._handshake.client_id = client_id
         self.lose("it goes on under another name")
 
-    async def leave(self) -> None:
+    async def leave(self, *, end_session: bool = False) -> None:
         """Take leave of the gateway, if it is there; it forgets the session unless that is to be kept."""
         if self.state not in (State.ACTIVE, State.ASLEEP):
             return
         await end(self._keeper)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(_LONGEST_LEAVE_SECONDS, self._settings.close_timeout_seconds)):
-                if not self._keep_session:
+                if end_session or not self._keep_session:
                     await self._handshake.run(clean=True)
                 await self._disconnect(None)
 
@@ -251,7 +255,20 @@ class Lifeline:
 
     # Being connected.
 
+    @property
+    def refusal(self) -> str:
+        """Why the gateway refuses to connect again, while it does."""
+        waits = self.state is State.CONNECTING and self._handshake.refusal is not None
+        return self._handshake.problem if waits else ""
+
     async def _keep(self) -> None:
+        try:
+            await self._keep_connected()
+        except Exception:
+            self.lose("an unexpected error")
+            raise
+
+    async def _keep_connected(self) -> None:
         delay = 0.0
         while True:
             await asyncio.sleep(delay)
@@ -279,7 +296,7 @@ class Lifeline:
         loop = asyncio.get_running_loop()
         ping_seconds = self._settings.ping_seconds
         while self.state is not State.CONNECTING:
-            pause = min(self._sent_at, self._heard_at) + ping_seconds - loop.time()
+            pause = min(self._sent_at, self.heard_at) + ping_seconds - loop.time()
             if self.state is State.ACTIVE and (self._doubt or pause <= 0):
                 self._doubt = False
                 await self._ping()
@@ -345,8 +362,8 @@ class Lifeline:
             self.send(PingReq(self._client_id))
             # As long as something comes, more may.
             heard_at = -1.0
-            while heard_at != self._heard_at:
-                heard_at = self._heard_at
+            while heard_at != self.heard_at:
+                heard_at = self.heard_at
                 if await is_set_within(self._pong, self._settings.retry_seconds):
                     return
         self._lose_silent_gateway()
@@ -374,7 +391,7 @@ class Lifeline:
         return was_connected
 
     def _datagram(self, datagram: bytes) -> None:
-        self._heard_at = asyncio.get_running_loop().time()
+        self.heard_at = asyncio.get_running_loop().time()
         self._on_datagram(datagram)
 
     def message(self, message: LifeMessage) -> None:

@@ -4,6 +4,9 @@ The gateway that is left has events in its queues that the other never sees: the
 waits, topic by topic, until the old one has come to the same event, or has nothing more. An event is known again by its
 topic, its octets, and the time of its publication where it carries one: equal events without one that come while a
 subscriber moves may be taken for each other.
+
+A gateway that is left because it is away has stored messages that were acknowledged. When it is back they are fetched,
+those alone that the new one has not brought, and the session there is ended.
 """
 
 from __future__ import annotations
@@ -27,6 +30,12 @@ _RACE_SECONDS = 0.5
 """By so much the one may be ahead of the other with the same event."""
 
 _LONGEST_SECONDS = 30.0
+_LONGEST_ABSENCE_SECONDS = 3600.0
+"""So long a gateway that is away is waited for."""
+
+_MOST_REMEMBERED = 100_000
+"""Events of the new gateway that are known again when the old one brings them."""
+
 _SETTLING_SECONDS = 5.0
 _LOOK_SECONDS = 0.1
 """Looking is work, and hundreds of subscribers may move at once."""
@@ -36,7 +45,8 @@ _PROMPT_SECONDS = 2.0
 AskWhere = Callable[[int], Awaitable[Assignment | Direction]]
 """Where to be, as soon as that is newer than a generation, or some seconds later."""
 
-_Identity = tuple[str, bytes, int | None]
+_Identity = int
+"""A hash: of many large events no more is remembered."""
 
 
 class Tap:
@@ -64,12 +74,16 @@ class Handover:
     """
 
     def __init__(self, hand_on: Callable[[Event], None]) -> None:
-        self._hand_on = hand_on
+        self.hand_on = hand_on
         # What one of the two has brought, and the other not yet.
         self._only_old: Counter[_Identity] = Counter()
         self._only_new: Counter[_Identity] = Counter()
         self._held: dict[str, deque[Event]] = {}
         self._switched: set[str] = set()
+        # Nothing is held any more; and nothing is compared any more.
+        self._is_released = self.is_over = False
+        self._joined_at = float("inf")
+        self._order: deque[_Identity] = deque()
         self.duplicates = 0
         self.is_given_up = False
         """Nobody waits any more for what the old gateway may have."""
@@ -96,12 +110,15 @@ class Handover:
         now = time.monotonic()
         self._from_old.append((now, identity))
         self._since_joined.append((now, identity))
-        self._hand_on(event)
+        self.hand_on(event)
 
     def new(self, event: Event) -> None:
         """From the gateway to which it goes."""
+        if self.is_over:
+            self.hand_on(event)
+            return
         identity = _identity(event)
-        if event.retained:
+        if event.retained and time.monotonic() < self._joined_at + _SETTLING_SECONDS:
             # It was there when the subscriber came first.
             return
         if self._only_old[identity]:
@@ -109,14 +126,15 @@ class Handover:
             self._only_old[identity] -= 1
             self.duplicates += 1
             self._release(event.topic)
-        elif event.topic in self._switched:
-            self._only_new[identity] += 1
-            self._hand_on(event)
+        elif self._is_released or event.topic in self._switched:
+            self._count_new(identity)
+            self.hand_on(event)
         else:
             self._held.setdefault(event.topic, deque()).append(event)
 
     def joined(self, now: float) -> None:
         """The new gateway brings everything from now on."""
+        self._joined_at = now
         while self._since_joined and self._since_joined[0][0] < now - _RACE_SECONDS:
             self._since_joined.popleft()
 
@@ -134,31 +152,64 @@ class Handover:
         return not any(self._only_old[identity] for _, identity in self._since_joined)
 
     def finish(self) -> None:
-        """Nothing more comes from the old gateway."""
+        """For what comes from the old gateway, if anything does, nothing waits."""
+        self._is_released = True
         for topic in list(self._held):
             self._release(topic)
 
     def _release(self, topic: str) -> None:
         self._switched.add(topic)
         for event in self._held.pop(topic, ()):
-            self._only_new[_identity(event)] += 1
-            self._hand_on(event)
+            self._count_new(_identity(event))
+            self.hand_on(event)
+
+    def _count_new(self, identity: _Identity) -> None:
+        self._only_new[identity] += 1
+        self._order.append(identity)
+        if len(self._order) > _MOST_REMEMBERED:
+            oldest = self._order.popleft()
+            self._only_new[oldest] -= 1
+            if self._only_new[oldest] <= 0:
+                del self._only_new[oldest]
 
 
 def _identity(event: Event) -> _Identity:
-    return event.topic, event.payload, event.published_ns
+    return hash((event.topic, event.payload, event.published_ns))
 
 
-async def drained(handover: Handover, left: Iterable[Connection]) -> None:
-    """Until the gateway that is left has sent all that it had, as far as one can tell, or is not there any more."""
+async def drained(handover: Handover, left: Connection, beside: Iterable[Connection] = ()) -> None:
+    """Until the gateway that is left has sent all that it had, as far as one can tell.
+
+    One that is away is waited for: it has stored what it had acknowledged. What the new one brings is handed on then. A
+    connection may not know yet that its gateway is gone: silence counts only if the gateway answers after it.
+    """
     began = now = time.monotonic()
-    while now < began + _LONGEST_SECONDS and any(each.is_active for each in left):
-        quiet_at = max(began, handover.alone_at(now)) + QUIET_SECONDS
-        if handover.is_given_up or now >= quiet_at:
-            break
-        await asyncio.sleep(min(_LOOK_SECONDS, quiet_at - now))
+    back_at: float | None = None
+    asked_at = _probe(left)
+    while not handover.is_given_up and now < began + _LONGEST_ABSENCE_SECONDS:
+        if not left.is_active or (back_at is None and left.heard_at < asked_at):
+            back_at = None
+            if now >= began + _RACE_SECONDS or not left.is_active:
+                handover.finish()
+        else:
+            back_at = now if back_at is None else back_at
+            # Connections beside the first are back a little later than that; what waits for them comes then.
+            is_whole = all(each.is_active for each in beside) or now >= back_at + _SETTLING_SECONDS
+            quiet_at = max(back_at, handover.alone_at(now)) + QUIET_SECONDS
+            if (is_whole and now >= quiet_at) or now >= back_at + _LONGEST_SECONDS:
+                if left.heard_at >= asked_at >= quiet_at:
+                    break
+                if asked_at < quiet_at:
+                    asked_at = _probe(left)
+        await asyncio.sleep(_LOOK_SECONDS)
         now = time.monotonic()
     handover.finish()
+
+
+def _probe(left: Connection) -> float:
+    """Ask whether a gateway is there: it is when something is heard of it after this time."""
+    left.probe()
+    return asyncio.get_running_loop().time()
 
 
 async def level(handover: Handover) -> None:

@@ -2,7 +2,8 @@
 
 A coordinator has their intent on lease: announced, renewed by heartbeats, announced again when the coordinator forgot
 it. While it is away everything goes on as it was; reports are kept until they can be sent. A report has a number and is
-sent with it again until it is answered, so that none counts twice because an answer was lost.
+sent with it again until it is answered, so that none counts twice because an answer was lost. What was asked for while
+the coordinator was away may be refused when it is back: only that is withdrawn, and the program hears of it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
+from triagemq.client.background import Background
 from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Announced, Coordinator, Heard
 from triagemq.client.events import Event
@@ -40,19 +42,26 @@ _NOT_NOW = (502, 503, 504)
 _NEVER = (400, 413, 422)
 """A report that is not understood now is not understood later."""
 
+_REFUSALS = (400, 403, 409, 413, 422)
+"""Of an intent: the same would be refused again."""
+
 _Asked = TypeVar("_Asked", Declared, Wanted)
 
 
-class Lease:
-    """`intent` gives what is wanted at the moment, `report` takes what a heartbeat is to tell."""
+class Lease(Generic[_Asked]):
+    """`asked` gives what is wanted at the moment, by topic, and `intent` what is announced for that; `report` takes
+    what a heartbeat is to tell. `on_refused` is called when the coordinator refuses what it did not hear at once."""
 
     def __init__(
         self,
         coordinator: Coordinator,
         kind: str,
         name: str,
+        background: Background,
         *,
-        intent: Callable[[], Mapping[str, Any]],
+        asked: Callable[[], Mapping[str, _Asked]],
+        intent: Callable[[Mapping[str, _Asked]], Mapping[str, Any]],
+        on_refused: Callable[[], Awaitable[None]],
         on_announced: Callable[[Announced], Awaitable[None]],
         report: Callable[[], Mapping[str, Any]] = dict,
         on_heard: Callable[[Heard], None] = lambda heard: None,
@@ -60,13 +69,18 @@ class Lease:
         self._coordinator = coordinator
         self._kind = kind
         self._name = name
-        self._intent = intent
+        self._background = background
+        self._asked: Callable[[], Mapping[str, _Asked]] = asked
+        self._intent: Callable[[Mapping[str, _Asked]], Mapping[str, Any]] = intent
+        self._on_refused = on_refused
         self._report = report
         self._on_announced = on_announced
         self._on_heard = on_heard
         self._lease_seconds = 10.0
         # Whether the coordinator knows the present intent, as far as we know.
         self._is_announced = False
+        # What it has accepted last, by topic.
+        self._accepted: Mapping[str, _Asked] = {}
         # The report that was not answered yet. Numbers begin anywhere: another client may have had the name before.
         self._unanswered: Mapping[str, Any] = {}
         self._number = secrets.randbits(48)
@@ -74,11 +88,12 @@ class Lease:
         self._task: asyncio.Task[None] | None = None
         self.problem = ""
         """Why the coordinator was not reached at the last attempt."""
+        self._noted_status: int | None = None
 
     async def begin(self, timeout_seconds: float) -> Announced:
         """Announce for the first time; patient with a coordinator that is about to start, not with one that says no."""
         announced = await self._until_reached(timeout_seconds)
-        self._task = asyncio.get_running_loop().create_task(self._beat())
+        self._task = self._background.start("keeping the lease", self._beat)
         return announced
 
     async def changed(self, timeout_seconds: float = 0.0) -> None:
@@ -88,7 +103,7 @@ class Lease:
         except CoordinatorError as error:
             if not _is_away(error):
                 raise
-            self.problem = str(error)
+            self._note(error)
             self._is_announced = False
         except BaseException:
             # Whoever asked has gone: which intent the coordinator has is not known.
@@ -111,12 +126,62 @@ class Lease:
                         await self._tell(report)
                 await self._coordinator.withdraw(self._kind, self._name)
 
-    async def _announce(self) -> Announced:
+    async def announce_allowed(
+        self, wanted: Mapping[str, _Asked]
+    ) -> tuple[dict[str, _Asked], dict[str, CoordinatorError]]:
+        """Announce as much of it as the coordinator accepts; that, and why each other topic is refused.
+
+        What it has accepted before stays announced meanwhile; a topic whose new terms are refused keeps its old ones.
+        """
+        kept = await self._announce_basis(wanted)
+        refused: dict[str, CoordinatorError] = {}
+        new = [topic for topic in wanted if kept.get(topic) != wanted[topic]]
+        parts = [new] if new else []
+        while parts:
+            part = parts.pop()
+            more = kept | {topic: wanted[topic] for topic in part}
+            try:
+                await self._announce(more)
+                kept = more
+            except CoordinatorError as error:
+                if error.status not in _REFUSALS:
+                    raise
+                if len(part) == 1:
+                    refused[part[0]] = error
+                else:
+                    half = len(part) // 2
+                    parts += [part[half:], part[:half]]
+        return {topic: kept[topic] for topic in wanted if topic in kept}, refused
+
+    async def _announce_basis(self, wanted: Mapping[str, _Asked]) -> dict[str, _Asked]:
+        """What was accepted before and is still wanted; nothing, if even that is refused by now."""
+        basis = {topic: self._accepted[topic] for topic in wanted if topic in self._accepted}
+        if basis:
+            try:
+                await self._announce(basis)
+                return basis
+            except CoordinatorError as error:
+                if error.status not in _REFUSALS:
+                    raise
+        # An error now is not about topics.
+        await self._announce({})
+        return {}
+
+    def _note(self, error: CoordinatorError) -> None:
+        """The coordinator cannot be reached or refuses; the program hears once of each kind of trouble."""
+        if error.status != self._noted_status:
+            self._background.report(error)
+        self.problem, self._noted_status = str(error), error.status
+
+    async def _announce(self, asked: Mapping[str, _Asked] | None = None) -> Announced:
         async with self._turn:
-            announced = await self._coordinator.announce(self._kind, self._name, self._intent())
+            if asked is None:
+                asked = dict(self._asked())
+            announced = await self._coordinator.announce(self._kind, self._name, self._intent(asked))
+            self._accepted = asked
         self._lease_seconds = announced.lease_seconds
         self._is_announced = True
-        self.problem = ""
+        self.problem, self._noted_status = "", None
         await self._on_announced(announced)
         return announced
 
@@ -142,17 +207,31 @@ class Lease:
                 if self._is_announced:
                     await self._heartbeat()
                 else:
-                    await self._announce()
+                    await self._announce_again()
             except CoordinatorError as error:
-                self.problem = str(error)
                 if error.status == _MISSING and self._is_announced:
                     # It has forgotten us: it was away, or we were, for longer than the lease.
                     self._is_announced = False
+                    self.problem = str(error)
                     delay = 0.0
                 else:
+                    self._note(error)
                     delay = min(max(_FIRST_DELAY_SECONDS, delay * _SLOWER), _LONGEST_DELAY_SECONDS)
             else:
-                self.problem, delay = "", _FIRST_DELAY_SECONDS
+                self.problem, self._noted_status, delay = "", None, _FIRST_DELAY_SECONDS
+
+    async def _announce_again(self) -> None:
+        try:
+            await self._announce()
+        except CoordinatorError as error:
+            if error.status not in _REFUSALS:
+                raise
+            try:
+                await self._on_refused()
+            except BaseException:
+                # Perhaps it knows a part of it.
+                self._is_announced = False
+                raise
 
     async def _heartbeat(self) -> None:
         async with self._turn:
@@ -195,6 +274,9 @@ class Participant(ABC, Generic[_Asked]):
         will: Will | None,
         settings: ConnectionSettings | None,
         ssl_context: ssl.SSLContext | None,
+        on_connected: Callable[[str], None] | None,
+        on_disconnected: Callable[[str], None] | None,
+        on_problem: Callable[[ClientError], None] | None,
     ) -> None:
         if (coordinator is None) == (gateway is None):
             raise ParameterError("coordinator", "give the address of a coordinator or of a gateway, not both")
@@ -214,7 +296,9 @@ class Participant(ABC, Generic[_Asked]):
         self._keep_session = keep_session
         self._will = will
         self._connection: Connection | None = None
-        self._lease: Lease | None = None
+        self._on_connected, self._on_disconnected = on_connected, on_disconnected
+        self._background = Background(f"{kind} {self.name}", on_problem, self._failed)
+        self._lease: Lease[_Asked] | None = None
         # What is asked of the coordinator, by topic.
         self._asked: dict[str, _Asked] = {}
         self._asking = asyncio.Lock()
@@ -249,12 +333,42 @@ class Participant(ABC, Generic[_Asked]):
     # What is asked.
 
     @abstractmethod
-    def _terms(self) -> PublisherTerms | SubscriberTerms:
-        """All that is asked now."""
+    def _terms(self, asked: tuple[_Asked, ...]) -> PublisherTerms | SubscriberTerms:
+        """What is announced when that is asked for."""
 
-    def _intent(self) -> dict[str, Any]:
-        terms = self._terms()
+    def _intent(self, asked: Mapping[str, _Asked]) -> dict[str, Any]:
+        terms = self._terms(tuple(asked.values()))
         return terms.as_json() | {"lease_seconds": terms.lease_seconds}
+
+    def _make_lease(self, coordinator: Coordinator, **options: Any) -> Lease[_Asked]:
+        return Lease(
+            coordinator,
+            f"{self._kind}s",
+            self.name,
+            self._background,
+            asked=lambda: self._asked,
+            intent=self._intent,
+            on_refused=self._withdraw_refused,
+            **options,
+        )
+
+    async def _withdraw_refused(self) -> None:
+        """Something that was asked for while the coordinator was away is refused now: that alone is withdrawn."""
+        async with self._asking:
+            if self._lease is None:
+                return
+            self._asked, refused = await self._lease.announce_allowed(self._asked)
+        for topic, error in refused.items():
+            refusal = CoordinatorError(f"{topic!r} is withdrawn: {error}", error.status)
+            self._background.report(refusal)
+            await self._refused(topic, refusal)
+
+    @abstractmethod
+    async def _refused(self, topic: str, error: CoordinatorError) -> None:
+        """A topic was withdrawn, or has its old terms again, because the coordinator refuses it."""
+
+    def _failed(self, error: ClientError) -> None:
+        """A background task was given up."""
 
     async def _ask(self, change: Callable[[dict[str, _Asked]], dict[str, _Asked]]) -> None:
         """Ask for something else; what the coordinator refuses leaves what was asked for before.
@@ -280,7 +394,12 @@ class Participant(ABC, Generic[_Asked]):
         await self._connection.open()
 
     def _make_connection(
-        self, address: GatewayAddress, client_id: str, on_event: Callable[[Event], None]
+        self,
+        address: GatewayAddress,
+        client_id: str,
+        on_event: Callable[[Event], None],
+        *,
+        client_id_is_new: bool = False,
     ) -> Connection:
         return Connection(
             address.host,
@@ -290,20 +409,33 @@ class Participant(ABC, Generic[_Asked]):
             on_event=on_event,
             settings=self.settings,
             keep_session=self._keep_session,
-            client_id_is_new=self._name_is_new,
+            client_id_is_new=client_id_is_new or self._name_is_new,
             will=self._will,
+            on_connected=self._on_connected,
+            on_disconnected=self._on_disconnected,
+            background=self._background,
         )
 
     async def _leave(self) -> None:
-        """Close the connection, withdraw from the coordinator."""
+        """Close the connection, withdraw from the coordinator.
+
+        Only once: another client may have the name when `close` is called again.
+        """
+        lease, self._lease = self._lease, None
         try:
             if self._connection is not None:
                 await self._connection.close()
-            if self._lease is not None:
-                await self._lease.end()
+            if lease is not None:
+                await lease.end()
         finally:
+            await self._background.close()
             if self._coordinator is not None and self._owns_coordinator:
                 await self._coordinator.close()
+
+    def _ready(self) -> Connection:
+        """The connection, for a call of the program, which hears first of what has failed in the background."""
+        self._background.raise_failure()
+        return self._require_connection()
 
     def _require_connection(self) -> Connection:
         if self._connection is None:

@@ -22,12 +22,18 @@ from triagemq.client.coordinator import Announced, Coordinator, Direction
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, Directing, joining
 from triagemq.client.moving import unless_sent_elsewhere
-from triagemq.client.participant import Lease, Participant
+from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.topics import without_registration
 from triagemq.client.types import TypedTopic
 from triagemq.client.wire import unreachable
-from triagemq.errors import ClientError, GatewayUnreachableError, ParameterError
+from triagemq.errors import (
+    ClientError,
+    ClosedError,
+    CoordinatorError,
+    GatewayUnreachableError,
+    ParameterError,
+)
 from triagemq.intents import Declared, PublisherTerms
 from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload, with_generation
@@ -56,6 +62,9 @@ class Publisher(Participant[Declared]):
     hears each time for which, with their events per second: none are left when it is over. By default (`slow_down`)
     `publish` waits until it is time, one event after the other; with "skip" it leaves out what comes too early, and
     with "ignore" it does nothing about it.
+
+    `on_connected` hears the address of the gateway each time that it is connected, `on_disconnected` why it is no more,
+    and `on_problem` of what goes wrong meanwhile: a topic that is refused later on, or an error in the background.
     """
 
     def __init__(
@@ -72,6 +81,9 @@ class Publisher(Participant[Declared]):
         network: NetworkSettings | None = None,
         on_slow_down: Callable[[Mapping[str, float]], None] | None = None,
         slow_down: SlowDownMode = "wait",
+        on_connected: Callable[[str], None] | None = None,
+        on_disconnected: Callable[[str], None] | None = None,
+        on_problem: Callable[[ClientError], None] | None = None,
         will: Will | None = None,
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
@@ -86,45 +98,63 @@ class Publisher(Participant[Declared]):
             will=will,
             settings=settings,
             ssl_context=ssl_context,
+            on_connected=on_connected,
+            on_disconnected=on_disconnected,
+            on_problem=on_problem,
         )
         self._stamp = stamp
         self._lease_seconds = lease_seconds
         self._failure: ClientError | None = None
+        # Of topics that were declared while the coordinator was away; each is raised once.
+        self._refusals: dict[object, CoordinatorError] = {}
         self._rates = TopicRates(slow_down, on_slow_down)
         self._watching: asyncio.Task[None] | None = None
         # While it moves to another gateway: what is published waits for this.
         self._moved: asyncio.Future[None] | None = None
-        self._leaving: asyncio.Task[None] | None = None
+        # By address, gateways that are being left.
+        self._leaving: dict[GatewayAddress, tuple[asyncio.Task[None], Connection]] = {}
         self.moves = 0
         """How often it has gone on at another gateway."""
         self._directing = (
             None
             if self._coordinator is None or not direct
-            else Directing(self._coordinator, self.name, joining(network, self.settings), self.settings)
+            else Directing(
+                self._coordinator,
+                self.name,
+                joining(network, self.settings),
+                self.settings,
+                self._background,
+                on_moved=self._announce_again,
+            )
         )
 
     # Life.
 
     async def _open(self, coordinator: Coordinator) -> None:
-        self._lease = Lease(
+        self._lease = self._make_lease(
             coordinator,
-            "publishers",
-            self.name,
-            intent=self._intent,
             on_announced=self._announced,
             on_heard=lambda heard: self._rates.ask(heard.slow_down),
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
         if announced.may_move:
-            self._watching = asyncio.get_running_loop().create_task(self._watch_gateway(coordinator))
+            self._begin_watching(coordinator)
+
+    def _begin_watching(self, coordinator: Coordinator) -> None:
+        self._watching = self._background.start(
+            "following moves to other gateways", lambda: self._watch_gateway(coordinator)
+        )
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
         self._rates.close()
         await end(self._watching)
-        if self._leaving is not None:
-            await asyncio.gather(self._leaving, return_exceptions=True)
+        leaving = list(self._leaving.values())
+        if leaving:
+            await asyncio.wait({task for task, _ in leaving}, timeout=self.settings.close_timeout_seconds)
+            await end(*(task for task, _ in leaving))
+        await asyncio.gather(*(left.close() for _, left in leaving), return_exceptions=True)
         try:
             if self._directing is not None:
                 await self._directing.close()
@@ -139,8 +169,7 @@ class Publisher(Participant[Declared]):
             # If it is to move, it is told by `_watch_gateway`, too.
             if self._watching is None:
                 assert self._coordinator is not None
-                watching = self._watch_gateway(self._coordinator)
-                self._watching = asyncio.get_running_loop().create_task(watching)
+                self._begin_watching(self._coordinator)
         else:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, announced.client_id)
@@ -171,11 +200,12 @@ class Publisher(Participant[Declared]):
     async def _move(self, address: GatewayAddress) -> None:
         """Go on at another gateway when the old one's broker has all that was published, so that nothing overtakes it.
 
-        Where that does not answer, what it has not acknowledged is sent to the new one.
+        Where that does not answer, what it has not acknowledged is sent to the new one. Only QoS 2 that it may have
+        waits until it is back: it alone knows whether that was published.
         """
         left = self._require_connection()
-        if self._leaving is not None:
-            await asyncio.wait({self._leaving})
+        if address in self._leaving:
+            await asyncio.wait({self._leaving[address][0]})
         new = self._make_connection(address, left.client_id, self._arrived)
         await new.open()
         moved = asyncio.get_running_loop().create_future()
@@ -184,11 +214,11 @@ class Publisher(Participant[Declared]):
             self._moved = moved
             if left.is_active and await _within(_FLUSH_SECONDS, left.flush()):
                 await asyncio.sleep(_SETTLING_SECONDS)
-                self._connection = new
-                self._leaving = asyncio.get_running_loop().create_task(left.close())
-            else:
-                await new.close()
-                await left.redirect(address, left.client_id)
+            self._connection = new
+            await new.take_over(left)
+            leaving = self._background.start("leaving a gateway", lambda: _leave_gateway(left))
+            self._leaving[left.address] = leaving, left
+            leaving.add_done_callback(lambda _: self._leaving.pop(left.address, None))
             self.moves += 1
             if self._directing is not None:
                 await self._directing.redirect(address, left.client_id)
@@ -222,7 +252,9 @@ class Publisher(Participant[Declared]):
         await self._declare({each.topic: each for each in declared})
 
     async def _declare(self, declared: dict[str, Declared]) -> None:
+        self._background.raise_failure()
         await self._ask(lambda before: declared)
+        self._refusals.clear()
         if self._directing is not None and self._connection is not None:
             await self._directing.begin(self._connection.address, self._connection.client_id, declared)
 
@@ -233,14 +265,22 @@ class Publisher(Participant[Declared]):
         found = await self._coordinator.promises_of("publishers", self.name)
         return {each.topic: each.address for each in found if each.address is not None}
 
-    def _terms(self) -> PublisherTerms:
-        return PublisherTerms(tuple(self._asked.values()), self._lease_seconds)
+    async def _announce_again(self) -> None:
+        if self._lease is not None:
+            await self._lease.changed()
+
+    def _terms(self, asked: tuple[Declared, ...]) -> PublisherTerms:
+        source = None if self._directing is None else self._directing.source_of(asked)
+        return PublisherTerms(asked, self._lease_seconds, source)
+
+    async def _refused(self, topic: str, error: CoordinatorError) -> None:
+        self._refusals[topic] = error
 
     # Publishing.
 
     async def register(self, topics: Iterable[str]) -> None:
         """Have the gateway tell the ids of topics now, so that their first events do not wait for them."""
-        connection = self._require_connection()
+        connection = self._ready()
         await asyncio.gather(*map(connection.register, topics))
 
     async def publish(
@@ -258,27 +298,54 @@ class Publisher(Participant[Declared]):
 
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
+
+        GatewayUnreachableError says why the gateway does not answer within ConnectionSettings.answer_timeout_seconds;
+        an event of QoS 1 or 2 is sent all the same until it does. CoordinatorError is for a topic that the coordinator
+        has refused since it was declared.
         """
-        if self._moved is not None:
-            await asyncio.shield(self._moved)
-        connection = self._require_connection()
+        self._ready()
         if isinstance(topic, TypedTopic):
             topic, payload = topic.topic, topic.encode(payload)
+        if (refusal := self._refusals.pop(topic, None)) is not None:
+            raise refusal
         if not await self._rates.turn(topic):
             return False
         generation = None if self._directing is None else await self._directing.publish(topic, payload)
-        if self._stamp:
-            payload = stamp_payload(payload, time.time_ns())
-        if generation is not None and self._directing is not None and self._directing.connection is not None:
-            connection, payload = self._directing.connection, with_generation(payload, generation)
-        done = await connection.publish(topic, payload, qos=qos, retain=retain, wait=wait)
-        if done is not None:
-            done.add_done_callback(self._done)
+        try:
+            connection, done = await self._send(topic, payload, generation, qos=qos, retain=retain)
+            if done is not None and wait:
+                await connection.acknowledged(done, topic)
+            elif done is not None:
+                done.add_done_callback(self._done)
+        except GatewayUnreachableError as error:
+            if self._lease is None or not self._lease.problem:
+                raise
+            raise GatewayUnreachableError(f"{error}; {self._lease.problem}") from None
         return True
+
+    async def _send(
+        self, topic: str | int, payload: bytes, generation: int | None, **options: Any
+    ) -> tuple[Connection, asyncio.Future[None] | None]:
+        """Publish over the connection of this moment: there may be another one after any wait."""
+        while True:
+            while self._moved is not None:
+                await asyncio.shield(self._moved)
+            connection, octets = self._require_connection(), payload
+            if self._stamp:
+                octets = stamp_payload(octets, time.time_ns())
+            if generation is not None and self._directing is not None and self._directing.connection:
+                connection, octets = self._directing.connection, with_generation(octets, generation)
+            try:
+                return connection, await connection.publish(topic, octets, **options, wait=False)
+            except ClosedError:
+                # It moved while this event waited for a place or for the id of its topic, and was not sent.
+                if connection in self._connections:
+                    raise
 
     async def flush(self) -> None:
         """Wait until everything is acknowledged; raises the first refusal since the last flush."""
-        for connection in self._connections:
+        self._background.raise_failure()
+        for connection in (*self._connections, *(left for _, left in list(self._leaving.values()))):
             await connection.flush()
         # Those who wait for the last acknowledgement are told in the order in which they began to.
         await asyncio.sleep(0)
@@ -325,6 +392,11 @@ class Publisher(Participant[Declared]):
             *(connection.problem for connection in self._connections),
         ]
         return "; ".join(problem for problem in problems if problem)
+
+
+async def _leave_gateway(left: Connection) -> None:
+    await left.until_acknowledged()
+    await left.close(end_session=True)
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:

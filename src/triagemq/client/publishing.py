@@ -12,7 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 
+from triagemq.client.background import LOG, Background
 from triagemq.client.settings import ConnectionSettings
 from triagemq.client.topics import TopicIds, TopicReference
 from triagemq.client.wire import DOUBT_AFTER_ATTEMPTS, Wire, pause_before, refused
@@ -75,6 +77,7 @@ class Outbox:
         self._empty = asyncio.Event()
         self._empty.set()
         self._timer: asyncio.TimerHandle | None = None
+        self._closed: ClientError | None = None
         self.acknowledged = 0
         self.retransmissions = 0
         self.refused = 0
@@ -88,11 +91,25 @@ class Outbox:
     async def admit(self, topic: str | int, payload: bytes, qos: int, retain: bool) -> Outgoing:
         """A place for a new message, when there is one."""
         await self._room.acquire()
+        if self._closed is not None:
+            self._room.release()
+            raise self._closed
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outgoing = Outgoing(self._wire.take_message_id(), topic, payload, qos, retain, done)
         self._messages[outgoing.message_id] = outgoing
         self._empty.clear()
         return outgoing
+
+    def withdraw(self) -> list[Outgoing]:
+        """What may be published by another gateway: all but QoS 2 that this one may have. Nothing new comes here."""
+        self._closed = ClosedError("it goes on at another gateway")
+        found = [each for each in self.unfinished() if each.qos == 1 or not each.was_sent]
+        for outgoing in found:
+            del self._messages[outgoing.message_id]
+            self._room.release()
+        if not self._messages:
+            self._empty.set()
+        return found
 
     def unfinished(self) -> list[Outgoing]:
         """All, in the order of publication."""
@@ -103,7 +120,8 @@ class Outbox:
         await self._empty.wait()
 
     def close(self, error: ClientError) -> None:
-        """Give up everything."""
+        """Give up everything; a message that waits for a place gets the same error."""
+        self._closed = error
         self.hold()
         for outgoing in self.unfinished():
             self.finish(outgoing, error)
@@ -112,7 +130,7 @@ class Outbox:
 
     def transmit(self, outgoing: Outgoing, reference: TopicReference) -> None:
         """Send it, for the first time or again, and watch over its answer."""
-        if outgoing.done.done():
+        if outgoing.done.done() or self._messages.get(outgoing.message_id) is not outgoing:
             return
         outgoing.reference = reference
         if outgoing.stage is Stage.WAITING:
@@ -128,6 +146,9 @@ class Outbox:
             self._timer = None
 
     def _send(self, outgoing: Outgoing) -> None:
+        outgoing.attempts += 1
+        pause = pause_before(outgoing.attempts, self._settings.retry_seconds)
+        outgoing.due = asyncio.get_running_loop().time() + pause
         if outgoing.stage is Stage.RELEASED:
             self._wire.send(PubRel(outgoing.message_id))
         else:
@@ -149,9 +170,6 @@ class Outbox:
                 )
             )
             outgoing.was_sent = True
-        outgoing.attempts += 1
-        pause = pause_before(outgoing.attempts, self._settings.retry_seconds)
-        outgoing.due = asyncio.get_running_loop().time() + pause
 
     def _watch(self) -> None:
         if self._timer is None:
@@ -164,12 +182,14 @@ class Outbox:
         if not self._wire.is_active:
             return
         now = asyncio.get_running_loop().time()
-        for outgoing in self.unfinished():
-            if outgoing.stage is not Stage.WAITING and outgoing.due <= now + 0.001:
-                if outgoing.attempts >= DOUBT_AFTER_ATTEMPTS:
-                    self._wire.probe()
-                self._send(outgoing)
-        self._watch()
+        try:
+            for outgoing in self.unfinished():
+                if outgoing.stage is not Stage.WAITING and outgoing.due <= now + 0.001:
+                    if outgoing.attempts >= DOUBT_AFTER_ATTEMPTS:
+                        self._wire.probe()
+                    self._send(outgoing)
+        finally:
+            self._watch()
 
     # Answers.
 
@@ -230,9 +250,14 @@ class Dispatch:
     """`register` asks the gateway for the id of a topic name."""
 
     def __init__(
-        self, wire: Wire, settings: ConnectionSettings, register: Callable[[str], Awaitable[int]]
+        self,
+        wire: Wire,
+        settings: ConnectionSettings,
+        register: Callable[[str], Awaitable[int]],
+        background: Background,
     ) -> None:
         self._wire = wire
+        self._background = background
         self.outbox = Outbox(wire, settings, self._topic_is_unknown)
         self.topics = TopicIds(register, settings.predefined_topics)
         self.published = 0
@@ -278,10 +303,16 @@ class Dispatch:
         outgoing = await self.outbox.admit(topic, payload, qos, retain)
         reference = self.topics.known(topic)
         if reference is not None and self._wire.is_active and not self._waiting:
-            self.outbox.transmit(outgoing, reference)
+            self._transmit(outgoing, reference)
         else:
             self._send_later(outgoing)
         return outgoing.done
+
+    async def adopt(self, outgoing: Outgoing) -> None:
+        """Publish what another connection could not."""
+        own = await self.outbox.admit(outgoing.topic, outgoing.payload, outgoing.qos, outgoing.retain)
+        own.done = outgoing.done
+        self._send_later(own)
 
     async def _publish_unacknowledged(self, topic: str | int, payload: bytes, qos: int, retain: bool) -> None:
         if not self._wire.is_active and qos == 0:
@@ -315,7 +346,8 @@ class Dispatch:
 
     def _send_waiting(self) -> None:
         if self._waiting and (self._sender is None or self._sender.done()):
-            self._sender = asyncio.get_running_loop().create_task(self._send_in_order(self._waiting))
+            work = partial(self._send_in_order, self._waiting)
+            self._sender = self._background.start("publishing", work)
 
     async def _send_in_order(self, waiting: deque[Outgoing]) -> None:
         while waiting:
@@ -327,5 +359,15 @@ class Dispatch:
             except ClosedError:
                 return
             else:
-                self.outbox.transmit(outgoing, reference)
+                self._transmit(outgoing, reference)
             waiting.popleft()
+
+    def _transmit(self, outgoing: Outgoing, reference: TopicReference) -> None:
+        """Send it; a message that cannot be sent at all must not hold up those behind it."""
+        try:
+            self.outbox.transmit(outgoing, reference)
+        except Exception as error:
+            LOG.exception("an event of %r cannot be sent", outgoing.topic)
+            self.outbox.finish(
+                outgoing, ClientError(f"an event of {outgoing.topic!r} cannot be sent: {error}")
+            )

@@ -40,6 +40,9 @@ class ConnectionSettings:
     """How long `open` tries before it gives up. Later on a lost connection is tried for ever."""
     close_timeout_seconds: float = 5.0
     """How long `close` waits for messages to be acknowledged."""
+    answer_timeout_seconds: float | None = 30.0
+    """How long `publish`, `flush`, `subscribe` and `unsubscribe` wait for the gateway before they raise; None: for
+    ever."""
     in_flight_messages: int = 64
     """Unacknowledged QoS 1 and 2 messages; whoever publishes more waits."""
     make_socket: Callable[[int, int, int], socket.socket] = socket.socket
@@ -53,6 +56,10 @@ class ConnectionSettings:
         for name in ("ping_seconds", "retry_seconds", "first_delay_seconds", "connect_timeout_seconds"):
             if not getattr(self, name) > 0:
                 raise ParameterError(name, f"must be above 0, is {getattr(self, name)}")
+        if self.answer_timeout_seconds is not None and not self.answer_timeout_seconds > 0:
+            raise ParameterError(
+                "answer_timeout_seconds", f"must be above 0 or None, is {self.answer_timeout_seconds}"
+            )
         if not 0 <= self.keep_alive_seconds <= 0xFFFF:
             raise ParameterError(
                 "keep_alive_seconds", f"must be from 0 to 65535, is {self.keep_alive_seconds}"

@@ -15,11 +15,19 @@ import contextlib
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection
-from triagemq.client.coordinator import Announced, Assignment, Coordinator, Promise
+from triagemq.client.coordinator import (
+    Announced,
+    Assignment,
+    Coordinator,
+    Heard,
+    Promise,
+    RequiredDelay,
+)
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
@@ -33,7 +41,7 @@ from triagemq.client.moving import (
     nowhere,
     unless_sent_elsewhere,
 )
-from triagemq.client.participant import Lease, Participant
+from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.types import TypedTopic
 from triagemq.errors import (
@@ -60,6 +68,10 @@ class Subscriber(Participant[Wanted]):
     """See the module's text. `on_event` gets events instead of the queue behind `async for`.
 
     What is promised comes without a broker, as `network` says, and is handed on like all else; unless `direct` is off.
+
+    `on_connected` hears the address of the gateway each time that it is connected, `on_disconnected` why it is no more,
+    and `on_problem` of what goes wrong meanwhile. Without `on_problem` the refusal of a filter that was asked for while
+    the coordinator was away is raised where events are taken.
     """
 
     def __init__(
@@ -78,6 +90,9 @@ class Subscriber(Participant[Wanted]):
         on_event: Callable[[Event], None] | None = None,
         direct: bool = True,
         network: NetworkSettings | None = None,
+        on_connected: Callable[[str], None] | None = None,
+        on_disconnected: Callable[[str], None] | None = None,
+        on_problem: Callable[[ClientError], None] | None = None,
         will: Will | None = None,
         linger_seconds: float = 5.0,
         settings: ConnectionSettings | None = None,
@@ -93,12 +108,18 @@ class Subscriber(Participant[Wanted]):
             will=will,
             settings=settings,
             ssl_context=ssl_context,
+            on_connected=on_connected,
+            on_disconnected=on_disconnected,
+            on_problem=on_problem,
         )
         self.assignment: Assignment | None = None
         """What the plan in force means for this subscriber, once it is known."""
+        self.refused_delays: tuple[RequiredDelay, ...] = ()
+        """What is asked for by `max_latency_seconds` alone, and no port can be quick enough for."""
         self._port, self._most_flows, self._lease_seconds = port, flows, lease_seconds
         self._linger_seconds = linger_seconds
         self._on_event = on_event
+        self._raises_refusals = on_problem is None
         self._queue: EventQueue[Event] = EventQueue(queue_events, Overflow(overflow))
         self._received = ReceivedCounts()
         self._turns: _Turns[str | int] = _Turns()
@@ -106,8 +127,8 @@ class Subscriber(Participant[Wanted]):
         # Where the events of the gateway go, and the one that is being left.
         self._tap = Tap(self._arrived)
         self._client_id_base = ""
-        self._leaving: asyncio.Task[None] | None = None
-        self._handover: Handover | None = None
+        # By address, the gateways that are being left.
+        self._leaving: dict[GatewayAddress, tuple[asyncio.Task[None], Handover, Connection]] = {}
         self.moves = 0
         """How often it has gone on at another gateway."""
         self._watching: asyncio.Task[None] | None = None
@@ -120,14 +141,11 @@ class Subscriber(Participant[Wanted]):
     # Life.
 
     async def _open(self, coordinator: Coordinator) -> None:
-        self._lease = Lease(
+        self._lease = self._make_lease(
             coordinator,
-            "subscribers",
-            self.name,
-            intent=self._intent,
             on_announced=self._announced,
             report=self._received.report,
-            on_heard=lambda heard: self._fit(heard.flows),
+            on_heard=self._heard,
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         self._client_id_base = announced.client_id
@@ -137,7 +155,9 @@ class Subscriber(Participant[Wanted]):
         await self._connection.open()
         self._flows = self._make_flows(announced.gateway, self._tap)
         self._fit(announced.flows)
-        self._watching = asyncio.get_running_loop().create_task(self._watch_assignment(coordinator))
+        self._watching = self._background.start(
+            "following the plan", lambda: self._watch_assignment(coordinator)
+        )
 
     def _make_flows(self, address: GatewayAddress, tap: Tap) -> FlowConnections:
         return FlowConnections(
@@ -147,15 +167,19 @@ class Subscriber(Participant[Wanted]):
             tap,
             linger_seconds=self._linger_seconds,
             client_id_is_new=self._name_is_new,
+            background=self._background,
         )
 
     async def close(self) -> None:
         """Withdraw what was wanted and leave; events that are here can still be taken."""
         await end(self._watching)
-        if self._handover is not None:
-            self._handover.is_given_up = True
-        if self._leaving is not None:
-            await asyncio.gather(self._leaving, return_exceptions=True)
+        pending = list(self._leaving.values())
+        if self._keep_session and (there := [task for task, _, left in pending if left.is_active]):
+            # A second session would store what this one stores.
+            await asyncio.wait(there, timeout=self.settings.close_timeout_seconds)
+        for _, handover, _ in pending:
+            handover.is_given_up = True
+        await asyncio.gather(*(task for task, _, _ in pending), return_exceptions=True)
         await self._listening.fit([])
         async with contextlib.AsyncExitStack() as leaving:
             leaving.callback(self._queue.end)
@@ -204,13 +228,19 @@ class Subscriber(Participant[Wanted]):
             "guaranteed": guaranteed or None,
         }
         asked = {name: value for name, value in terms.items() if value is not None}
-        if isinstance(topic, TypedTopic):
-            self._types[topic.topic] = topic
-            topic = topic.topic
+        typed = topic if isinstance(topic, TypedTopic) else None
+        topic = topic.topic if isinstance(topic, TypedTopic) else topic
         if isinstance(topic, str):
             one = Wanted(topic, qos=qos, **asked)
             self._check_is_heeded(bool(asked))
-            await self.subscribe_all([one])
+            before = self._types.get(topic)
+            # Before the first event can come.
+            self._set_type(topic, typed or before)
+            try:
+                await self.subscribe_all([one])
+            except BaseException:
+                self._set_type(topic, before)
+                raise
             if guaranteed and not or_brokered:
                 promise = await self.promise(topic, _DECIDED_SECONDS)
                 if promise is not None and not promise.admitted:
@@ -219,12 +249,18 @@ class Subscriber(Participant[Wanted]):
         else:
             await self._subscribe_by_id(topic, qos, bool(asked))
 
+    def _set_type(self, topic: str, typed: TypedTopic[Any] | None) -> None:
+        if typed is None:
+            self._types.pop(topic, None)
+        else:
+            self._types[topic] = typed
+
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
         """Want several at once: one word to the coordinator; all of them, or none if one is refused.
 
         Calls that overlap do not disturb each other; those about the same topic take effect one after the other.
         """
-        self._require_connection()
+        self._ready()
         new = {one.topic: one for one in wanted}
         self._check_is_heeded(any(one != Wanted(one.topic, qos=one.qos) for one in new.values()))
         async with self._turns.of(new):
@@ -238,7 +274,7 @@ class Subscriber(Participant[Wanted]):
 
     async def _subscribe_by_id(self, topic_id: int, qos: int, asked_for_more: bool) -> None:
         """A topic that the gateway has predefined, of which no coordinator knows."""
-        first = self._require_connection()
+        first = self._ready()
         self._check_is_heeded(asked_for_more)
         if self._coordinator is not None:
             raise ParameterError("topic", "a coordinator knows topics by name; do not give a predefined id")
@@ -264,7 +300,7 @@ class Subscriber(Participant[Wanted]):
 
     async def unsubscribe(self, *topics: str | int) -> None:
         """Want them no more."""
-        first = self._require_connection()
+        first = self._ready()
         async with self._turns.of(topics):
             await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
             left = [topic for topic in self._asked if topic not in topics]
@@ -286,11 +322,30 @@ class Subscriber(Participant[Wanted]):
             )
         )
 
-    def _terms(self) -> SubscriberTerms:
-        wanted = tuple(self._asked.values())
+    def _terms(self, asked: tuple[Wanted, ...]) -> SubscriberTerms:
         return SubscriberTerms(
-            wanted, self._port, self._most_flows, self._lease_seconds, self._listening.addresses
+            asked, self._port, self._most_flows, self._lease_seconds, self._listening.addresses
         )
+
+    async def _refused(self, topic: str, error: CoordinatorError) -> None:
+        if topic not in self._asked:
+            self._types.pop(topic, None)
+            self._background.start(
+                f"unsubscribing from {topic!r}", partial(self._unsubscribe_at_gateway, topic)
+            )
+        if self._raises_refusals:
+            self._queue.fail(error)
+
+    async def _unsubscribe_at_gateway(self, topic: str) -> None:
+        async with self._turns.of([topic]):
+            while topic not in self._asked:
+                # As long as the gateway does not answer; it is no failure of ours.
+                with contextlib.suppress(GatewayUnreachableError):
+                    await self._require_connection().unsubscribe(topic)
+                    return
+
+    def _failed(self, error: ClientError) -> None:
+        self._queue.fail(error)
 
     # What the plan says.
 
@@ -318,6 +373,14 @@ class Subscriber(Participant[Wanted]):
         """Tell the coordinator now what was received since it was last told, which it is three times a lease."""
         if self._lease is not None:
             await self._lease.beat()
+
+    def _heard(self, heard: Heard) -> None:
+        self._fit(heard.flows)
+        known = {(each.topic, each.max_latency_seconds) for each in self.refused_delays}
+        self.refused_delays = heard.refused_delays
+        for each in self.refused_delays:
+            if (each.topic, each.max_latency_seconds) not in known:
+                self._background.report(each.refusal())
 
     def _fit(self, flows: int) -> None:
         if self._flows is not None:
@@ -362,13 +425,18 @@ class Subscriber(Participant[Wanted]):
 
     async def _move(self, address: GatewayAddress, flows: int) -> None:
         """Be at both gateways until the old one has nothing more."""
-        if self._leaving is not None:
-            # Whatever went wrong with that, this one need not fail for it.
-            await asyncio.wait({self._leaving})
+        if address in self._leaving:
+            # It is being left, and can be come to when that is done: whatever went wrong with it.
+            await asyncio.wait({self._leaving[address][0]})
         left, left_flows, left_tap = self._require_connection(), self._flows, self._tap
-        handover = Handover(self._arrived)
+        # Through what is still being compared with an earlier gateway.
+        before = left_tap.take
+        handover = Handover(before)
         tap = Tap(handover.new)
-        new = self._make_connection(address, flow_client_id(self._client_id_base, 0), tap)
+        # A session that is there already is for this client, which is on its way.
+        new = self._make_connection(
+            address, flow_client_id(self._client_id_base, 0), tap, client_id_is_new=True
+        )
         new_flows = self._make_flows(address, tap)
         left_tap.take = handover.old
         try:
@@ -383,14 +451,18 @@ class Subscriber(Participant[Wanted]):
                 handover.joined(time.monotonic())
                 self._connection, self._flows, self._tap = new, new_flows, tap
         except BaseException:
-            left_tap.take = self._arrived
-            await asyncio.gather(new_flows.close(), new.close(), return_exceptions=True)
+            left_tap.take = before
+            # Where it still is brings everything; otherwise something may be stored for it there.
+            closing = new.close(end_session=left.is_active)
+            await asyncio.gather(new_flows.close(), closing, return_exceptions=True)
             raise
         self.moves += 1
-        self._handover = handover
-        self._leaving = asyncio.get_running_loop().create_task(
-            self._leave_gateway(handover, tap, left, left_flows, left_tap)
+        leaving = self._background.start(
+            "leaving a gateway",
+            lambda: self._leave_gateway(handover, tap, left, left_flows, left_tap),
         )
+        self._leaving[left.address] = leaving, handover, left
+        leaving.add_done_callback(lambda _: self._leaving.pop(left.address, None))
 
     async def _leave_gateway(
         self,
@@ -401,14 +473,22 @@ class Subscriber(Participant[Wanted]):
         left_tap: Tap,
     ) -> None:
         beside = [] if left_flows is None else left_flows.connections
-        await drained(handover, [left, *beside])
-        left_tap.take = nowhere
+        await drained(handover, left, beside)
+        is_whole = all(each.is_active for each in beside)
+        if is_whole:
+            left_tap.take = nowhere
         if left_flows is not None:
             await left_flows.close()
-        await left.close()
+        if not is_whole:
+            # What waits for connections that were not made again comes by slot 0 now.
+            await drained(handover, left)
+            left_tap.take = nowhere
+        # Two sessions would both store what comes; one of which nothing is known here may hold something.
+        await left.close(end_session=not handover.is_given_up)
         await level(handover)
-        tap.take = self._arrived
-        self._handover = None
+        handover.is_over = True
+        if tap.take == handover.new:
+            tap.take = handover.hand_on
 
     async def _subscribe_at(self, first: Connection, wanted: Iterable[Wanted]) -> list[BaseException | None]:
         """Ask a gateway for topics, some at a time; what went wrong with each."""
@@ -438,7 +518,7 @@ class Subscriber(Participant[Wanted]):
         self._came(event)
 
     def _came(self, event: Event) -> None:
-        if (typed := self._types.get(event.topic)) is not None:
+        if self._types and (typed := self._type_of(event.topic)) is not None:
             try:
                 event = event._replace(value=typed.decode(event.payload))
             except ParameterError:
@@ -449,11 +529,16 @@ class Subscriber(Participant[Wanted]):
         else:
             self._on_event(event)
 
+    def _type_of(self, topic: str) -> TypedTopic[Any] | None:
+        """That of the name itself, else of the first filter that takes it."""
+        exact = self._types.get(topic)
+        return exact or next((typed for each, typed in self._types.items() if matches(each, topic)), None)
+
     def __aiter__(self) -> AsyncIterator[Event]:
         return self
 
     async def __anext__(self) -> Event:
-        event = await self._queue.take()
+        event = await self._take()
         if event is None:
             raise StopAsyncIteration
         return event
@@ -462,12 +547,19 @@ class Subscriber(Participant[Wanted]):
         """The next event; None when none has come in that time, or the subscriber was closed."""
         try:
             async with asyncio.timeout(timeout_seconds):
-                return await self._queue.take()
+                return await self._take()
         except TimeoutError:
             return None
 
+    async def _take(self) -> Event | None:
+        if not self._queue:
+            self._background.raise_failure()
+        return await self._queue.take()
+
     async def take_all(self) -> list[Event]:
         """All events that are here, at least one; none when the subscriber was closed."""
+        if not self._queue:
+            self._background.raise_failure()
         return await self._queue.take_all()
 
     @property

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,9 @@ from triagemq import __version__
 from triagemq.client.coordinator import Assignment, Promise
 from triagemq.coordinator.access.rights import Rights
 from triagemq.coordinator.access.token_watch import TokenWatch
-from triagemq.coordinator.channel.gateways import Gateways
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.gateways import Gateways, LedGateway
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import GatewayRefusalError, Measured
+from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.forecasts import Forecasts
 from triagemq.coordinator.decide.homes import Homes
@@ -43,6 +43,7 @@ from triagemq.coordinator.rates.known import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError
+from triagemq.forecast import starved
 from triagemq.intents import PUBLISHER, SUBSCRIBER, PublisherIntent, SubscriberIntent
 from triagemq.plan import Decision
 from triagemq.plan.drops import DROP_POLICIES
@@ -56,6 +57,12 @@ _FORECAST_BY_ITSELF = 100_000
 
 MOST_REPORTED_TOPICS = 50_000
 """Clients report no more at a time: a report of so many may not be all."""
+
+_FULL_LOAD, _UNPLANNED_SECONDS = 0.9, 5.0
+"""A port as full as this for so long while nothing is planned is a matter of health: nothing is prioritised there."""
+
+_NAMED_STARVED = 100
+"""So many subscriptions that get nothing are named in the health; a forecast names all."""
 
 _LONGEST_PLAN_SECONDS = 60.0
 """A plan that takes longer is shown as what does not work: everyone waits for it."""
@@ -78,11 +85,17 @@ class Coordinator:
         multicast: MulticastRange = DEFAULT_RANGE,
         queue_control: bool = False,
         balancing: str = "ours",
+        most_worth: float = math.inf,
     ) -> None:
         self.broker_address = broker_address
+        self.state: str | None = None
+        self.certificate: str | None = None
+        """Where its disk and its certificate are watched; set by the process that has them."""
         self.metrics = Metrics()
         self.live = Live()
         self._watched_plan: Decided | None = None
+        self._unplanned_since: float | None = None
+        self._starved: tuple[Decided | None, list[dict[str, Any]]] = None, []
         self._configured_drops = planner.drops
         kept = store.drops(planner.drops)
         planner = replace(planner, drops=kept if kept in DROP_POLICIES else planner.drops)
@@ -101,19 +114,20 @@ class Coordinator:
         ports = network.scenario.ports
         bandwidths = dict(zip(ports.name, ports.bandwidth_bps.tolist(), strict=True))
         bandwidths |= {name: width for name, width in store.bandwidths().items() if name in bandwidths}
+        gateways = Gateways(
+            Homes.of_scenario(network.scenario),
+            self.rights.grants,
+            network.scenario.brokers,
+            [name for name in store.gateways() if name != gateway_name],
+        )
+        # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
+        held = orders if orders.slots or orders.ports else None
+        self._configured = gateways.add(gateway_name, link, gateway_address, held)
         self.runtime = Runtime(
             store=store,
-            # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
-            gateways=Gateways(
-                GatewayLead(link, self.rights.grants, orders if orders.slots or orders.ports else None),
-                gateway_name,
-                gateway_address,
-                Homes.of_scenario(network.scenario),
-                self.rights.grants,
-                network.scenario.brokers,
-            ),
-            replanner=Replanner(network, planner, orders, multicast),
-            rates=KnownRates(store.measured(), time.monotonic()),
+            gateways=gateways,
+            replanner=Replanner(network, planner, orders, multicast, most_worth),
+            rates=KnownRates(store.measured()),
             port_names=network.port_names,
             bandwidths=bandwidths,
             port_watch=PortWatch(bandwidths, network.stated_error_rates, restored=store.measured_ports()),
@@ -128,12 +142,16 @@ class Coordinator:
 
     @property
     def gateway_address(self) -> str:
-        """Where clients find the first gateway."""
-        return self.runtime.gateways.first.address
+        """Where clients find the gateway that this coordinator is configured with."""
+        return self._configured.address
 
     @gateway_address.setter
     def gateway_address(self, address: str) -> None:
-        self.runtime.gateways.first.address = address
+        self._configured.address = address
+
+    async def gateway_connected(self) -> None:
+        """That gateway is there, again."""
+        await self.runtime.gateway_connected(self._configured.name)
 
     async def start(self) -> None:
         """Begin with what the store kept; clients of before have one lease to be heard again."""
@@ -198,9 +216,7 @@ class Coordinator:
 
     def health(self, *, in_detail: bool = True) -> dict[str, Any]:
         """What works now; without details for those who may not know them."""
-        runtime = self.runtime
-        measured, link = runtime.measuring.latest, runtime.lead.link
-        broker = measured.broker_connected if measured is not None and link.connected else None
+        runtime, gateways = self.runtime, tuple(self.runtime.gateways)
         planning, begun = runtime.planning, runtime.planning_since
         if begun is not None and (seconds := time.monotonic() - begun) > _LONGEST_PLAN_SECONDS:
             planning = Check(f"a plan has been in the making for {seconds:.0f} s", begun, planning.words)
@@ -208,54 +224,91 @@ class Coordinator:
             **runtime.measuring.checks(),
             "writes": self.service.store.writing,
             "planning": planning,
+            "planned": self._planned(),
             **self._in_force(),
         }
+        starved = self.starved()
         error = planning.as_json(in_detail=in_detail)["reason"]
         return {
             **health_of(checks, in_detail=in_detail),
             "version": __version__,
-            "wanted_version": runtime.lead.wanted_version,
-            "in_force_version": runtime.lead.confirmed_version,
-            "not_in_force_seconds": runtime.lead.behind_seconds,
-            "gateway_connected": link.connected,
-            "broker_connected": broker,
+            **_versions(gateways),
+            "gateway_connected": all(each.lead.link.connected for each in gateways),
+            "broker_connected": _all_true([each.broker_connected for each in gateways]),
             "generation": self.runtime.planned_generation,
             "in_force_generation": self.runtime.generation,
             "publishers": self.count(PUBLISHER),
             "subscribers": self.count(SUBSCRIBER),
             "plans": self.metrics.plan_seconds.count,
             "last_plan_error": error,
+            "starved": len(starved),
+            "starved_subscriptions": starved[:_NAMED_STARVED] if in_detail else [],
             "access": self._access,
             "uptime_seconds": time.monotonic() - self._started,
         }
 
-    def _in_force(self) -> dict[str, Check]:
-        """Whether the gateway follows the rights and the orders that are wanted, or has only just to be told."""
-        lead, why = self.runtime.lead, self.why_not_in_force()
-        return {
-            name: Check("", lead.in_force_since)
-            if seconds is None or seconds < _BEHIND_SECONDS
-            else Check(
-                str(lead.problem or why),
-                time.monotonic() - seconds,
-                f"{what} not in force at the gateway for {seconds:.0f} s: {why}",
-            )
-            for name, what, seconds in (
-                ("rights", "the latest rights are", lead.rights_behind_seconds if self._access else None),
-                ("orders", "the latest orders are", None if lead.orders_in_force else lead.behind_seconds),
-            )
-        }
+    def starved(self) -> list[dict[str, Any]]:
+        """The subscriptions that get nothing by the latest plan, worth most first."""
+        decided = self.runtime.decided
+        if self._starved[0] is not decided:
+            self._starved = decided, [] if decided is None else starved(decided.scenario, decided.plan)
+        return self._starved[1]
 
-    def why_not_in_force(self) -> str:
-        """Why the gateway does not follow what is wanted, in words that name nobody."""
-        if not self.runtime.lead.link.connected:
-            return "it is away"
-        match self.runtime.lead.problem:
-            case None:
-                return "it is being told"
-            case GatewayRefusalError():
-                return "it refuses what it is told; the decisions say what and why"
-        return "it did not answer"
+    def _planned(self) -> Check:
+        """Whether ports that are full have a plan."""
+        since, now = self._unplanned_since, time.monotonic()
+        if since is None or now - since < _UNPLANNED_SECONDS:
+            return Check("", self._started)
+        return Check("output ports are full, but nothing is planned: no subscription has a known rate", since)
+
+    def _watch_planned(self, ports: Iterable[Mapping[str, Any]]) -> None:
+        decided = self.runtime.decided
+        is_planned = decided is not None and len(decided.scenario.subscriptions) > 0
+        widths = self.runtime.bandwidths
+        if is_planned or not any(
+            row["sent_bps"] > _FULL_LOAD * widths.get(row["port"], math.inf) for row in ports
+        ):
+            self._unplanned_since = None
+        elif self._unplanned_since is None:
+            self._unplanned_since = time.monotonic()
+
+    def _in_force(self) -> dict[str, Check]:
+        """Whether the gateways follow the rights and the orders that are wanted, or have only just to be told."""
+        gateways, now = self.runtime.gateways, time.monotonic()
+        # Of a gateway that does not work it is no news that it does not follow new orders.
+        ailing = [each for each in gateways if each.ailment(now) is not None]
+        behind = {
+            "rights": [(each, each.lead.rights_behind_seconds) for each in gateways if self._access],
+            "orders": [
+                (each, each.lead.behind_seconds) for each in gateways if not each.lead.orders_in_force
+            ],
+        }
+        checks = {name: Check("", max(each.lead.in_force_since for each in gateways)) for name in behind}
+        for name, found in behind.items():
+            late = [(each, seconds) for each, seconds in found if seconds and seconds >= _BEHIND_SECONDS]
+            if not late:
+                continue
+            words = [
+                f"the latest {name} are not in force at {gateways.called(each)} for {seconds:.0f} s: "
+                f"{each.why_not_in_force}"
+                for each, seconds in late
+                if name == "rights" or each not in ailing
+            ]
+            checks[name] = Check(
+                "; ".join(str(each.lead.problem or each.why_not_in_force) for each, _ in late),
+                now - max(seconds for _, seconds in late),
+                "; ".join(words),
+                is_implied=not words,
+            )
+        return checks
+
+    def where_not_in_force(self) -> str:
+        """Which gateways do not follow the latest rights, and why, in words that name no client."""
+        gateways = self.runtime.gateways
+        behind = [each for each in gateways if not each.lead.grants_in_force]
+        return "; ".join(
+            f"{gateways.called(each)} ({each.address}): {each.why_not_in_force}" for each in behind
+        )
 
     def count(self, kind: str) -> int:
         """How many publishers or subscribers there are."""
@@ -282,6 +335,8 @@ class Coordinator:
         if decided is not self._watched_plan and decided is not None:
             self._watched_plan = decided
             self.watch.keep(frozenset(decided.scenario.subscribers.name))
+        ports = port_figures(before, now, orders)
+        self._watch_planned(ports)
         self.live.tell(
             {
                 "at_ns": now.at_ns,
@@ -294,7 +349,7 @@ class Coordinator:
                 "sessions": now.sessions,
                 "publications_per_second": published,
                 "classes": class_figures(traffic, seconds, self.live.take_received(), predicted),
-                "ports": port_figures(before, now, orders),
+                "ports": ports,
                 "topics": topics,
             }
         )
@@ -314,3 +369,20 @@ class Coordinator:
         if decided is not None:
             with contextlib.suppress(Exception):
                 await self.forecasts.of(decided)
+
+
+def _all_true(values: Sequence[bool | None]) -> bool | None:
+    """None if one is not known, and none is false."""
+    return False if False in values else None if None in values else True
+
+
+def _versions(gateways: Sequence[LedGateway]) -> dict[str, Any]:
+    """Of the gateway that is furthest behind; each has versions of its own."""
+    last = max(
+        gateways, key=lambda each: (each.lead.behind_seconds or 0.0, each.lead.confirmed_version is None)
+    )
+    return {
+        "wanted_version": last.lead.wanted_version,
+        "in_force_version": last.lead.confirmed_version,
+        "not_in_force_seconds": last.lead.behind_seconds,
+    }

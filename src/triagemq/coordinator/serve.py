@@ -27,7 +27,16 @@ from fastapi import FastAPI
 
 from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
+from triagemq.child import LogLimit
 from triagemq.coordinator.api import create_app
+from triagemq.coordinator.api.connections import (
+    GATEWAY_MESSAGE_BYTES,
+    ConnectionListener,
+    Connections,
+    WebSocketProtocol,
+    http_protocol,
+    most_connections,
+)
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.coordinator import Coordinator
@@ -41,6 +50,7 @@ from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.plan.planner import algorithms
 from triagemq.scenario import load
+from triagemq.waiting import end
 
 _log = logging.getLogger(__name__)
 
@@ -74,14 +84,19 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
             access=settings.access,
             queue_control=settings.queue_control,
             balancing=settings.balancing,
+            most_worth=settings.most_worth,
             multicast=MulticastRange(
                 settings.multicast_first, settings.multicast_addresses, settings.multicast_port
             ),
         )
+        coordinator.state = str(Path(settings.gateway_socket).parent)
+        coordinator.certificate = settings.tls_certificate
         await coordinator.start()
-        link.start(coordinator.runtime.gateway_connected)
+        link.start(coordinator.gateway_connected)
         try:
-            app = create_app(coordinator, most_body_bytes=settings.most_body_bytes)
+            app = create_app(
+                coordinator, most_body_bytes=settings.most_body_bytes, host_names=settings.host_names
+            )
             mounted = None if mount is None else mount(app, settings)
             try:
                 await _answer_requests(app, settings, listening, mounted)
@@ -99,6 +114,7 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
 async def _answer_requests(
     app: FastAPI, settings: Settings, listening: list[socket.socket], mounted: Mounted | None
 ) -> None:
+    connections = Connections(most_connections())
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -108,23 +124,28 @@ async def _answer_requests(
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=2,
-        http="h11",
-        ws="websockets-sansio",
+        http=http_protocol(connections),
+        ws=WebSocketProtocol,
+        ws_max_size=GATEWAY_MESSAGE_BYTES,
     )
     config.load()
     server = _Server(config)
     loop = asyncio.get_running_loop()
-    renewing = loop.create_task(_keep_renewing(config.ssl, settings))
+    beside = [
+        loop.create_task(_keep_renewing(config.ssl, settings)),
+        loop.create_task(connections.keep_looking()),
+    ]
+    sockets: list[socket.socket] = [ConnectionListener(each, connections) for each in listening]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, server.end)
     # What was loaded until now stays: looking through it for garbage again and again would delay answers.
     gc.collect()
     gc.freeze()
-    serving = loop.create_task(server.serve(sockets=listening))
+    serving = loop.create_task(server.serve(sockets=sockets))
     while not server.started and not serving.done():
         await asyncio.sleep(0.01)
     if server.started:
-        host, port = listening[0].getsockname()[:2]
+        host, port = sockets[0].getsockname()[:2]
         scheme = "http" if settings.tls_certificate is None else "https"
         address = f"{scheme}://{place(host, port)}"
         page = None if mounted is None else f"{address}{mounted.path}"
@@ -132,7 +153,7 @@ async def _answer_requests(
     try:
         await serving
     finally:
-        renewing.cancel()
+        await end(*beside)
 
 
 async def _keep_renewing(context: ssl.SSLContext | None, settings: Settings) -> None:
@@ -222,6 +243,8 @@ def main(mount: Mount | None = None) -> None:
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(LogLimit())
     if len(sys.argv) != 2:
         sys.exit("usage: python -m triagemq.coordinator.serve CONFIG.json")
     try:

@@ -122,6 +122,7 @@ class Service:
             self.planning.intents_changed(news, gone, _reason(news, gone))
         if self.access and news:
             await self.planning.rights_in_force()
+        await self.planning.gateways.until_returned()
         return records
 
     async def _store_as_drafted(self, drafts: Sequence[Draft]) -> None:

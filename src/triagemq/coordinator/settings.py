@@ -33,8 +33,9 @@ class Settings:
     it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
     the gateway speaks DTLS; `gateway_name` is what other gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled. `balancing`
-    is the policy that moves clients between several brokers.
-    `insecure` waives tokens and TLS beyond loopback. Topics with promises get addresses from `multicast_first` on, and
+    is the policy that moves clients between several brokers. `most_worth` is what a client may claim for a topic.
+    `insecure` waives tokens and TLS beyond loopback. `host_names` are names by which browsers may come where there are
+    no tokens. Topics with promises get addresses from `multicast_first` on, and
     UDP ports from `multicast_port` on. For the page: `page_broker` is the broker with its password, to hear values
     from, and `tables` a directory of finished tables.
     """
@@ -57,10 +58,12 @@ class Settings:
     promises: bool = True
     queue_control: bool = False
     balancing: str = "ours"
+    most_worth: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000.0
     access: bool = False
     tls_certificate: str | None = None
     tls_key: str | None = None
     insecure: bool = False
+    host_names: tuple[str, ...] = ()
     multicast_first: str = "239.192.0.0"
     multicast_addresses: Annotated[int, Field(ge=1, le=1 << 23)] = 65_536
     multicast_port: Annotated[int, Field(ge=1, le=65_535)] = 17_000

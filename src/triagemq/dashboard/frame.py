@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from starlette.responses import RedirectResponse
 from triagemq.coordinator.access.tokens import Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.dashboard.desk import Desk
-from triagemq.dashboard.showing import shown, style_sheet
+from triagemq.dashboard.showing import script, shown, style_sheet
 from triagemq.dashboard.visitors import Visitor
 from triagemq.errors import TriageError
 
@@ -46,9 +47,13 @@ class Frame:
         self._dark = ui.dark_mode(chosen)
         ui.page_title(f"{PAGES[path]} – TriageMQ")
         ui.add_css(style_sheet())
+        ui.add_body_html(f"<script>{script()}</script>")
         with ui.element("header").classes("bar"):
             self.panel("places", shown("bar.html", pages=PAGES, here=path, root=self.root))
             self._state()
+        self.panel("contact", '<p id="contact" role="status" hidden></p>')
+        self._notice = self.panel("contact")
+        self._beat = 0
 
     def _state(self) -> None:
         with ui.element("div").classes("state"):
@@ -90,9 +95,20 @@ class Frame:
         self.desk.readings.look()
         health = self.desk.here.health()
         reasons = (check["reason"] for check in health["checks"].values() if not check["ok"])
+        self._beat += 1
         update(
-            self._health, shown("health.html", health=health, reason=next(reasons, None) or health["status"])
+            self._health,
+            shown(
+                "health.html",
+                health=health,
+                reason=next(reasons, None) or health["status"],
+                # Something new every second: by that the browser knows that it is in contact.
+                beat=self._beat,
+            ),
         )
+        now = self.desk.readings.latest
+        old = None if now is None else now.old_seconds(time.time())
+        update(self._notice, shown("notice.html", old_seconds=old))
         for refresh in self._every_second:
             done = refresh()
             if done is not None:

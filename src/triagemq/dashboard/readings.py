@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -28,6 +28,8 @@ _TOGETHER_SECONDS = 5
 _PATIENCE_SECONDS = 600.0
 _DECISIONS = 60
 _FIGURES_SECONDS = 3.0
+OLD_SECONDS = 4.0
+"""Figures that are older say so."""
 
 Series = deque[float | None]
 
@@ -77,9 +79,11 @@ class UtilityReading:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is so now. Without a gateway there are no figures of ports and classes."""
+    """What is so now. While no gateway answers, figures of traffic are those of `measured_at`."""
 
     at: float
+    measured_at: float | None
+    """When traffic was measured last, in Unix seconds; None if it never was."""
     health: Mapping[str, Any]
     generation: int = 0
     subscriptions: int = 0
@@ -90,6 +94,11 @@ class Reading:
     ports: Sequence[PortReading] = ()
     decisions: Sequence[StoredDecision] = ()
     forecast: Mapping[str, Any] = field(default_factory=dict)
+
+    def old_seconds(self, now: float) -> float | None:
+        """How old the figures are, if that is more than it should be."""
+        age = 0.0 if self.measured_at is None else now - self.measured_at
+        return age if age > OLD_SECONDS else None
 
 
 class Readings:
@@ -110,6 +119,7 @@ class Readings:
         self._untriaged: tuple[Decided | None, float | None] = None, None
         self._utility: tuple[Decided, CapturedUtility] | None = None
         self._decisions: Sequence[StoredDecision] = ()
+        self._measured: Reading | None = None
 
     def look(self) -> None:
         """Somebody looks at a page: gather, if that is not done already."""
@@ -151,35 +161,50 @@ class Readings:
         here, decided = self.here, self.here.runtime.decided
         self._forecast(decided)
         predicted = here.forecasts.latest() or {}
-        self._recent.append(() if figures is None else figures["classes"])
-        classes = [] if figures is None else _classes(self._recent, predicted)
-        ports = [] if figures is None or decided is None else _ports(figures["ports"], decided, predicted)
-        utility = UtilityReading(
-            self._captured(decided), (predicted.get("utility") or {}).get("rate"), self._untriaged[1]
-        )
-        self.latest = Reading(
+        if figures is not None or self._measured is None:
+            self._measured = self._figures(figures, decided, predicted)
+        captured = self._measured.utility.captured
+        planned = (predicted.get("utility") or {}).get("rate")
+        self.latest = replace(
+            self._measured,
             at=time.time(),
             health=here.health(),
             generation=here.runtime.generation,
             subscriptions=0 if decided is None else len(decided.scenario.subscriptions),
-            publications_per_second=0.0 if figures is None else figures["publications_per_second"],
-            sessions=0 if figures is None else figures["sessions"],
-            utility=utility,
-            classes=classes,
-            ports=ports,
+            utility=UtilityReading(captured, planned, self._untriaged[1]),
             decisions=self._decisions,
             forecast=predicted,
         )
-        self.captured.append(utility.captured)
-        self.published.append(self.latest.publications_per_second)
-        for row in classes:
-            self.success.setdefault(row.priority_class, _series()).append(row.success_rate)
-        for port in ports:
-            self.loads.setdefault(port.name, _series()).append(port.load)
+        now = self.latest
+        self.captured.append(None if figures is None else now.utility.captured)
+        self.published.append(None if figures is None else now.publications_per_second)
+        for row in now.classes:
+            rate = None if figures is None else row.success_rate
+            self.success.setdefault(row.priority_class, _series()).append(rate)
+        for port in now.ports:
+            self.loads.setdefault(port.name, _series()).append(None if figures is None else port.load)
         measured = here.runtime.measuring.latest
         for name, counted in (measured.ports if measured is not None and figures else {}).items():
             waiting = tuple(queue.backlog_packets for queue in counted.queues)
             self.queues.setdefault(name, deque(maxlen=SERIES_SECONDS)).append(waiting)
+
+    def _figures(
+        self, figures: Mapping[str, Any] | None, decided: Decided | None, predicted: Mapping[str, Any]
+    ) -> Reading:
+        """What is measured once a second."""
+        if figures is None:
+            return Reading(at=time.time(), measured_at=None, health={})
+        self._recent.append(figures["classes"])
+        return Reading(
+            at=time.time(),
+            measured_at=time.time(),
+            health={},
+            publications_per_second=figures["publications_per_second"],
+            sessions=figures["sessions"],
+            utility=UtilityReading(self._captured(decided)),
+            classes=_classes(self._recent, predicted),
+            ports=[] if decided is None else _ports(figures["ports"], decided, predicted),
+        )
 
     def _captured(self, decided: Decided | None) -> float | None:
         predicted = None if decided is None else self.here.forecasts.predicted(decided)

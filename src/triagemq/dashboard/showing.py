@@ -114,6 +114,7 @@ _DECISIONS = {
     "refused": "Refused",
     "released": "Promise released",
     "limited": "Publisher cut",
+    "foreign": "Stranger at a promise",
     "moved": "Moved",
     "joined": "Gateway joined",
     "lease ended": "Client vanished",
@@ -163,6 +164,12 @@ def _of_known(say: Callable[..., object]) -> Callable[..., object]:
 def shown(template: str, **what: object) -> str:
     """A template as HTML."""
     return _templates().get_template(template).render(**what)
+
+
+@functools.cache
+def script() -> str:
+    """What the browser does by itself: it says when it has lost contact."""
+    return files("triagemq.dashboard").joinpath("templates/page.js").read_text(encoding="utf-8")
 
 
 @functools.cache

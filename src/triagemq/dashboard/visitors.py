@@ -6,6 +6,8 @@ access is off, everyone may do everything, as over REST.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import secrets
 import time
 from dataclasses import dataclass, field, replace
@@ -15,10 +17,10 @@ from starlette.requests import HTTPConnection
 from triagemq.coordinator.access.tokens import ANYONE, Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.coordinator.service import Service
+from triagemq.coordinator.store.changes import begin_page_session, end_page_session
 
 COOKIE = "triage_page"
 _SIGNED_IN_SECONDS = 12 * 3600.0
-_MOST_VISITORS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +44,13 @@ class Visitor:
 
 
 class Visitors:
-    """Everyone who has signed in, by the number in the cookie."""
+    """Everyone who has signed in, by the number in the cookie; they stay so when the coordinator is started again.
+
+    The store has neither the numbers nor the tokens: a token is sealed with its number.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._secrets: dict[str, tuple[str, float]] = {}
 
     @property
     def needs_token(self) -> bool:
@@ -55,27 +59,29 @@ class Visitors:
     async def sign_in(self, secret: str) -> str:
         """A new number for a token that may look; UnauthorisedError or ForbiddenError if it may not."""
         (await self._service.tokens.caller(secret)).require_look()
-        now = time.monotonic()
-        self._secrets = {
-            number: (kept, until) for number, (kept, until) in self._secrets.items() if until > now
-        }
-        while len(self._secrets) >= _MOST_VISITORS:
-            del self._secrets[next(iter(self._secrets))]
         number = secrets.token_urlsafe(32)
-        self._secrets[number] = secret, now + _SIGNED_IN_SECONDS
+        now_ns = time.time_ns()
+        await self._service.store.write(
+            begin_page_session,
+            _digest(number),
+            _sealed(secret.encode(), number).hex(),
+            now_ns,
+            now_ns + int(_SIGNED_IN_SECONDS * 1e9),
+        )
         return number
 
-    def sign_out(self, connection: HTTPConnection) -> None:
-        self._secrets.pop(connection.cookies.get(COOKIE, ""), None)
+    async def sign_out(self, connection: HTTPConnection) -> None:
+        await self._service.store.write(end_page_session, _digest(connection.cookies.get(COOKIE, "")))
 
     async def of(self, connection: HTTPConnection) -> Visitor:
         """Who asks; UnauthorisedError if it has to sign in."""
         if not self._service.access:
             return Visitor(None, replace(ANYONE, reached=connection.url.hostname or ""))
-        secret, until = self._secrets.get(connection.cookies.get(COOKIE, ""), ("", 0.0))
-        if until <= time.monotonic():
+        number = connection.cookies.get(COOKIE, "")
+        found = await asyncio.to_thread(self._service.store.page_session, _digest(number), time.time_ns())
+        if found is None:
             raise UnauthorisedError
-        return await self.again(Visitor(secret, ANYONE))
+        return await self.again(Visitor(_sealed(bytes.fromhex(found), number).decode(), ANYONE))
 
     async def again(self, visitor: Visitor) -> Visitor:
         """The same with the rights of now."""
@@ -91,3 +97,17 @@ class Visitors:
         if not caller.is_operator:
             raise ForbiddenError("this token may look and not change: sign in with an operator's")
         return caller
+
+
+def _digest(number: str) -> str:
+    return hashlib.sha256(number.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _sealed(octets: bytes, number: str) -> bytes:
+    """Octets under a pad that only this number gives, used once; the same again opens them.
+
+    >>> _sealed(_sealed(b"triage_1", "number"), "number")
+    b'triage_1'
+    """
+    pad = hashlib.shake_256(b"page token " + number.encode()).digest(len(octets))
+    return bytes(one ^ other for one, other in zip(octets, pad, strict=True))

@@ -62,6 +62,11 @@ class Administrator:
         self._heard: set[str] = set()
         self._told: dict[str, ClusterConstraints] = {}
 
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """All requirements that are refused now."""
+        return self._constraints.refused
+
     def joined(self, cluster: ClusterJoined) -> Administered:
         """A cluster is there, or has other switches than before."""
         self._smallest[cluster.cluster] = dict(cluster.smallest_seconds)
@@ -73,12 +78,12 @@ class Administrator:
 
         Those over switches that no cluster has wait for them.
         """
-        known, before = self._known_seconds(), {refusal.requirement for refusal in self._constraints.refused}
+        known, before = self._known_seconds(), {refusal.requirement for refusal in self.refused}
         self._requirements = tuple(requirements)
         reachable = [each for each in self._requirements if all(switch in known for switch in each.path)]
         self._constraints = first_constraints(reachable, known, reserve=self._reserve)
         self._heard.clear()
-        news = tuple(each for each in self._constraints.refused if each.requirement not in before)
+        news = tuple(each for each in self.refused if each.requirement not in before)
         return Administered(self._changed(), news)
 
     def measured(self, delays: ClusterDelays) -> Administered:
@@ -92,7 +97,7 @@ class Administrator:
 
     def _adjust(self) -> Administered:
         self._heard.clear()
-        refused = {refusal.requirement for refusal in self._constraints.refused}
+        refused = {refusal.requirement for refusal in self.refused}
         self._constraints = adjusted_constraints(
             [each for each in self._requirements if each not in refused],
             self._constraints,

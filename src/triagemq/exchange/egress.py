@@ -11,7 +11,7 @@ from triagemq.exchange.gateway.delivering import fate
 from triagemq.exchange.gateway.model.messages import Delivery
 from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.outlets import settle_copy
-from triagemq.plan import Fate, FlowKey, OutgoingPacket
+from triagemq.plan import Fate, FlowKey, OutgoingPacket, Treatment
 
 if TYPE_CHECKING:
     from triagemq.plan import Egress
@@ -37,15 +37,16 @@ class EgressOutlet:
 
     def control(self, action: SendControl) -> None:
         """Marked as control: passes first, is never dropped."""
-        endpoint, datagram = action
+        endpoint, datagram, _ = action
         self._packets.append(OutgoingPacket(FlowKey(endpoint[0], endpoint[1]), datagram, True))
 
     def publish(self, action: SendPublish) -> None:
         """To one client."""
         session, delivery, datagram = action
-        delivery.flow = self._flow_of(session)
         key = FlowKey(session.endpoint[0], session.endpoint[1])
-        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), delivery.qos > 0))
+        treatment = self._treatment(session, delivery)
+        delivery.flow = self._flow(session, treatment)
+        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment))
 
     def publish_many(self, action: SendMany) -> None:
         """To a group."""
@@ -55,10 +56,37 @@ class EgressOutlet:
             keys = group.prepared = [
                 FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in group.members
             ]
-        self._packets += [
-            OutgoingPacket(key, datagram, False, ((*member, self._flow_of(member[0])), publication))
-            for key, member in zip(keys, group.members, strict=True)
-        ]
+        treatment_of, topic = self._core.settings.policy.treatment, publication.topic
+        for key, member in zip(keys, group.members, strict=True):
+            session = member[0]
+            treatment = treatment_of(session.client_id, topic)
+            token = (*member, self._flow(session, treatment)), publication
+            self._packets.append(OutgoingPacket(key, datagram, False, token, treatment))
+
+    def rerank(self) -> None:
+        """Have the data plane put what waits where the new plan wants it, if its queues are its own."""
+        reclassify = getattr(self._egress, "reclassify", None)
+        if reclassify is not None:
+            reclassify(self._treatment_now)
+
+    def _treatment_now(self, token: object) -> Treatment | None:
+        """How a packet that still waits is to be treated by the orders of now."""
+        assert isinstance(token, tuple)
+        who, what = token
+        if isinstance(what, Delivery):
+            treatment = self._treatment(who, what)
+            what.flow, what.priority_class = self._flow(who, treatment), treatment.priority_class
+            return treatment
+        return self._core.settings.policy.treatment(who[0].client_id, what.topic)
+
+    def _treatment(self, session: Session, delivery: Delivery) -> Treatment:
+        treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
+        # Whether a message of QoS 1 or 2 is dropped was drawn before it got a place.
+        return treatment._replace(drop_rate=0.0) if delivery.qos else treatment
+
+    def _flow(self, session: Session, treatment: Treatment) -> tuple[int, int] | None:
+        flow = self._flow_of(session)
+        return None if flow is None else (flow[0], treatment.priority_class)
 
     def flush(self) -> None:
         """Hand everything over at once."""

@@ -31,6 +31,9 @@ class Outlet(Protocol):
     def flush(self) -> None:
         """That was all for now."""
 
+    def rerank(self) -> None:
+        """A new plan: what waits goes in the order that it wants, where that can be changed."""
+
     def close(self) -> None:
         """Stop sending."""
 
@@ -69,7 +72,7 @@ class DirectOutlet:
 
     def control(self, action: SendControl) -> None:
         """With its mark, and before everything that waits."""
-        endpoint, datagram = action
+        endpoint, datagram, _ = action
         self._sender.control([(endpoint[:2], datagram)])
 
     def publish(self, action: SendPublish) -> None:
@@ -101,7 +104,7 @@ class DirectOutlet:
         for session, subscription in members[:begin]:
             settle_copy(core, session, subscription, publication, Outcome.delivered)
         rest = members[begin:]
-        policy = core.settings.policy
+        treatment = core.settings.policy.treatment
         if self._as_one:
             # The slow way: each has a fate of its own.
             datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
@@ -110,7 +113,7 @@ class DirectOutlet:
                 group.prepared = [session.endpoint[:2] for session, _ in members]
             datagrams = [(address, datagram) for address in group.prepared]
         unsent = self._sender(
-            datagrams, lambda place: policy.priority_class(rest[place][0].client_id, publication.topic)
+            datagrams, lambda place: treatment(rest[place][0].client_id, publication.topic).priority_class
         )
         if begin == 0 and not unsent:
             self._fanned_out(group, publication)
@@ -131,6 +134,9 @@ class DirectOutlet:
 
     def flush(self) -> None:
         """Everything has gone out already."""
+
+    def rerank(self) -> None:
+        """What the socket could not take stays in its order."""
 
     def close(self) -> None:
         """What still waits is in flight for ever."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Seal
+from triagemq.errors import GatewayError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings
 from triagemq.exchange.gateway.actions import (
@@ -27,6 +29,7 @@ from triagemq.exchange.gateway.actions import (
     SendPublish,
 )
 from triagemq.exchange.gateway.broker_link import fit_peers
+from triagemq.exchange.gateway.delivering import rerank
 from triagemq.exchange.gateway.model.slots import Identify, own_name
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.probing import begin_probing
@@ -50,6 +53,7 @@ Presence = Callable[[Present | Gone], None]
 
 _TRACE_EVERY_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.5
+_SYNC_EVERY_SECONDS = 0.2
 
 
 class Gateway:
@@ -83,9 +87,15 @@ class Gateway:
         self._trace = trace
         self._make_egress = make_egress
         self._store = None if state is None else GatewayStore(state)
+        client_id = settings.broker_client_id
+        if broker_boot is None:
+            # Others may use the same broker. One of our own has given us an id that no other client has.
+            unique = f"{client_id}-{secrets.token_hex(4)}"
+            client_id = unique if self._store is None else self._store.broker_client_id(client_id, unique)
         # What the broker's address says, unless the settings say something else.
         settings = replace(
             settings,
+            broker_client_id=client_id,
             mqtt_version=min(broker.version, settings.mqtt_version),
             user=settings.user or broker.user,
             password=settings.password or broker.password,
@@ -119,6 +129,7 @@ class Gateway:
         self._outlet: Outlet | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tracing: asyncio.Task[None] | None = None
+        self._syncing: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -139,7 +150,7 @@ class Gateway:
 
     @property
     def broker_problem(self) -> str:
-        """Why not, if it could not at the last attempt."""
+        """Why not, if it could not at the last attempt, or why it is not for long."""
         return self._connections.problem(self.core.link.lanes[0])
 
     @property
@@ -149,9 +160,9 @@ class Gateway:
 
     @property
     def broker_words(self) -> str:
-        """What is wrong with the broker now, as a sentence; nothing while it is there."""
+        """What is wrong with the broker now, as a sentence; nothing while it is there and stays."""
         problem = self.broker_problem
-        if self.broker_is_connected or not problem:
+        if not problem:
             return ""
         at = f"the broker at {self._broker.host}:{self._broker.port}"
         if problem.startswith("the broker "):
@@ -201,6 +212,8 @@ class Gateway:
         loop.add_reader(self._socket, self._readable)
         if self._trace is not None:
             self._tracing = loop.create_task(self._keep_tracing(self._trace))
+        if self._store is not None:
+            self._syncing = loop.create_task(_keep_syncing(self._store))
         self._do()
 
     async def wait_for_broker(self, seconds: float) -> bool:
@@ -229,9 +242,10 @@ class Gateway:
         if self._timer is not None:
             self._timer.cancel()
         await self._connections.close_all()
-        if self._tracing is not None:
-            self._tracing.cancel()
-            await asyncio.gather(self._tracing, return_exceptions=True)
+        for task in (self._tracing, self._syncing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self._outlet is not None:
             self._outlet.close()
         if self._dtls is not None:
@@ -273,6 +287,7 @@ class Gateway:
                 clean=False,
                 fresh=self._store is None,
                 keep_alive_seconds=self.core.settings.broker_keep_alive_seconds,
+                ping_seconds=self.core.settings.broker_ping_seconds,
                 user=address.user,
                 password=address.password,
             )
@@ -346,6 +361,13 @@ class Gateway:
         finally:
             self._busy = False
 
+    def rerank(self) -> None:
+        """A new plan is in force: what waits goes in the order that it wants."""
+        for session in self.core.sessions.values():
+            rerank(self.core, session)
+        if self._outlet is not None:
+            self._outlet.rerank()
+
     def _do_all(self) -> None:
         core, outlet = self.core, self._outlet
         assert outlet is not None
@@ -410,6 +432,21 @@ class Gateway:
             except Exception as error:
                 self._fail(error)
                 return
+
+
+async def _keep_syncing(store: GatewayStore) -> None:
+    """Write what is saved to the disk itself, in a thread: events do not wait for it."""
+    problem = ""
+    while True:
+        await asyncio.sleep(_SYNC_EVERY_SECONDS)
+        if not store.is_on_disk:
+            before, problem = problem, ""
+            try:
+                await asyncio.to_thread(store.sync)
+            except GatewayError as error:
+                problem = str(error)
+            if problem != before:
+                _say(problem or "the state is on the disk again")
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ from triagemq.forecast.prediction import best_forecast, forecast
 from triagemq.forecast.summary import (
     explanation,
     figures_by_class,
+    starved,
     subscription_rows,
     summary,
     utility_figures,
@@ -25,6 +26,7 @@ __all__ = [
     "figures_by_class",
     "forecast",
     "plan_ahead",
+    "starved",
     "subscription_rows",
     "summary",
     "utility_figures",

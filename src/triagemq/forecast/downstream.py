@@ -15,7 +15,7 @@ from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlappe
 from triagemq.forecast.promised import PromisedAbove
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
-from triagemq.forecast.upstream import TopicArrivals
+from triagemq.forecast.upstream import Streams, TopicArrivals
 from triagemq.forecast.widths import by_queues
 from triagemq.plan import Demand, Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
@@ -114,7 +114,19 @@ class _Path:
         self._broker = scenario.subscribers.broker[scenario.subscriptions.subscriber]
         self._batch = self._broker * np.int32(len(scenario.topics)) + scenario.subscriptions.topic
         self._notify_rate = arrivals.rate.reshape(-1)[self._batch]
-        self.survival, self.seconds, self._apart = broker_outbound(scenario, self._notify_rate)
+        cell = self._broker, scenario.subscriptions.topic
+        self._arriving = Streams(
+            scenario.subscriptions.subscriber,
+            self._notify_rate,
+            *(column[cell] for column in (arrivals.ca2, arrivals.irregular, arrivals.streams)),
+        )
+        sent = broker_outbound(scenario, self._arriving)
+        self.survival, self.seconds, self._apart = sent.share, sent.seconds, sent.apart_seconds
+        doubts.add(
+            Reason.ARRIVALS,
+            np.arange(len(self.seconds)),
+            seconds=arrivals.doubtful_seconds[cell] + sent.doubtful_seconds,
+        )
         self._packets_left = np.ones_like(self.seconds)
         self.times = Times.room(len(self.seconds))
         self.behind = _Behind.room(len(self.seconds))
@@ -141,7 +153,7 @@ class _Path:
             port,
             self._batch[rows],
             # Only at the first switch do the packets of a copy come together.
-            self._notify_rate[rows] if first else self._notify_rate[rows] * packets,
+            self._arriving.of(rows, 1.0 if first else packets),
             self.survival[rows] * self._packets_left[rows],
             packets if first else np.ones_like(packets),
             self._class[rows] if self._by_class and first else None,
@@ -185,6 +197,7 @@ class _Path:
         together = overlapped(crossing, crossed, spread)[: rows.size] if first else np.zeros(rows.size)
         crossed = crossed.first(rows.size)
         doubts.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)
+        doubts.add(Reason.ARRIVALS, rows, seconds=found.irregular)
         passed, doubtful = passed_before(
             behind.before,
             crossed.wait,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.model import Doubts, Reason
 from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
-from triagemq.forecast.upstream import NOT_POISSON
+from triagemq.forecast.upstream import arrivals_doubt
 from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers
 from triagemq.theory import (
@@ -152,13 +152,10 @@ def cross_ports(
         carried[finite] = 1 - finite_buffer_loss(load[finite], buffer[finite])
     if variability is not None:
         factor, alone = _variability_factor(copies, variability, port_load, port_scv)
-        beside = np.abs(factor - 1.0)
         # Regular and bursty streams that are pooled make up for each other in the factor, but not for every class.
         uneven = copies.by_port(copies.load * variability.irregular)
         uneven = np.divide(uneven, port_load, out=np.zeros_like(uneven), where=uneven > 0)
-        # A factor near 1 stands for Poisson arrivals; many streams come like these, a single one may not at all.
-        unlike = 1.2 * np.minimum(uneven, NOT_POISSON) * alone - beside
-        doubtful = np.fmax(np.fmax(0.5 * beside, 0.12 * uneven), unlike)
+        doubtful = arrivals_doubt(factor, uneven, alone)
         doubts.add(Reason.ARRIVALS, rows, seconds=doubtful[copies.port] * wait)
         wait *= factor[copies.port]
     if finite.any():

@@ -30,6 +30,8 @@ PERCENTILES = {"p95_seconds": 0.95, "p99_seconds": 0.99}
 EXAMPLES = 3
 """Topics that are named for each class."""
 _LOOKED_AT = 100
+_NOTHING = 1e-3
+"""A subscription of which less than this share arrives gets nothing."""
 
 
 def port_loads(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
@@ -58,9 +60,33 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "classes": _classes(scenario, plan, predicted),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
         "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
+        "starved": starved(scenario, plan, predicted),
         "approximations": list(predicted.approximations),
         "decisions": [asdict(decision) for decision in plan.decisions],
     }
+
+
+def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -> list[dict[str, Any]]:
+    """The subscriptions that get nothing of what is published, by the plan or by its forecast; worth most first.
+
+    >>> from triagemq.plan import make_plan
+    >>> from triagemq.scenario.generators import table2
+    >>> scenario = table2(seed=1)
+    >>> starved(scenario, make_plan(scenario, drops="none"))
+    []
+    """
+    share = plan.subscription_keep
+    share = share if predicted is None else np.minimum(share, predicted.success)
+    rows = np.flatnonzero((share < _NOTHING) & (demand(scenario).load_bytes_per_second > 0))
+    wanted = scenario.subscriptions
+    return [
+        {
+            "subscriber": scenario.subscribers.name[wanted.subscriber[row]],
+            "topic": scenario.topics.name[wanted.topic[row]],
+            "weight": float(wanted.utility_weight[row]),
+        }
+        for row in rows[np.argsort(-wanted.utility_weight[rows], kind="stable")].tolist()
+    ]
 
 
 def subscription_rows(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.tandem import OVERLAP_DOUBT, BatchAt, Spread, batch_at, overlap
+from triagemq.forecast.upstream import Streams, weighted
 from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn
@@ -21,27 +22,30 @@ _SHARPNESS = 0.9
 class Lookup:
     """Columns over copies: the share that is looked up, the time that takes, and how the batch is spread then.
 
-    `doubtful` are the seconds of it that may be wrong.
+    `doubtful` are the seconds of it that may be wrong, `irregular` those because arrivals are not Poisson.
     """
 
     share: Floats
     seconds: Floats
     spread: Spread
     doubtful: Floats
+    irregular: Floats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lookups:
     """The matching queues of the switches before some ports: all packets through a switch in one class.
 
-    Columns over switches are the load, Pollaczek and Khinchine's wait and what batches add to it for all; columns over
-    copies the switch, the lookups of a copy's packets and the others of its event; `in_class_order` says that these
-    come in the order of their classes, else they come in any.
+    Columns over switches are the load, Pollaczek and Khinchine's wait, what batches add to it for all and how much of
+    both may be wrong because arrivals are not Poisson; columns over copies the switch, the lookups of a copy's packets
+    and the others of its event; `in_class_order` says that these come in the order of their classes, else they come in
+    any.
     """
 
     load: Floats
     alone_seconds: Floats
     batches_seconds: Floats
+    irregular_seconds: Floats
     switch: Integers
     service_seconds: Floats
     along: BatchAt
@@ -69,26 +73,42 @@ class Lookups:
                 spread.apart_seconds * np.maximum(left, 0.0),
             ),
             doubtful=OVERLAP_DOUBT * passed,
+            irregular=self.irregular_seconds[switch],
         )
 
 
-def broker_outbound(scenario: Scenario, notify_rate: Floats) -> tuple[Floats, Floats, Floats]:
-    """Share and sojourn of one M/M/1 queue per subscriber at its home broker (PrioDeX eq. 14), and the part of the
-    sojourn that copies of one event do not share: all of it, or only the wait where they are sent together by class."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Outbound:
+    """Columns over subscriptions: share and sojourn at the subscriber's outbound queue, and of the sojourn the part
+    that copies of one event do not share, and the part that may be wrong because arrivals are not Poisson."""
+
+    share: Floats
+    seconds: Floats
+    apart_seconds: Floats
+    doubtful_seconds: Floats
+
+
+def broker_outbound(scenario: Scenario, arriving: Streams) -> Outbound:
+    """One queue per subscriber at its home broker (PrioDeX eq. 14), M/M/1 but for the variability of what arrives.
+
+    `arriving` has a stream per subscription. Copies that are sent together by class share their service.
+    """
     subscriber = scenario.subscriptions.subscriber
     mu = scenario.brokers.outbound_rate_per_second[scenario.subscribers.broker]
-    rate = total_by(subscriber, notify_rate, len(scenario.subscribers))
+    rate = total_by(subscriber, arriving.rate, len(scenario.subscribers))
     share = np.minimum(1.0, mu / np.maximum(rate, 1e-300))
-    sojourn = mm1_sojourn(rate, mu)
+    factor, doubt = arriving.at(subscriber).factor(rate / mu, np.ones(len(rate)))
+    waited = mm1_sojourn(rate, mu) - 1 / mu
+    sojourn = 1 / mu + weighted(waited, factor)
     apart = sojourn - 1 / mu if scenario.sending_order is SendingOrder.BY_CLASS else sojourn
-    return share[subscriber], sojourn[subscriber], apart[subscriber]
+    return Outbound(*(each[subscriber] for each in (share, sojourn, apart, weighted(doubt, waited))))
 
 
 def lookups(
     scenario: Scenario,
     port: Integers,
     batch: Integers,
-    rate: Floats,
+    arriving: Streams,
     present: Floats,
     packets: Floats,
     classes: Integers | None = None,
@@ -96,18 +116,31 @@ def lookups(
     """The matching queues before these copies' ports.
 
     PrioDeX takes one flow's rate here; a switch serves the total, and looks up packets: the `packets` of a copy come
-    together and go on when the last is looked up. Lookups are drawn one by one, so copies share none. With `classes`
-    the copies of one event come in that order, else in any.
+    together and go on when the last is looked up. `arriving` has the stream of each copy's event. Lookups are drawn one
+    by one, so copies share none. With `classes` the copies of one event come in that order, else in any.
     """
     count = len(scenario.switches)
     switch = scenario.ports.switch[port]
     service = packets / scenario.switches.inbound_rate_per_second[switch]
     along = batch_at(switch, batch, np.minimum(present, 1.0), classes)
-    busy = rate * present * service
+    busy = arriving.rate * present * service
     load = total_by(switch, busy, count)
     # Half of the others of an event are before any of its copies, in the mean.
     alone, batches = (
         np.divide(total_by(switch, work, count), 1.0 - load, out=np.full(count, np.inf), where=load < 1.0)
         for work in (0.5 * busy * (1.0 + 1.0 / packets) * service, 0.5 * busy * along.others * service)
     )
-    return Lookups(load, alone, batches, switch, service, along, in_class_order=classes is not None)
+    # One event's copies are one stream, however many there are.
+    _, first = np.unique(switch.astype(np.int64) << 32 | batch, return_index=True)
+    streams = arriving.of(first).at(switch[first])
+    factor, doubt = streams.factor(load, np.ones(count))
+    return Lookups(
+        load,
+        weighted(alone, factor),
+        weighted(batches, factor),
+        weighted(doubt, alone + batches),
+        switch,
+        service,
+        along,
+        in_class_order=classes is not None,
+    )

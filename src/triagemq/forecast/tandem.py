@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.forecast.upstream import weighted
 from triagemq.scenario import Floats, Integers
 from triagemq.theory.cumulants import ByRow
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
@@ -34,6 +35,8 @@ _MEETING_DOUBT = 0.3
 
 OVERLAP_DOUBT = 0.06
 """The share of an overlap that may be wrong."""
+_ENDLESS_SECONDS = 1e9
+"""Stands for a delay without end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,14 +83,14 @@ class Spread(ByRow):
         Copies for other queues come in between. A copy that goes last (`tilt`) waits for the last to come.
         """
         between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
-        late = 0.5 * others * between + self.apart_seconds * others / (others + 1.0)
+        late = 0.5 * others * between + weighted(others / (others + 1.0), self.apart_seconds)
         return np.asarray(late * (1.0 + _LAST * tilt))
 
     def in_class_order(self, batches: BatchAt) -> Floats:
         """The same for copies that come in the order of their classes."""
         others = batches.others
         between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
-        return batches.ahead * between + self.apart_seconds * others / (others + 1.0)
+        return batches.ahead * between + weighted(others / (others + 1.0), self.apart_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,6 +227,8 @@ def met_waits(
     """
     if (broker == broker[:1]).all():
         return np.zeros(len(port)), np.zeros(len(port))
+    # What an overloaded queue delays without end meets nothing.
+    delay = np.minimum(np.nan_to_num(delay, posinf=_ENDLESS_SECONDS), _ENDLESS_SECONDS)
     brokers, topics = int(broker.max()) + 1, int(topic.max()) + 1
     every = batch_at(port, topic, keep, classes)
     own_batch = topic.astype(np.int64) * brokers + broker

@@ -6,7 +6,8 @@ brokers, the links and brokers on the way to the subscriber's own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,7 @@ class TopicArrivals:
     for what another has too little, as in the ca2 of all.
     `queue_*` are the wait, the service time and the load of the slowest queue on the way, an unmanaged switch or a
     link; 0 where there is none.
+    `doubtful_seconds` is the part of the delay that may be wrong because arrivals are not Poisson.
     """
 
     rate: Floats
@@ -58,6 +60,7 @@ class TopicArrivals:
     queue_wait_seconds: Floats
     queue_service_seconds: Floats
     queue_load: Floats
+    doubtful_seconds: Floats
 
     @property
     def delay_seconds(self) -> Floats:
@@ -79,6 +82,64 @@ class _Entering:
     queue_wait_seconds: Floats
     queue_service_seconds: Floats
     queue_load: Floats
+    doubtful_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Streams:
+    """Columns over independent streams of events at some queues: rate, variability, and how many publications they are.
+
+    `irregular` is as in TopicArrivals.
+    """
+
+    queue: Integers
+    rate: Floats
+    ca2: Floats
+    irregular: Floats
+    publications: Floats
+
+    @classmethod
+    def joined(cls, parts: list[Streams]) -> Streams:
+        return cls(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(cls)))
+
+    def of(self, rows: NDArray[Any], packets: Floats | float = 1.0) -> Streams:
+        """Some of the streams; an event counts as so many arrivals."""
+        some = Streams(*(getattr(self, each.name)[rows] for each in fields(self)))
+        return replace(some, rate=some.rate * packets)
+
+    def at(self, queue: Integers, share: float = 1.0) -> Streams:
+        """The same at other queues, of which a share of the events comes; thinning pulls variability towards 1."""
+        return replace(
+            self,
+            queue=queue,
+            rate=self.rate * share,
+            ca2=split_ca2(self.ca2, share),
+            irregular=self.irregular * share,
+        )
+
+    def factor(self, load: Floats, scv: Floats) -> tuple[Floats, Floats]:
+        """Per queue the factor on the wait of Poisson arrivals (Allen-Cunneen), and the part of that wait in doubt."""
+        merged = merged_ca2(
+            self.rate, self.ca2, np.minimum(load, 1.0), queues=self.queue, streams=self.publications
+        )
+        found = gg1_factor(merged, scv)
+        total, uneven, squares = (
+            total_by(self.queue, each, len(load))
+            for each in (self.rate, self.rate * self.irregular, self.rate**2 / self.publications)
+        )
+        return found, arrivals_doubt(found, _ratio(uneven, total), _ratio(squares, total**2))
+
+
+def arrivals_doubt(factor: Floats, irregular: Floats, alone: Floats) -> Floats:
+    """The part of a wait that may be wrong where arrivals are not Poisson.
+
+    `factor` is the one on the wait of Poisson arrivals, `irregular` the mean deviation of the streams from these, and
+    `alone` is 1 for a single stream and 1/n for n equal ones.
+    """
+    beside = np.abs(factor - 1.0)
+    # A factor near 1 stands for Poisson arrivals; many streams come like these, a single one may not at all.
+    unlike = 1.2 * np.minimum(irregular, NOT_POISSON) * alone - beside
+    return np.fmax(np.fmax(0.5 * beside, 0.12 * irregular), unlike)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +150,9 @@ class _Hops:
     routes: BrokerRoutes
     broker_seconds: Floats
     broker_share: Floats
+    broker_doubt: Floats
     link_wait: Cumulants
+    link_doubt: Floats
     link_share: Floats
     link_load: Floats
 
@@ -114,6 +177,12 @@ class _Hops:
             survival *= float(self.link_share[link])
             survival *= float(self.broker_share[broker])
         return survival, seconds
+
+    def doubtful_seconds(self, source: int, target: int) -> float:
+        """How much of the time from one broker through another's inbound queue may be wrong."""
+        links = self.links(source, target)
+        passed = [source, *self.scenario.broker_links.target_broker[links]]
+        return float(self.broker_doubt[passed].sum() + self.link_doubt[links].sum())
 
     def slowest(self, source: int, target: int, event_bytes: Floats, switches: list[Floats]) -> list[Floats]:
         """Wait, service time and load of the slowest of the unmanaged switch and the links between two brokers."""
@@ -144,24 +213,36 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     entering_bytes = by_topic(entering.rate * sizes.event_bytes)
     entering_squares = by_topic(entering.rate * sizes.event_square_bytes)
     entering_delay = _mixed(
-        entering_rate, [by_topic(_weighted(entering.rate, each)) for each in entering.delay.moments]
+        entering_rate, [by_topic(weighted(entering.rate, each)) for each in entering.delay.moments]
     )
     mean_bytes = _ratio(entering_bytes, entering_rate)
     scv = np.maximum(_ratio(_ratio(entering_squares, entering_rate), mean_bytes**2) - 1, 0.0)
-    hops = _cross_brokers(scenario, routes, entering, home, entering_rate, entering_bytes, entering_squares)
+    ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
+    other_process = scenario.publications.arrival_process != ArrivalProcess.POISSON
+    irregular = np.fmax(np.abs(entering.ca2 - 1.0), np.where(other_process, NOT_POISSON, 0.0))
+    irregular_entering = by_topic(entering.rate * irregular)
+    squares_entering = by_topic(entering.rate**2)
+    streams = [
+        Streams(
+            np.full(shape[1], broker),
+            entering_rate[broker],
+            np.maximum(1.0 + _ratio(ca2_entering, entering_rate)[broker], 0.0),
+            _ratio(irregular_entering, entering_rate)[broker],
+            np.maximum(_ratio(entering_rate**2, squares_entering)[broker], 1.0),
+        )
+        for broker in range(shape[0])
+    ]
+    hops = _cross_brokers(scenario, routes, streams, entering_rate, entering_bytes, entering_squares)
 
     rate, delay_sums = np.zeros(shape), [np.zeros(shape) for _ in range(3)]
     switches = [
         _ratio(by_topic(entering.rate * column), entering_rate)
         for column in (entering.queue_wait_seconds, entering.queue_service_seconds, entering.queue_load)
     ]
+    doubtful_entering = _ratio(by_topic(entering.rate * entering.doubtful_seconds), entering_rate)
+    doubtful_sum = np.zeros(shape)
     queue_sums = [np.zeros(shape) for _ in switches]
     ca2_sum, irregular_sum, square_sum = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-    ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
-    other_process = scenario.publications.arrival_process != ArrivalProcess.POISSON
-    irregular = np.fmax(np.abs(entering.ca2 - 1.0), np.where(other_process, NOT_POISSON, 0.0))
-    irregular_entering = by_topic(entering.rate * irregular)
-    squares_entering = by_topic(entering.rate**2)
     to_brokers = survival_to_brokers(scenario)
     for target in range(shape[0]):
         # Links between brokers lose packets too: an event is whole if none of its packets is lost on any link.
@@ -175,7 +256,9 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
             arriving = entering_rate[source] * survival
             rate[target] += arriving
             for total, moment in zip(delay_sums, (entering_delay[source] + path).moments, strict=True):
-                total[target] += _weighted(arriving, moment)
+                total[target] += weighted(arriving, moment)
+            doubtful = doubtful_entering[source] + hops.doubtful_seconds(source, target)
+            doubtful_sum[target] += weighted(arriving, doubtful)
             queue = hops.slowest(source, target, mean_bytes[source], switches)
             for total, column in zip(queue_sums, queue, strict=True):
                 total[target] += np.where(arriving > 0, arriving * column, 0.0)
@@ -192,6 +275,7 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         queue_wait_seconds=_ratio(queue_sums[0], rate),
         queue_service_seconds=_ratio(queue_sums[1], rate),
         queue_load=_ratio(queue_sums[2], rate),
+        doubtful_seconds=_ratio(doubtful_sum, rate),
     )
 
 
@@ -220,7 +304,7 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
     delay = Cumulants.constant(publishers.propagation_seconds[publications.publisher].copy())
     switch = publishers.unmanaged_switch[publications.publisher]
     crossing = np.flatnonzero(switch >= 0)
-    queue_columns = [np.zeros(len(rate)) for _ in range(3)]
+    queue_columns = [np.zeros(len(rate)) for _ in range(4)]
     if crossing.size:
         queue = switch[crossing]
         seconds_per_byte = 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
@@ -229,16 +313,21 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
         count = len(scenario.unmanaged_switches)
         load = total_by(queue, rate[crossing] * service, count)
         merged, service_scv = _merged_at(queue, count, rate[crossing], service, scv, ca2[crossing], load)
-        factor = gg1_factor(merged, service_scv)[queue]
+        other_process = publications.arrival_process[crossing] != ArrivalProcess.POISSON
+        irregular = np.fmax(np.abs(ca2[crossing] - 1.0), np.where(other_process, NOT_POISSON, 0.0))
+        streams = Streams(queue, rate[crossing], ca2[crossing], irregular, np.ones(crossing.size))
+        factor, doubt = (each[queue] for each in streams.factor(load, service_scv))
         wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
         law = queue_times(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
         delay[crossing] = (
             delay[crossing]
             + law.with_mean(wait * factor + spared.event_bytes[crossing] * seconds_per_byte).overall
         )
-        for column, values in zip(queue_columns, (wait * factor, service, load[queue]), strict=True):
+        found = (wait * factor, service, load[queue], weighted(doubt, wait))
+        for column, values in zip(queue_columns, found, strict=True):
             column[crossing] = values
-        share_of_queue = rate[crossing] / total_by(queue, rate[crossing], count)[queue]
+        # A sum of rates may be rounded to less than one of them.
+        share_of_queue = np.minimum(rate[crossing] / total_by(queue, rate[crossing], count)[queue], 1.0)
         ca2[crossing] = _after_queue(
             ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
         )
@@ -249,24 +338,31 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
 def _cross_brokers(
     scenario: Scenario,
     routes: BrokerRoutes,
-    entering: _Entering,
-    home: Integers,
+    streams: list[Streams],
     entering_rate: Floats,
     entering_bytes: Floats,
     entering_squares: Floats,
 ) -> _Hops:
-    """Load and delay of every broker's inbound queue (M/M/1) and every link between brokers (M/G/1 FIFO)."""
+    """Load and delay of every broker's inbound queue (G/M/1) and every link between brokers (G/G/1 FIFO).
+
+    `streams` are those that enter at each broker. What queues before do to their variability is not known here.
+    """
     brokers, links = scenario.brokers, scenario.broker_links
     link_rate, link_bytes, link_squares = (np.zeros(len(links)) for _ in range(3))
+    over_links, to_brokers = [], list(streams)
     for source in range(len(brokers)):
         for link, topics in _links_used(scenario, routes, source).items():
             share = routes.reach[source, links.source_broker[link]]
+            some = streams[source].of(topics)
+            over_links.append(some.at(np.full(len(some.rate), link), min(float(share), 1.0)))
+            arriving = np.full(len(some.rate), links.target_broker[link])
+            to_brokers.append(over_links[-1].at(arriving, float(1 - links.error_rate[link])))
             link_rate[link] += share * entering_rate[source, topics].sum()
             link_bytes[link] += share * entering_bytes[source, topics].sum()
             link_squares[link] += share * entering_squares[source, topics].sum()
     finite = np.isfinite(links.bandwidth_bps) & (link_rate > 0)
     link_load = np.where(finite, link_bytes * 8 / links.bandwidth_bps, 0.0)
-    wait = Cumulants.constant(np.zeros(len(links)))
+    wait, link_doubt = Cumulants.constant(np.zeros(len(links))), np.zeros(len(links))
     rows = np.flatnonzero(finite)
     if rows.size:
         mean_bytes = link_bytes[rows] / link_rate[rows]
@@ -275,21 +371,29 @@ def _cross_brokers(
         found = queue_times(
             link_rate[rows], service, scv, np.zeros(rows.size, np.int64), queues=np.arange(rows.size)
         )
+        link_scv = np.zeros(len(links))
+        link_scv[rows] = scv
+        factor, doubt = (each[rows] for each in Streams.joined(over_links).factor(link_load, link_scv))
+        waited = found.mean - service
+        link_doubt[rows] = doubt * waited
         # First in, first out: the wait does not depend on the own size.
-        wait[rows] = wait[rows] + found.overall - Cumulants.service(service, scv)
+        overall = found.with_mean(waited * factor + service).overall
+        wait[rows] = wait[rows] + overall - Cumulants.service(service, scv)
     broker_rate = entering_rate.sum(axis=1) + total_by(
         links.target_broker, link_rate * (1 - links.error_rate), len(brokers)
     )
     mu = brokers.inbound_rate_per_second
     load = broker_rate / mu
-    merged = merged_ca2(entering.rate, entering.ca2, np.minimum(load, 1.0), queues=home)
-    sojourn = mm1_sojourn(broker_rate, mu)
+    factor, doubt = Streams.joined(to_brokers).factor(load, np.ones(len(brokers)))
+    waited = mm1_sojourn(broker_rate, mu) - 1 / mu
     return _Hops(
         scenario,
         routes,
-        broker_seconds=1 / mu + (sojourn - 1 / mu) * gg1_factor(merged, np.ones(len(brokers))),
+        broker_seconds=1 / mu + weighted(factor, waited),
         broker_share=np.minimum(1.0, 1.0 / np.maximum(load, 1e-300)),
+        broker_doubt=weighted(doubt, waited),
         link_wait=wait,
+        link_doubt=link_doubt,
         link_share=np.minimum(1.0, 1.0 / np.maximum(link_load, 1e-300)),
         link_load=link_load,
     )
@@ -331,7 +435,7 @@ def _after_queue(ca2: Floats, departing: Floats, share: Floats, load: Floats) ->
     return np.asarray(busy * split_ca2(departing, share) + calm)
 
 
-def _weighted(weight: Floats, values: Floats) -> Floats:
+def weighted(weight: Floats, values: Floats) -> Floats:
     """Products, in which nothing weighs nothing however long it takes."""
     return np.where(weight > 0, weight * np.where(weight > 0, values, 0.0), 0.0)
 

@@ -22,8 +22,10 @@ from numpy.typing import NDArray
 from triagemq.client.direct.wire import HEADER_BYTES, read_head
 from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
 from triagemq.errors import CodeError, ParameterError
+from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.network.linux import Interface, LinuxDataPlane
-from triagemq.network.openflow import OpenFlowSwitches
+from triagemq.network.openflow import OpenFlowSwitches, SwitchTls
+from triagemq.network.openflow.server import parse_place
 from triagemq.plan import Instruction, SetPort, SetPrefix
 from triagemq.topic_codes import CodeBook, EventAddress, Prefix, read_address, subtree_prefix
 from triagemq.trace import Outcome, TraceWriter
@@ -314,10 +316,13 @@ class CarryingSwitches:
         listen: str,
         bandwidth_bps: float,
         classes: int,
+        *,
+        tls: SwitchTls | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         self._wanted = wanted
         self._switches = OpenFlowSwitches(
-            {switch for switch, _ in places.values()}, listen=[listen], ports=places
+            {switch for switch, _ in places.values()}, listen=[listen], ports=places, tls=tls, allowed=allowed
         )
         try:
             self._switches.apply(instructions(wanted, bandwidth_bps, classes))
@@ -344,6 +349,23 @@ class CarryingSwitches:
             ],
             "discarded": {f"{switch:016x}": one.discarded for switch, one in counted.items()},
         }
+
+
+def check_switch_listener(listen: str, tls: SwitchTls | None, *, insecure: bool) -> list[str]:
+    """Warnings about a place where OpenFlow switches connect; ParameterError if others reach it without TLS.
+
+    >>> check_switch_listener("tcp:127.0.0.1:6653", None, insecure=False)
+    []
+    >>> check_switch_listener("tcp:0.0.0.0:6653", None, insecure=True)
+    ['insecure: OpenFlow at 0.0.0.0 is reached from other machines without encryption']
+    """
+    place = parse_place(listen)
+    if isinstance(place, Path):
+        return []
+    lacks = None if tls is not None else "--tls-certificate, --tls-key and --switch-ca"
+    return check_listeners(
+        [Exposed("OpenFlow", "--openflow", place[0], tokens=None, encryption=lacks)], insecure=insecure
+    )
 
 
 def places_of(words: Sequence[str], ports: Sequence[str]) -> dict[str, tuple[int, str]]:

@@ -57,7 +57,7 @@ _LOOK_SECONDS = 0.02
 _LONGEST_READING = 100
 _LARGEST_PAYLOAD, _LARGEST_DECLARED = 65_000, 65_535
 _LONGEST_COMMAND = 65_536
-_PATIENT = ConnectionSettings(connect_timeout_seconds=60.0)
+_PATIENT = ConnectionSettings(connect_timeout_seconds=60.0, answer_timeout_seconds=None)
 
 _Command = Callable[[dict[str, Any]], Awaitable[None]]
 

@@ -9,6 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import shutil
+import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Sequence
@@ -18,10 +21,14 @@ from typing import Any
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange.broker.process import dying_with_parent
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_file
+from triagemq.programs import send_signal
 from triagemq.waiting import end
 
 HURRY_SECONDS = 0.5
 """What a process that may be killed at any moment gets to end by itself, when the user waits for it."""
+
+HURRY_STORING_SECONDS = 1.0
+"""The same for one that has something to write at its end, and lives without."""
 
 _READY_SECONDS = 60.0
 _STOP_SECONDS = 10.0
@@ -30,6 +37,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 # A child that has lived for so long has not been started in vain.
 _LONG_LIFE_SECONDS = 1.0
 _LONGEST_LINE = 1 << 20
+_MOST_LOG_BYTES = 10_000_000
 
 
 class ChildError(TriageError):
@@ -75,11 +83,17 @@ class Child:
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._stopping = False
+        self._is_ready = False
 
     @property
     def pid(self) -> int | None:
         """The process, while it runs."""
         return None if self._process is None or self._process.returncode is not None else self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it runs and has said that it is ready."""
+        return self._is_ready and self.pid is not None
 
     @property
     def restarting(self) -> bool:
@@ -105,21 +119,35 @@ class Child:
         if process is None:
             return None
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
+            send_signal(process, signal.SIGTERM)
             try:
                 async with asyncio.timeout(seconds):
                     await process.wait()
             except TimeoutError:
-                process.kill()
+                send_signal(process, signal.SIGKILL)
                 await process.wait()
         return process.returncode
+
+    def kill(self) -> None:
+        """End it at once, whatever it does; it is started again."""
+        if self._process is not None:
+            send_signal(self._process, signal.SIGKILL)
+
+    def bound_log(self) -> None:
+        """Move a long log aside, in place of the one before; the process goes on writing where it did."""
+        with contextlib.suppress(OSError):
+            if self._log.stat().st_size > _MOST_LOG_BYTES:
+                before = self._log.with_name(f"{self._log.name}.1")
+                private_file(before)
+                shutil.copyfile(self._log, before)
+                os.truncate(self._log, 0)
 
     def last_words(self) -> str:
         """The end of its log in one line, for an error message."""
         return last_words(self._log)
 
     async def _launch(self) -> None:
+        self._is_ready = False
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_file(self._log)
         with self._log.open("ab") as log:
@@ -140,7 +168,7 @@ class Child:
             async with asyncio.timeout(_READY_SECONDS):
                 line = await stdout.readline()
         except TimeoutError:
-            self._process.kill()
+            send_signal(self._process, signal.SIGKILL)
             await self._process.wait()
             raise ChildError(
                 f"the {self.name} is not ready after {_READY_SECONDS:.0f} s; see {self._log}"
@@ -155,6 +183,7 @@ class Child:
         # Whatever else it prints must not fill the pipe.
         draining = asyncio.get_running_loop().create_task(_drain(stdout))
         draining.add_done_callback(lambda task: task.exception())
+        self._is_ready = True
         if self._started is not None:
             self._started(self.said)
 

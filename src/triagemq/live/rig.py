@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from triagemq.addresses import host_and_port
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.exchange.private_files import write_private
-from triagemq.live.processes import HURRY_SECONDS, Child
+from triagemq.live.processes import HURRY_SECONDS, HURRY_STORING_SECONDS, Child
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
@@ -138,8 +138,9 @@ class Rig(ABC):
     async def stop(self, name: str, *, hurry: bool = False) -> None:
         """End a process, if it was started; it gets less time for that if somebody waits."""
         if name in self.children:
-            # The gateway has a trace to finish.
-            await self.children[name].stop(*([HURRY_SECONDS] if hurry and name != "gateway" else []))
+            # A gateway has a trace to finish.
+            seconds = HURRY_SECONDS if not name.startswith("gateway") else HURRY_STORING_SECONDS
+            await self.children[name].stop(*([seconds] if hurry else []))
 
     async def _end(self) -> None:
         for names in _ENDED_TOGETHER:

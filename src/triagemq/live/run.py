@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from triagemq.forecast import figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario, SendingOrder
-from triagemq.waiting import is_set_within
+from triagemq.waiting import end, is_set_within
 
 _TICK_SECONDS = 1.0
 _MOST_DRAINING_SECONDS = 15.0
@@ -79,15 +79,24 @@ def as_sent(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
 
 
 async def let_run(
-    begun_ns: int, seconds: float | None, ended: asyncio.Event, on_tick: Callable[[float], Awaitable[None]]
+    begun_ns: int,
+    seconds: float | None,
+    ended: asyncio.Event,
+    on_tick: Callable[[float], Coroutine[Any, Any, None]],
 ) -> None:
     """Until so many seconds after the first event, or until `ended`; `on_tick` hears every second how many it are."""
+    loop = asyncio.get_running_loop()
     while not ended.is_set():
         elapsed = (time.time_ns() - begun_ns) * 1e-9
         left = float("inf") if seconds is None else seconds - elapsed
         if left <= 0:
             return
-        await on_tick(elapsed)
+        # A gateway that hangs must not delay the end.
+        ticking, ending = loop.create_task(on_tick(elapsed)), loop.create_task(ended.wait())
+        await asyncio.wait({ticking, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if ticking.done():
+            ticking.result()
+        await end(ticking, ending)
         await is_set_within(ended, min(left, _TICK_SECONDS))
 
 

@@ -6,6 +6,7 @@ payload (the only way in MQTT-SN and MQTT 3.1.1). Times are Unix time in nanosec
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct
 from typing import Final
 
@@ -86,3 +87,15 @@ def published_ns_of(payload: bytes) -> int | None:
         return None
     mark, published_ns = _PREFIX.unpack_from(payload)
     return published_ns if mark == MARK and published_ns <= _LATEST_NS else None
+
+
+def stamped_ns(payload: bytes, user_properties: Iterable[tuple[str, str]]) -> int | None:
+    """The time that a message carries in a user property or in front of its payload.
+
+    >>> stamped_ns(b"42", [(USER_PROPERTY, "1700000000000000000")]), stamped_ns(b"42", [])
+    (1700000000000000000, None)
+    """
+    for name, value in user_properties:
+        if name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 20:
+            return int(value) if int(value) <= _LATEST_NS else None
+    return published_ns_of(payload)

@@ -60,6 +60,19 @@ def _text_problem(text: str) -> RejectionReason | None:
     return None
 
 
+def is_plain_text(text: str) -> bool:
+    """Does no broker end the connection over these characters?
+
+    >>> is_plain_text("pump 7/a"), is_plain_text("pump\\n"), is_plain_text("")
+    (True, False, True)
+    """
+    return not (
+        "\0" in text
+        or _CONTROL_CHARACTER.search(text)
+        or (not text.isascii() and _NON_CHARACTER.search(text))
+    )
+
+
 def valid_topic_name(name: str) -> bool:
     """Is it the name of a topic?
 

@@ -349,6 +349,13 @@ def _check_limiter(limiter: SetLimiter) -> None:
 def _check_flow(flow: SetFlow[FlowKey]) -> None:
     if not 0 <= flow.drop_rate <= 1 or math.isnan(flow.drop_rate):
         raise PlanError(f"flow {flow.key} has a drop rate of {flow.drop_rate}; it must be from 0 to 1")
+    if flow.source:
+        try:
+            ipaddress.ip_address(flow.source)
+        except ValueError:
+            raise PlanError(
+                f"flow {flow.key} needs an IP address in digits for its source, not {flow.source!r}"
+            ) from None
     if flow.priority_class < 0:
         raise PlanError(f"flow {flow.key} is of class {flow.priority_class}; classes count from 0")
 

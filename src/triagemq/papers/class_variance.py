@@ -232,6 +232,7 @@ def _differences(measures: Measures, city: dict[str, float]) -> tuple[Difference
             f"number, but it needs {1e6 * seconds['cluster'].max():.0f} µs at most, and no restarts. For "
             f"{FLOWS_OF_A_CITY} flows in 9 classes it takes {1000 * city['cluster']:.1f} ms, one start of Lloyd "
             f"{1000 * city['lloyd']:.1f} ms and greedy {1000 * city['greedy']:.1f} ms, all compiled.",
+            timed=True,
         ),
     )
 

@@ -213,6 +213,7 @@ def _differences(
             if slowdown > 1
             else f"Here it takes {slowdown:.1f} of exponential's time, because no solver runs: one price per port is "
             "raised until the port fits. Linear and exponential rules are solved by iteration too, and so no faster.",
+            timed=True,
         ),
     )
 

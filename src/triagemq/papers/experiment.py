@@ -25,7 +25,7 @@ class Effort:
 
     `seeds` counts scenarios, each drawn and simulated with its own seed. `publications` are simulated for every
     seed and configuration. `repeats` counts random problems of an experiment without simulation. Experiments with
-    real packets take `seconds` for each load in `rho` with each number of `subscribers`; those of MIDAS observe so many
+    real packets take `seconds` for each load in `rho` and each number of `subscribers`; those of MIDAS observe so many
     simulated `seconds` with each seed.
     """
 
@@ -109,12 +109,16 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where our figures and the printed ones part, and why: two sentences."""
+    """What was printed, our figure beside it, and why they differ: two sentences.
+
+    `timed` ones are execution times, which are not the same twice.
+    """
 
     subject: str
     printed: str
     ours: str
     why: str
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

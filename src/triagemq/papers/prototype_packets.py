@@ -37,9 +37,13 @@ CLASSES = 7
 FEW_SUBSCRIBERS = 10
 """The port has 320 kbit/s then: the case in which latencies are compared."""
 
-OVERLOAD = 1.7
-PRINTED_LATENCY_SECONDS = (0.020, 0.025, 0.034, 0.058, 0.104, 0.166, 0.283)
-PRINTED_SUCCESS = (1.0, 0.82, 0.67, 0.55, 0.45, 0.37, 0.30)
+SOURCE = "the authors' repository"
+SOURCE_RHO = 1.5
+SOURCE_LATENCY_SECONDS = (0.020, 0.025, 0.034, 0.058, 0.104, 0.166, 0.283)
+SOURCE_SUCCESS = (1.0, 0.82, 0.67, 0.55, 0.45, 0.37, 0.30)
+"""Of the prototype, per class. The paper prints curves, and no success of the prototype; these are in the results of
+the authors' public repository, which has them at this load only."""
+
 MOST_SUCCESS_OFF = 0.03
 MOST_LATENCY_OFF = 0.25
 
@@ -58,6 +62,7 @@ class PacketRun:
     forecast_seconds: Floats
     paper_seconds: Floats
     deliveries: int
+    overhead_bytes: float
 
     @property
     def name(self) -> str:
@@ -74,8 +79,9 @@ class PacketRun:
 
 
 def reproduce(effort: Effort, progress: Progress) -> Findings:
-    """Build a box for each load and number of subscribers, and measure."""
-    cases = [(rho, count) for rho in effort.rho for count in effort.subscribers]
+    """Build a box for each load with the fewest subscribers (10a), and for the others at the highest load (10b)."""
+    fewest, *others = sorted(effort.subscribers)
+    cases = [(rho, fewest) for rho in effort.rho] + [(max(effort.rho), count) for count in others]
     runs = [
         _run(rho, count, effort.seconds, part_of(progress, number, len(cases)))
         for number, (rho, count) in enumerate(cases)
@@ -124,6 +130,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Pa
         forecast_seconds=_column(result.forecast.by_level, "mean_latency_seconds"),
         paper_seconds=by_paper,
         deliveries=result.measured.deliveries,
+        overhead_bytes=scenario.overhead_bytes,
     )
 
 
@@ -136,19 +143,19 @@ def _column(rows: Sequence[dict[str, Any]], name: str) -> Floats:
 
 
 def _table(run: PacketRun) -> PrintedTable:
-    printed = run.rho == OVERLOAD
+    known = run.rho == SOURCE_RHO
     return PrintedTable.of(
         f"{run.name}: {run.deliveries:,} real packets delivered",
         range(CLASSES),
         ("class", str),
         ("success", lambda row: percent(run.success[row])),
         ("planned", lambda row: percent(run.planned_success[row])),
-        ("printed", lambda row: percent(PRINTED_SUCCESS[row]) if printed else "-"),
+        (SOURCE, lambda row: percent(SOURCE_SUCCESS[row]) if known else "-"),
         ("latency", lambda row: duration(run.latency_seconds[row])),
         ("simulated", lambda row: duration(run.simulated_seconds[row])),
         ("our model", lambda row: duration(run.forecast_seconds[row])),
         ("paper's model", lambda row: duration(run.paper_seconds[row])),
-        ("printed", lambda row: duration(PRINTED_LATENCY_SECONDS[row]) if printed else "-"),
+        (SOURCE, lambda row: duration(SOURCE_LATENCY_SECONDS[row]) if known else "-"),
     )
 
 
@@ -167,8 +174,8 @@ def _panels(runs: Sequence[PacketRun]) -> tuple[Panel, ...]:
             Series.of("our model", classes, 1000 * run.forecast_seconds, "dashed"),
             Series.of("the paper's model", classes, 1000 * run.paper_seconds, "dashed"),
         ]
-        if run.rho == OVERLOAD:
-            series.append(Series.of("printed", classes, 1000 * np.array(PRINTED_LATENCY_SECONDS), "marks"))
+        if run.rho == SOURCE_RHO:
+            series.append(Series.of(SOURCE, classes, 1000 * np.array(SOURCE_LATENCY_SECONDS), "marks"))
         panels.append(
             Panel(f"latency, {run.name}", "priority class", "milliseconds", tuple(series), logarithmic=True)
         )
@@ -176,15 +183,24 @@ def _panels(runs: Sequence[PacketRun]) -> tuple[Panel, ...]:
 
 
 def _differences(runs: Sequence[PacketRun]) -> tuple[Difference, ...]:
-    overloaded = next((run for run in runs if run.rho == OVERLOAD), None)
-    if overloaded is None:
+    same = next((run for run in runs if run.rho == SOURCE_RHO), None)
+    if same is None:
         return ()
-    factor = overloaded.latency_seconds / overloaded.paper_seconds
+    factor = same.latency_seconds / same.paper_seconds
     return (
         Difference(
-            subject=f"latency at {overloaded.name}, class 0 to 6",
-            printed=", ".join(duration(each) for each in PRINTED_LATENCY_SECONDS),
-            ours=", ".join(duration(each) for each in overloaded.latency_seconds),
+            subject=f"success at {same.name}, class 0 to 6",
+            printed=f"nothing in the paper; {', '.join(percent(each, 0) for each in SOURCE_SUCCESS)} in {SOURCE}",
+            ours=", ".join(percent(each, 0) for each in same.success),
+            why=(
+                f"Exponential drop rates bring the port to 0.9. Ours count {same.overhead_bytes:g} bytes of headers; "
+                "without them Table 2's rates are a load of 1.75."
+            ),
+        ),
+        Difference(
+            subject=f"latency at {same.name}, class 0 to 6",
+            printed=f"curves in the paper; {', '.join(duration(each) for each in SOURCE_LATENCY_SECONDS)} in {SOURCE}",
+            ours=", ".join(duration(each) for each in same.latency_seconds),
             why=(
                 "The paper's model takes copies for independent arrivals and is too low by "
                 f"{np.nanmin(factor):.1f} to {np.nanmax(factor):.1f} times: one event puts a copy for every subscriber "
@@ -236,8 +252,8 @@ def _figures(run: PacketRun) -> dict[str, Any]:
 
 
 PROTOTYPE_PACKETS = Experiment(
-    title="the prototype with real packets: success and response time per class at rho 0.5, 0.9 and 1.7",
+    title="the prototype with real packets: success and response time per class at four loads",
     run=reproduce,
-    normal=Effort(rho=(0.5, 0.9, 1.7), subscribers=(10, 30, 100), seconds=60.0),
-    quick=Effort(rho=(0.5, 0.9, 1.7), subscribers=(10,), seconds=20.0),
+    normal=Effort(rho=(0.5, 0.9, 1.5, 1.7), subscribers=(10, 20, 50, 80, 100), seconds=60.0),
+    quick=Effort(rho=(0.5, 0.9, 1.5, 1.7), subscribers=(10,), seconds=20.0),
 )

@@ -14,15 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow.compute as pc
-
 from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, find_inputs, published
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.run import Processed
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, spark_session
-from triagemq.pipeline.store import Location, PublishedRun, TableStore
+from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -73,7 +71,8 @@ def archive(
         have = {run_id: run.identity for run_id, run in store.manifest.runs.items()}
         todo = [log for log in logs if have.get(log.run_id) != log.identity]
         if todo:
-            with spark_session(wanted) as spark, explained("Spark could not archive"):
+            most = max(log.rows for log in todo)
+            with spark_session(replace(wanted, rows=most)) as spark, explained("Spark could not archive"):
                 for log in todo:
                     store.begin()
                     store.publish({log.run_id: _archive(spark, store, log)})
@@ -110,11 +109,11 @@ def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> Published
     parsed = ingest(spark, log, store.work("log"))
     days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")
     files = tuple(file for day in sorted(days) for file in days[day])
-    return published(log, parsed.counts(), {EVENTS: files})
+    return published(parsed.log, parsed.counts(), {EVENTS: files})
 
 
 def transform(readings: DataFrame, run_id: str) -> DataFrame:
-    """The readings of a log as rows of the table, and the `day` of each, in UTC; a day's rows are in order of time."""
+    """The readings of a log as rows of the table, and the `day` of each, in UTC; each task has a stretch of time."""
     from pyspark.sql import functions as F  # noqa: N812
 
     from triagemq.pipeline.partitions import schema_of
@@ -129,7 +128,7 @@ def transform(readings: DataFrame, run_id: str) -> DataFrame:
             }
         )
         .to(schema_of(f"{SCHEMA}, day bigint"))
-        .repartition("day")
+        .repartitionByRange("day", "published_ns")
         .sortWithinPartitions("day", "published_ns")
     )
 
@@ -141,11 +140,20 @@ def _give_up(store: TableStore, keep_days: int) -> int:
     changed = {}
     for run_id, run in store.manifest.runs.items():
         files = run.tables[EVENTS]
-        times = (rows["published_ns"] for rows in store.read(files, ["published_ns"]))
-        young = [pc.max(each).as_py() >= oldest_ns for each in times]
-        if not all(young):
-            kept = tuple(file for file, stays in zip(files, young, strict=True) if stays)
+        kept = tuple(file for file in files if _last_ns(store, file, oldest_ns) >= oldest_ns)
+        if kept != files:
             changed[run_id] = replace(run, tables={EVENTS: kept})
     if changed:
         store.publish(changed)
     return events - sum(file.rows for file in store.manifest.files(EVENTS))
+
+
+def _last_ns(store: TableStore, file: TableFile, oldest_ns: int) -> int:
+    """The end of a file's day; where `oldest_ns` is within that day, its last event, as the footer says."""
+    end_ns = (int(file.name.split("/")[-2].partition("=")[2]) + 1) * _DAY_NS - 1
+    if not end_ns - _DAY_NS < oldest_ns <= end_ns:
+        return end_ns
+    footer = (store.place / file.name).footer()
+    column = footer.schema.names.index("published_ns")
+    groups = (footer.row_group(group).column(column) for group in range(footer.num_row_groups))
+    return max((group.statistics.max for group in groups if group.is_stats_set), default=end_ns)

@@ -10,7 +10,10 @@ from triagemq.errors import PipelineError
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSED = "Caused by: "
-_NO_PACKAGE = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_WORKER = re.compile("PythonException|from the Python worker")
+_NO_PACKAGE = re.compile(
+    r"ModuleNotFoundError: No module named '([\w.]+)'|\[PACKAGE_NOT_INSTALLED\] (\w+) >= \S+ must be installed"
+)
 _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)"')
 _NOT_SAYING_WHY = ("An error occurred while calling", "An exception was thrown from", "at ", "Traceback")
 
@@ -35,8 +38,8 @@ def cause_of(error: BaseException) -> str:
     'java.io.IOException: disk full'
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
-    if "PythonException" in str(error) and (absent := _NO_PACKAGE.search(str(error))):
-        package = absent[1].partition(".")[0]
+    if _WORKER.search(str(error)) and (absent := _NO_PACKAGE.search(str(error))):
+        package = (absent[1] or absent[2].lower()).partition(".")[0]
         return (
             f"the executors' Python has no package {package!r}; install it on every worker, or set PYSPARK_PYTHON to "
             "one that has it"

@@ -8,19 +8,24 @@ are never sorted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import pyarrow as pa
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
-from triagemq.pipeline.inputs import LogInput, require_columns
+from triagemq.errors import PipelineError
+from triagemq.pipeline.causes import cause_of
+from triagemq.pipeline.inputs import UNREADABLE, LogInput, require_columns
 from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
 from triagemq.pipeline.numbered_lines import numbered_lines
-from triagemq.pipeline.store import Location
+from triagemq.pipeline.store import InputFile, Location
 from triagemq.pipeline.store.writing import write_work
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
@@ -29,24 +34,36 @@ _CALENDAR_NS = (631_152_000_000_000_000, 4_102_444_800_000_000_000)
 """1990 and 2100: what a clock says that was set is between them."""
 _SECOND_KIND = 1 << 40
 _LONGEST_TOPIC_BYTES = 65_535
+_BACKWARDS = "clock going backwards"
+_CLOCK_SHARE, _CLOCK_ROWS = 0.01, 2
+"""A file with more rows than both that are before their predecessor is not in order of time; no clock is that bad."""
+_BAD = "table string, reason string, source string, line bigint, raw string"
+_BLOCK_BITS = 18
+"""Neighbours are compared in blocks of so many rows (a power of two): a log of one publisher is many tasks, too."""
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
+_OFFSET = r"Z?([+-]\d{2}):?(\d{2})$"
+"""Behind a local time, with a Z before it as mosquitto_sub 2.0 prints it, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
     """A log: every row with `reason` (null for a good one), `source`, `line`, `raw` and its `readings`."""
 
+    log: LogInput
+    """What was ingested, with notes on it."""
     rows: DataFrame
-    values_per_row: int
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files that were left out, and why."""
 
     def counts(self) -> dict[str | None, int]:
-        """How many rows have each reason, and none."""
-        return {row["reason"]: row["count"] for row in self.rows.groupBy("reason").count().collect()}
+        """How many rows have each reason, and none; a file that was left out counts as one."""
+        counts = {row["reason"]: row["count"] for row in self.rows.groupBy("reason").count().collect()}
+        return counts | ({UNREADABLE: len(self.unreadable)} if self.unreadable else {})
 
     def readings(self) -> DataFrame:
         """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
-        place = F.col("position") * self.values_per_row
+        place = F.col("position") * len(self.log.mapping.topics_of_values)
         return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
             (place + F.col("number")).alias("publication_id"),
             "publisher",
@@ -61,22 +78,89 @@ class Ingested:
         table = F.lit("publications").alias("table")
         is_text = self.rows.schema["raw"].dataType == StringType()
         raw = F.col("raw") if is_text else F.to_json("raw").alias("raw")
-        return self.rows.where(F.col("reason").isNotNull()).select(table, "reason", "source", "line", raw)
+        bad = self.rows.where(F.col("reason").isNotNull()).select(table, "reason", "source", "line", raw)
+        if not self.unreadable:
+            return bad
+        rows = [("publications", UNREADABLE, url, None, why) for url, why in self.unreadable.items()]
+        return bad.union(self.rows.sparkSession.createDataFrame(rows, _BAD))
 
 
 def ingest(spark: SparkSession, log: LogInput, work: Location) -> Ingested:
     """Parse and check a log. The order of rows is that of the files' names, then of their lines."""
-    rows = write_work(_checked(spark, log), work / "rows", what=log.source)
+    rows, unreadable = _read(spark, log, work)
+    notes = [f"left out: {url}: {why}" for url, why in unreadable.items()]
+    log = replace(log, notes=(*log.notes, *notes))
     found = write_work(_out_of_order(rows, log.mapping), work / "order", what=log.source)
     if not found.isEmpty():
-        rows = _unless_known(rows.join(found, "position", "left"), F.col("order")).drop("order")
-    return Ingested(_with_plausible_times(rows, log.mapping), len(log.mapping.topics_of_values))
+        rows = rows.join(found, "position", "left")
+        unsorted = _unsorted_files(rows)
+        order = F.col("order")
+        if unsorted:
+            order = F.when((order != _BACKWARDS) | ~F.col("source").isin(list(unsorted)), order)
+            note = (
+                f"{sum(unsorted.values()):,} rows are earlier than the one before them: {len(unsorted):,} files are "
+                f"not in order of time (the first: {min(unsorted)}), and are sorted"
+            )
+            log = replace(log, notes=(*log.notes, note))
+        rows = _unless_known(rows, order).drop("order")
+    return Ingested(log, _with_plausible_times(rows, log.mapping), unreadable)
 
 
-def _checked(spark: SparkSession, log: LogInput) -> DataFrame:
+def _read(spark: SparkSession, log: LogInput, work: Location) -> tuple[DataFrame, dict[str, str]]:
+    """The rows of all files; where Spark fails, of those that it can read, and why it cannot read the others."""
+    try:
+        return write_work(_checked(_parse(spark, log), log.mapping), work / "rows", what=log.source), {}
+    except (PySparkException, Py4JError, PipelineError):
+        alike, unreadable = _readable(spark, log)
+        if not alike or (len(alike) == 1 and not unreadable):
+            raise
+        parts = [_checked(_parse(spark, log, files), log.mapping) for files in alike]
+        if log.format == "parquet":
+            # Types that differ are the same as texts.
+            parts = [part.withColumn("raw", F.to_json("raw")) for part in parts]
+        rows = reduce(DataFrame.unionByName, parts)
+        return write_work(rows, work / "readable", what=log.source), unreadable
+
+
+def _readable(spark: SparkSession, log: LogInput) -> tuple[list[list[InputFile]], dict[str, str]]:
+    """Files that can be read one by one, those with columns of the same types together; and why others cannot."""
+
+    def look(file: InputFile) -> str | PipelineError:
+        try:
+            rows = spark.read.format("parquet" if log.format == "parquet" else "text").load(file.spark_path)
+            if log.format == "parquet":
+                require_columns(file.url, rows.columns, log.mapping)
+            rows.write.format("noop").mode("overwrite").save()
+            return rows.schema.json()
+        except (PySparkException, Py4JError) as error:
+            return PipelineError(cause_of(error))
+        except PipelineError as error:
+            return error
+
+    alike: dict[str, list[InputFile]] = {}
+    unreadable = {}
+    with ThreadPoolExecutor() as pool:
+        for file, found in zip(log.files, pool.map(look, log.files), strict=True):
+            if isinstance(found, str):
+                alike.setdefault(found, []).append(file)
+            else:
+                unreadable[file.url] = str(found)
+    return list(alike.values()), unreadable
+
+
+def _unsorted_files(rows: DataFrame) -> dict[str, int]:
+    """Files whose lines are not in order of time, and how many rows of each are before their predecessor."""
+    counted = rows.where("reason is null").groupBy("source")
+    counts = counted.agg(F.count("*"), F.count_if(F.col("order") == _BACKWARDS)).collect()
+    return {
+        source: backwards
+        for source, count, backwards in counts
+        if backwards > max(count * _CLOCK_SHARE, _CLOCK_ROWS)
+    }
+
+
+def _checked(parsed: DataFrame, mapping: Mapping) -> DataFrame:
     """Rows with what can be told from each alone."""
-    parsed = _parse(spark, log)
-    mapping = log.mapping
     fields = parsed.withColumns(
         {
             "published_ns": published_ns(mapping),
@@ -115,9 +199,13 @@ def _with_plausible_times(rows: DataFrame, mapping: Mapping) -> DataFrame:
     return rows
 
 
-def _parse(spark: SparkSession, log: LogInput) -> DataFrame:
-    """Rows with `fields` (a map of texts), `raw`, `source`, `line`, `position` and the reason of a row that is none."""
-    rows = _parse_parquet(spark, log) if log.format == "parquet" else _parse_lines(spark, log)
+def _parse(spark: SparkSession, log: LogInput, some: Sequence[InputFile] | None = None) -> DataFrame:
+    """Rows with `fields` (a map of texts), `raw`, `source`, `line`, `position` and the reason of a row that is none.
+
+    Of some files, or of all.
+    """
+    files = log.files if some is None else some
+    rows = (_parse_parquet if log.format == "parquet" else _parse_lines)(spark, log, files)
     names, place = log.mapping.path_columns, _path(F.col("source"))
     if not names:
         return rows
@@ -139,23 +227,27 @@ def _path(url: Column) -> Column:
     return F.regexp_replace(plain, "^file:/+", "file:///")
 
 
-def _parse_lines(spark: SparkSession, log: LogInput) -> DataFrame:
+def _parse_lines(spark: SparkSession, log: LogInput, files: Sequence[InputFile]) -> DataFrame:
     header = log.format == "csv" and log.mapping.header
-    kinds = []
-    for number, (line_end, files) in enumerate(log.files_by_line_end.items()):
-        rows = numbered_lines(spark, files, header=header, line_end=line_end)
-        kinds.append(rows.withColumn("position", F.col("position") + number * _SECOND_KIND))
-    lines = reduce(DataFrame.unionByName, kinds)
-    fields, reasons = _json_fields() if log.format == "jsonl" else _csv_fields(log)
-    reasons = {"not UTF-8": ~F.col("is_utf8")} | reasons
-    return lines.select(
-        "source",
-        "line",
-        "position",
-        F.col("text").alias("raw"),
-        fields.alias("fields"),
-        _first(reasons).alias("reason"),
-    )
+    kinds, wanted = [], set(files)
+    for number, alike in enumerate(log.lines):
+        chosen = [file for file in alike.files if file in wanted]
+        if not chosen:
+            continue
+        lines = numbered_lines(spark, chosen, header=header, line_end=alike.line_end)
+        fields, reasons = _json_fields() if alike.columns is None else _csv_fields(log.mapping, alike.columns)
+        reasons = {"not UTF-8": ~F.col("is_utf8")} | reasons
+        kinds.append(
+            lines.select(
+                "source",
+                "line",
+                (F.col("position") + number * _SECOND_KIND).alias("position"),
+                F.col("text").alias("raw"),
+                fields.alias("fields"),
+                _first(reasons).alias("reason"),
+            )
+        )
+    return reduce(DataFrame.unionByName, kinds)
 
 
 def _json_fields() -> tuple[Column, dict[str, Column]]:
@@ -168,18 +260,15 @@ def _json_fields() -> tuple[Column, dict[str, Column]]:
     }
 
 
-def _csv_fields(log: LogInput) -> tuple[Column, dict[str, Column]]:
+def _csv_fields(mapping: Mapping, columns: Sequence[str]) -> tuple[Column, dict[str, Column]]:
     """Those of a line by columns."""
-    assert log.columns is not None
-    names = [f"c{number}" for number in range(len(log.columns))]
+    names = [f"c{number}" for number in range(len(columns))]
     schema = ", ".join(f"{name} string" for name in (*names, "malformed"))
-    options = {"sep": log.mapping.delimiter, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
+    options = {"sep": mapping.delimiter, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
     struct = F.from_csv(F.col("text"), schema, options)
     # Columns that nobody asks for may well have the same name.
-    needed = log.mapping.needed_columns()
-    cells = {
-        column: struct[name] for column, name in zip(log.columns, names, strict=True) if column in needed
-    }
+    needed = mapping.needed_columns()
+    cells = {column: struct[name] for column, name in zip(columns, names, strict=True) if column in needed}
     return _map(cells), {
         # Spark would take what follows a line end within a text for the next row, and leave it out.
         "line end within a row": F.col("text").rlike("[\\r\\n]"),
@@ -192,8 +281,8 @@ def _first(reasons: dict[str, Column]) -> Column:
     return F.coalesce(*(F.when(condition, text) for text, condition in reasons.items()))
 
 
-def _parse_parquet(spark: SparkSession, log: LogInput) -> DataFrame:
-    rows = spark.read.parquet(*(file.spark_path for file in log.files))
+def _parse_parquet(spark: SparkSession, log: LogInput, files: Sequence[InputFile]) -> DataFrame:
+    rows = spark.read.parquet(*(file.spark_path for file in files))
     require_columns(log.source, rows.columns, log.mapping)
     cells = {name: F.col(f"`{name}`").cast("string") for name in log.mapping.needed_columns()}
     # Files are numbered by path; a row's place in all of them needs no more than to be unique and in order.
@@ -234,7 +323,8 @@ def published_ns(mapping: Mapping) -> Column:
     if mapping.time.format is not None:
         moment = F.try_to_timestamp(text, F.lit(mapping.time.format))
     else:
-        moment = F.when(text.rlike(_ISO), F.try_to_timestamp(text))
+        iso = F.regexp_replace(text, _OFFSET, "$1:$2")
+        moment = F.when(text.rlike(_ISO), F.try_to_timestamp(iso))
     if mapping.time.zone != "UTC":
         moment = F.to_utc_timestamp(moment, mapping.time.zone)
     return F.unix_micros(moment) * 1000
@@ -325,12 +415,23 @@ def _out_of_order(rows: DataFrame, mapping: Mapping) -> DataFrame:
     )
     same = Window.partitionBy("published_ns", "content", "more").orderBy("position")
     marked = usable.select(
-        "position", "published_ns", "clock", F.when(F.row_number().over(same) > 1, "duplicate").alias("order")
+        "position", "published_ns", "clock", (F.row_number().over(same) > 1).alias("is_copy")
     )
-    one_clock = Window.partitionBy("clock", F.isnull("order")).orderBy("position")
-    before = F.lag("published_ns").over(one_clock) - round(mapping.backwards_seconds * 1e9)
-    order = F.coalesce("order", F.when(published < before, "clock going backwards"))
-    return marked.select("position", order.alias("order")).where("order is not null")
+    tolerance_ns = round(mapping.backwards_seconds * 1e9)
+    block = F.shiftright("position", _BLOCK_BITS)
+    within = Window.partitionBy("clock", "is_copy", block).orderBy("position")
+    before, after = (way("published_ns").over(within) for way in (F.lag, F.lead))
+    # All that is wrong within a block, and the ends of each, which have their neighbours in others.
+    blocks = marked.select(
+        "*",
+        (published < before - tolerance_ns).alias("is_before"),
+        (before.isNull() | after.isNull()).alias("is_end"),
+    ).where("is_copy or is_before or is_end")
+    inner = F.when(~F.col("is_end"), F.col("position"))
+    ends = Window.partitionBy("clock", "is_copy", inner).orderBy("position")
+    is_before = F.coalesce("is_before", published < F.lag("published_ns").over(ends) - tolerance_ns)
+    order = F.when(F.col("is_copy"), "duplicate").when(is_before, _BACKWARDS)
+    return blocks.select("position", order.alias("order")).where("order is not null")
 
 
 def _unless_known(rows: DataFrame, reason: Column) -> DataFrame:

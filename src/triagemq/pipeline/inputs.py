@@ -6,15 +6,16 @@ import csv
 import hashlib
 import json
 import re
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dictionary
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from triagemq.errors import PipelineError, PlanError, ScenarioError, TraceError
+from triagemq.errors import MappingError, PipelineError, PlanError, ScenarioError, TraceError, TriageError
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
 from triagemq.plan import Plan
@@ -33,8 +34,11 @@ from triagemq.trace.manifest import (
 )
 from triagemq.trace.parts import PartFile
 
-COMPUTED_BY = 8
+COMPUTED_BY = 9
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
+
+UNREADABLE = "unreadable file"
+"""The reason that stands for a whole file of a log."""
 
 _ENDINGS = {
     "csv": (".csv", ".txt", ".tsv"),
@@ -100,8 +104,17 @@ class TraceInput:
 
 
 @dataclass(frozen=True, slots=True)
+class LineFiles:
+    """Files of a log of lines that are read alike: what lines end with, and what a CSV's columns are called."""
+
+    line_end: str
+    columns: tuple[str, ...] | None
+    files: tuple[InputFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LogInput:
-    """Files of a foreign log that belong together. `columns` is what a CSV's columns are called."""
+    """Files of a foreign log that belong together."""
 
     run_id: str
     source: str
@@ -109,9 +122,8 @@ class LogInput:
     mapping: Mapping
     format: str
     files: tuple[InputFile, ...]
-    columns: tuple[str, ...] | None
-    files_by_line_end: Dictionary[str, Sequence[InputFile]]
-    """Those of a log of lines, by what their lines end with."""
+    lines: tuple[LineFiles, ...]
+    """Those of a log of lines, by how they are read."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -127,10 +139,11 @@ class LogInput:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A run that is not whole, or a file that is no part of a log, found beside others."""
+    """A run that is not whole, a file that is no part of a log, or one of both that is damaged, beside others."""
 
     source: str
     reason: str
+    is_damaged: bool = False
 
 
 Input = TraceInput | LogInput
@@ -148,19 +161,30 @@ def published(each: Input, counts: Counts, tables: Files) -> PublishedRun:
 
 
 def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[list[Input], list[Skipped]]:
-    """Every run and log that the arguments name; runs that are not whole are listed apart.
+    """Every run and log that the arguments name; what is not whole, or damaged, is listed apart. One must be usable.
 
     With a mapping, an argument that is no trace is a log: a file, or a directory of files, also of those in the folders
     below if the mapping says so.
     """
     found: list[Input] = []
     skipped: list[Skipped] = []
+    failures: list[TriageError] = []
+
+    def add(place: Location, look: Callable[[], Input]) -> None:
+        try:
+            found.append(look())
+        except MappingError:
+            raise
+        except (PipelineError, TraceError) as error:
+            failures.append(error)
+            skipped.append(Skipped(place.given, str(error), is_damaged=True))
+
     for argument in given:
         place = Location(argument)
         if not place.is_directory():
-            found.append(_log(place, [place.file()], mapping, skipped))
+            add(place, partial(_log, place, [place.file()], mapping, skipped))
         elif (place / MANIFEST_NAME).exists():
-            found.append(_trace(place))
+            add(place, partial(_trace, place))
         elif (place / INCOMPLETE_NAME).exists():
             raise TraceError(_incomplete(place))
         else:
@@ -171,12 +195,15 @@ def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[l
                 for run in runs
                 if run not in whole and (run / INCOMPLETE_NAME).exists()
             ]
-            found += [_trace(run) for run in whole]
+            for run in whole:
+                add(run, partial(_trace, run))
             logs = _log_files(place, mapping, [run.url for run in whole])
             if logs and mapping is not None:
-                found.append(_log(place, logs, mapping, skipped))
+                add(place, partial(_log, place, logs, mapping, skipped))
             elif not whole:
                 raise PipelineError(f"{argument}: {_advice(logs, mapping)}")
+    if failures and not found:
+        raise failures[0]
     return _distinct(found), skipped
 
 
@@ -278,19 +305,29 @@ def _log(
         raise PipelineError(
             f"{place.given}: cannot tell whether it is CSV, JSON lines or Parquet; add format: to the mapping"
         )
-    beginnings = {} if kind == "parquet" else {file.url: _beginning(file) for file in files}
-    columns = _csv_columns(beginnings, mapping) if kind == "csv" else None
-    if columns is not None:
-        require_columns(place.given, columns, mapping)
+    lines: dict[tuple[str, tuple[str, ...] | None], list[InputFile]] = {}
+    for file in files if kind != "parquet" else []:
+        try:
+            begins = _beginning(file)
+            columns = _csv_columns(file.url, begins, mapping) if kind == "csv" else None
+        except PipelineError as error:
+            if len(files) == 1:
+                raise
+            skipped.append(Skipped(file.url, str(error), is_damaged=True))
+            continue
+        line_end = "\r" if "\r" in begins and "\n" not in begins else "\n"
+        lines.setdefault((line_end, columns), []).append(file)
+    if kind != "parquet":
+        if not lines:
+            raise PipelineError(f"{place.given}: no file of it can be read; {skipped[-1].reason}")
+        readable = {file for group in lines.values() for file in group}
+        files = [file for file in files if file in readable]
     seen = json.dumps([[file.url, file.size_bytes, file.modified_ns] for file in files])
     identity = _digest(str(COMPUTED_BY).encode(), mapping.fingerprint.encode(), seen.encode())
     # By its place, so that a log that has grown replaces itself.
     run_id = f"{Path(place.name).stem}-{hashlib.blake2b(place.url.encode(), digest_size=4).hexdigest()}"
-    line_ends: dict[str, list[InputFile]] = {}
-    for file in files:
-        begins = beginnings.get(file.url, "")
-        line_ends.setdefault("\r" if "\r" in begins and "\n" not in begins else "\n", []).append(file)
-    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), columns, line_ends)
+    alike = tuple(LineFiles(*how, tuple(group)) for how, group in lines.items())
+    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), alike)
 
 
 def _fitting(
@@ -341,25 +378,19 @@ def require_columns(source: str, columns: Sequence[str], mapping: Mapping) -> No
         )
 
 
-def _csv_columns(beginnings: Dictionary[str, str], mapping: Mapping) -> tuple[str, ...]:
-    """Names of the columns: as the mapping lists them, else from the header, which must be the same in all files."""
-    if mapping.columns is not None:
-        return tuple(mapping.columns)
-    headers = {}
-    for url, text in beginnings.items():
-        rows = list(csv.reader(re.split("\r\n|\n|\r", text, maxsplit=2)[:2], delimiter=mapping.delimiter))
+def _csv_columns(url: str, begins: str, mapping: Mapping) -> tuple[str, ...]:
+    """Names of a file's columns: as the mapping lists them, else from the header."""
+    names = list(mapping.columns or ())
+    if not names:
+        rows = list(csv.reader(re.split("\r\n|\n|\r", begins, maxsplit=2)[:2], delimiter=mapping.delimiter))
         if not any(rows):
             raise PipelineError(f"{url}: is empty; a CSV file needs a header")
         names = [name.strip() for name in rows[0]]
         # R and pandas leave out the name of the first column, the row number.
         if len(rows) > 1 and len(rows[1]) == len(names) + 1:
             names = ["row", *names]
-        headers[url] = tuple(names)
-    if len(set(headers.values())) > 1:
-        first = next(iter(headers))
-        other = next(url for url in headers if headers[url] != headers[first])
-        raise PipelineError(f"{first} and {other} have different columns; ingest them one by one")
-    return next(iter(headers.values()))
+    require_columns(url, names, mapping)
+    return tuple(names)
 
 
 def _format_of(name: str) -> str | None:

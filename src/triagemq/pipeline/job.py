@@ -107,6 +107,7 @@ class Batch:
             known = pool.submit(dimensions, self._said)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
             self._dimensions = known.result()
+        self._progress.finish()
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -148,7 +149,9 @@ class Batch:
                 rows("publications"), rows("publication_profile"), self._topics
             ),
             "topic_summary": lambda: topic_summary.transform(
-                self._read("topic_rates"), self._by_run(lambda run: _seconds(times, run), "double")
+                self._read("topic_rates"),
+                self._read("publication_profile").select("run", "topic_id", "outages", "outage_seconds"),
+                self._by_run(lambda run: _seconds(times, run), "double"),
             ),
         }
         if self._has("deliveries"):
@@ -211,11 +214,13 @@ class Batch:
         for run, log in self._logs.items():
             self._progress.begin(log.source)
             parsed = ingest(self._spark, log, self._store.work(f"log-{run}"))
+            self._inputs[run] = parsed.log
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             self._counts |= {(run, reason): count for reason, count in parsed.counts().items()}
             for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
                 self._log_names[column].append(names)
+            self._progress.finish()
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _numbered(self, readings: DataFrame) -> DataFrame:

@@ -1,4 +1,4 @@
-"""A progress bar for Spark: how many tables are made, and how far the tasks of the present ones are."""
+"""A progress bar for Spark: how many steps are done, and how far the tasks of the present ones are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Task, TextColumn, TimeElapsedColumn
 
 from triagemq.progress import Bar
 
@@ -22,25 +22,36 @@ class TableProgress(Bar):
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
         super().__init__(*columns, TimeElapsedColumn(), console=Console(stderr=True), quiet=not enabled)
         self._running = _RunningTasks()
+        self._finished = 0
         self._made = self.add_task("starting Spark", total=None, tasks=self._running)
 
     @contextlib.contextmanager
-    def watching(self, spark: SparkSession, tables: int) -> Iterator[None]:
-        """Spark makes so many tables in this block, and has started: its tasks can be counted."""
-        self.update(self._made, total=tables)
+    def watching(self, spark: SparkSession, steps: int) -> Iterator[None]:
+        """Spark does so many steps in this block, and has started: its tasks can be counted."""
+        self.update(self._made, total=steps)
         self._running.tracker = spark.sparkContext.statusTracker()
         try:
             yield
         finally:
             self._running.tracker = None
 
-    def begin(self, table: str) -> None:
-        """The next table is being made."""
-        self.update(self._made, description=table)
+    def begin(self, step: str) -> None:
+        """The next step, mostly a table, is begun."""
+        self.update(self._made, description=step)
 
     def finish(self) -> None:
-        """One more table is made."""
-        self.advance(self._made)
+        """One more step is done."""
+        self._finished += 1
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Looked at by whatever shows them: steps that are done, and the share of Spark's tasks in the present one."""
+        found = super().tasks
+        for task in found:
+            done, total = self._running.count()
+            share = done / (total + 1)
+            task.completed = max(task.completed, self._finished + share)
+        return found
 
 
 class _RunningTasks:
@@ -48,15 +59,18 @@ class _RunningTasks:
 
     tracker: Any = None
 
-    def __str__(self) -> str:
+    def count(self) -> tuple[int, int]:
+        """Those that are done, and all."""
         with contextlib.suppress(Exception):
             # Java may go at any time; the command says so, not its bar.
             stages = [self.tracker.getStageInfo(stage) for stage in self.tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
-            if known:
-                done = sum(stage.numCompletedTasks for stage in known)
-                return f"{done}/{sum(stage.numTasks for stage in known)} tasks"
-        return ""
+            return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
+        return 0, 0
+
+    def __str__(self) -> str:
+        done, total = self.count()
+        return f"{done}/{total} tasks" if total else ""
 
     def __bool__(self) -> bool:
         return bool(str(self))

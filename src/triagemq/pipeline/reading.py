@@ -64,7 +64,11 @@ class Tables:
         where: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """A table's rows as Arrow; `where` keeps those whose column equals the text."""
+        """A table's rows as Arrow; `where` keeps those whose column equals the text.
+
+        Rows are in the order of the columns that are read, and `limit` takes the first; half a million rows and more,
+        if they are all wanted, are in any order.
+        """
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._scan(self.files(name, run_id), name, columns, where or {}, limit)
@@ -99,15 +103,22 @@ class Tables:
         for column, text in where.items():
             wanted = ds.field(column) == _scalar(name, column, text, dataset.schema.field(column).type)
             condition = wanted if condition is None else condition & wanted
-        chosen = list(columns) if columns is not None else None
-        if limit is not None and dataset.count_rows(filter=condition) > _MOST_SORTED_ROWS:
-            return dataset.head(limit, columns=chosen, filter=condition)
-        rows = dataset.to_table(filter=condition)
-        if rows.num_rows <= _MOST_SORTED_ROWS:
-            # Spark writes in the order in which its tasks end; people and scripts want the same order every time.
-            keys = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
-            rows = rows.sort_by([(key, "ascending") for key in keys])
-        return (rows if chosen is None else rows.select(chosen)).slice(0, limit)
+        scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=condition)
+        if limit is None:
+            rows = scanner.to_table()
+            return rows if rows.num_rows > _MOST_SORTED_ROWS else _ordered(rows)
+        first = scanner.projected_schema.empty_table()
+        for batch in scanner.to_batches():
+            first = pa.concat_tables([first, pa.Table.from_batches([batch])])
+            if first.num_rows > limit + _MOST_SORTED_ROWS:
+                first = _ordered(first).slice(0, limit)
+        return _ordered(first).slice(0, limit)
+
+
+def _ordered(rows: pa.Table) -> pa.Table:
+    """By all columns: Spark writes in the order in which its tasks end, people and scripts want the same every time."""
+    keys = [field.name for field in rows.schema if not pa.types.is_nested(field.type)]
+    return rows.sort_by([(key, "ascending") for key in keys])
 
 
 def _scalar(table: str, column: str, text: str, kind: pa.DataType) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.inputs import Input, Skipped, find_inputs
+from triagemq.pipeline.inputs import UNREADABLE, Input, LogInput, Skipped, find_inputs
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, import_spark, spark_session
@@ -23,6 +23,8 @@ from triagemq.pipeline.store import Location, TablesManifest, TableStore
 if TYPE_CHECKING:
     from triagemq.pipeline.dimensions import Said
 
+_MOST_SET_ASIDE = 0.1
+"""A run or log of which a larger share is set aside is no success."""
 _MOST_RUNS_AT_ONCE = 32
 """Small runs share their Spark jobs; a query over more parts than this takes long to plan."""
 
@@ -38,8 +40,9 @@ class Processed:
     rows_in: int
     quarantined: int
     reasons: dict[str, int]
-    useless: tuple[str, ...]
-    """Those, also of what was there before, of which every row was set aside."""
+    notes: tuple[str, ...]
+    damaged: tuple[str, ...]
+    """Those, also of what was there before, of which more than a tenth of the rows, or a whole file, was set aside."""
 
     @staticmethod
     def counted(manifest: TablesManifest, found: Iterable[Input], todo: Iterable[Input]) -> dict[str, Any]:
@@ -48,8 +51,13 @@ class Processed:
         reasons = sum((Counter(run.reasons) for run in done), Counter[str]())
         counts = ("rows_read", "rows_in", "quarantined")
         rows = {name: sum(getattr(run, name) for run in done) for name in counts}
-        useless = tuple(run.source for run in runs if run.quarantined and not run.rows_in)
-        return {**rows, "reasons": dict(sorted(reasons.items())), "useless": useless}
+        notes = tuple(f"{run.source}: {note}" for run in done for note in run.notes)
+        damaged = tuple(
+            run.source
+            for run in runs
+            if run.quarantined > run.rows_read * _MOST_SET_ASIDE or UNREADABLE in run.reasons
+        )
+        return {**rows, "reasons": dict(sorted(reasons.items())), "notes": notes, "damaged": damaged}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,6 @@ class PipelineResult(Processed):
 
     added: tuple[str, ...]
     replaced: tuple[str, ...]
-    notes: tuple[str, ...]
     tables: dict[str, int]
     started_spark: bool
     seconds: float
@@ -104,7 +111,6 @@ def run_pipeline(
             unchanged=tuple(each.run_id for each in found if each.run_id not in done),
             skipped=tuple(skipped),
             **Processed.counted(after, found, todo),
-            notes=tuple(f"{run.source}: {note}" for run in done.values() for note in run.notes),
             tables=after.tables(),
             started_spark=bool(todo),
             seconds=time.monotonic() - started,
@@ -122,8 +128,10 @@ def _process(todo: list[Input], store: TableStore, options: SparkOptions, progre
         with spark_session(replace(options, rows=most)) as spark:
             from triagemq.pipeline.job import TABLES, Batch
 
+            # Checking and tables of every batch, and reading every log.
+            logs = sum(isinstance(each, LogInput) for each in todo)
             with (
-                shown.watching(spark, len(TABLES) * len(batches)),
+                shown.watching(spark, (1 + len(TABLES)) * len(batches) + logs),
                 explained("Spark could not make the tables"),
             ):
                 for batch, following in zip_longest(batches, batches[1:]):

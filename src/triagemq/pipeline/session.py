@@ -57,7 +57,8 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     archive = None
     if _SUBMITTED_BY in os.environ:
         settings = _of_running_java(options)
-        spark = _start(settings)
+        with _environment(settings.worker_python()):
+            spark = _start(settings)
     else:
         settings = SparkSettings.before_java(options)
         java = find_java()

@@ -7,6 +7,7 @@ the command's own --master and --conf. A process that spark-submit has started f
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -66,8 +67,12 @@ class SparkOptions:
     kind: str = "tables"
 
     def __post_init__(self) -> None:
+        """Refuse what cannot be done before a command opens its output."""
+        remote = os.environ.get("SPARK_REMOTE") or _submitted().remote or self.conf.get("spark.remote")
         if self.master is not None and self.master.startswith("sc://"):
-            raise PipelineError(_no_connect(self.master))
+            remote = self.master
+        if remote:
+            raise PipelineError(_no_connect(remote))
         if self.master is not None and not self.master.startswith(_MASTERS):
             # Spark would say so in a page of Java that nobody can catch.
             raise ParameterError(
@@ -98,11 +103,8 @@ class SparkSettings:
 
     @classmethod
     def before_java(cls, options: SparkOptions) -> SparkSettings:
-        """As far as files and the environment say; an error if they ask for what cannot be done."""
+        """As far as files and the environment say."""
         submitted = _submitted()
-        remote = os.environ.get("SPARK_REMOTE") or submitted.remote
-        if remote:
-            raise PipelineError(_no_connect(remote))
         given = _defaults(submitted.properties_file)
         given |= dict(setting.partition("=")[::2] for setting in submitted.conf)
         named = {
@@ -186,9 +188,13 @@ class SparkSettings:
         if self._on_this_machine:
             # Our process is the driver of what it has just started itself, on this machine, as this user.
             wanted["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
-            if "spark.pyspark.python" not in self._given:
-                wanted["PYSPARK_PYTHON"] = os.environ.get("PYSPARK_PYTHON", sys.executable)
-        return wanted
+        return wanted | self.worker_python()
+
+    def worker_python(self) -> dict[str, str]:
+        """The Python of workers on this machine, for the environment of a session: this process's own, unless set."""
+        if not self._on_this_machine or "spark.pyspark.python" in self._given:
+            return {}
+        return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
     @property
     def _on_this_machine(self) -> bool:
@@ -235,6 +241,24 @@ def _no_connect(remote: str) -> str:
 
 
 def _driver_memory() -> str:
-    """Half of the machine, at most 2.5 GiB: with Python's part, all processes of a command fit into 4 GiB."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return f"{max(512, min(2560, total // 2 // 2**20))}m"
+    """A quarter of what there is, as Java takes by itself; on a small machine half of it, at most 2.5 GiB.
+
+    With Python's part, all processes of a command then fit into 4 GiB.
+    """
+    total = _memory_bytes() // 2**20
+    return f"{max(512, min(2560, total // 2), total // 4)}m"
+
+
+def _memory_bytes(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """The memory of the machine, or what a control group leaves this process of it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in own.read_text().splitlines() if own.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            # The limit of a group is that of all groups in it.
+            group = groups / controllers / path.strip("/")
+            for folder in (group, *group.parents):
+                for name in ("memory.max", "memory.limit_in_bytes"):
+                    with contextlib.suppress(OSError, ValueError):
+                        limits.append(int((folder / name).read_text()))
+    return min(limits)

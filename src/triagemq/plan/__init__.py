@@ -27,6 +27,7 @@ from triagemq.plan.dataplane import (
     OutgoingPacket,
     PortCounters,
     QueueCounters,
+    Treatment,
     UnmanagedCounters,
 )
 from triagemq.plan.instructions import (
@@ -122,6 +123,7 @@ __all__ = [
     "SetPort",
     "SetPrefix",
     "SubscriptionChanges",
+    "Treatment",
     "UnmanagedCounters",
     "WireSizes",
     "carry",

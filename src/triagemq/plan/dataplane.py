@@ -12,6 +12,9 @@ Every data plane keeps these promises; tests/network/contract.py checks them.
   flow get by, and what keeps to that is not touched (up to 256 packets in a window). Where switches have token
   buckets, no more than is in the bucket and rate * t gets by. Control packets are never limited. A changed limiter
   remembers what has passed, and counters go on.
+* A multicast key that has a source is its publisher's alone: what others send there neither uses up its limiter nor
+  goes in its class. It goes last or is dropped, and is counted as foreign. (Where the gateway itself sends each packet,
+  as in the embedded data plane, there are no others, and no multicast keys.)
 * `apply` is atomic: all instructions take effect between two packets, or (on an error) none does. What is queued
   stays in the class it was queued in, and is sent, also when its flow or port is removed.
 * Packets of one flow keep their order, except where a plan raises the flow to a higher class or moves it to another
@@ -23,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from triagemq.plan.instructions import FlowKey, Instruction
 
@@ -71,7 +74,8 @@ class FlowCounters:
     """One flow since it was made. Control packets are not among these; `packets_in` counts before all else.
 
     `copies_out` are the datagrams that have left, which may be of several packets each; 0 from who sees packets only.
-    Of a multicast key all that its copies have counted, at all ports together.
+    Of a multicast key all that its copies have counted, at all ports together. `foreign` packets were sent to it by
+    others than its source, and are not among the rest.
     """
 
     flow_id: int
@@ -81,6 +85,7 @@ class FlowCounters:
     packets_out: int = 0
     copies_out: int = 0
     limited: int = 0
+    foreign: int = 0
 
     @property
     def backlog_packets(self) -> int:
@@ -92,7 +97,7 @@ class FlowCounters:
 
         >>> FlowCounters(7, 3, packets_out=2).plus(FlowCounters(7, 5, limited=4))
         FlowCounters(flow_id=7, packets_in=8, dropped_by_policy=0, dropped_by_buffer=0, packets_out=2, copies_out=0,
-                     limited=4)
+                     limited=4, foreign=0)
         """
         return FlowCounters(
             self.flow_id,
@@ -102,6 +107,7 @@ class FlowCounters:
             self.packets_out + other.packets_out,
             self.copies_out + other.copies_out,
             self.limited + other.limited,
+            self.foreign + other.foreign,
         )
 
 
@@ -149,18 +155,36 @@ class DataPlane(Instructed, Protocol):
         """Leave everything as it was before; twice is once."""
 
 
+class Treatment(NamedTuple):
+    """How an event is treated on its way to a subscriber: its class, and with which probability it is dropped.
+
+    An event of a topic that was not seen before is never dropped; it goes before planned ones of its class, and by the
+    `worth` of the filter that matches it.
+    """
+
+    priority_class: int
+    drop_rate: float = 0.0
+    worth: float = 0.0
+
+
 @dataclass(slots=True)
 class OutgoingPacket:
     """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate.
 
-    `spared` packets are not dropped by policy: whoever sends them has drawn which of them are.
+    A data plane in the gateway's process follows its `treatment`; without one, and elsewhere, its flow says how it is
+    treated.
     """
 
     key: FlowKey
     datagram: bytes
     control: bool
     token: object = None
-    spared: bool = False
+    treatment: Treatment | None = None
+
+    @property
+    def spared(self) -> bool:
+        """Is it not to be dropped by policy, whatever its flow says?"""
+        return self.treatment is not None and self.treatment.drop_rate <= 0.0
 
 
 Fate = tuple[object, "Outcome", int | None, int | None]

@@ -94,6 +94,9 @@ class SetFlow(Generic[Key]):
 
     `flow_id` is the number that the first plan gave to the flow, and stays. A multicast key has a flow for each output
     port by which copies leave, with a class of its own; any other key has one, which goes where it was last told.
+
+    `source` is the IP address of the publisher that a multicast key was given to. Packets of other senders to the key
+    are foreign: they use up no limiter, go last or are dropped, and are counted. "" stands for any sender.
     """
 
     key: Key
@@ -101,6 +104,7 @@ class SetFlow(Generic[Key]):
     flow_id: int
     priority_class: int
     drop_rate: float
+    source: str = ""
 
     def at(self, key: FlowKey) -> SetFlow[FlowKey]:
         """The same at an address."""

@@ -68,7 +68,7 @@ def priority_waits(
 
     With `batch_topics` (a topic id per subscription) one publication queues a copy per subscription of its
     topic at once: theory.md section 2, "Batches", in the closed form derived in work_level.py. PrioDeX and
-    FireDeX 3.2 take Poisson arrivals there, up to 6 times too low for the lowest class.
+    FireDeX 3.2 take Poisson arrivals there, too low by a factor that grows with the number of copies.
 
     `arrival_rates` are after drops; `keep` (default 1) is each copy's chance to pass its drop and only
     thins the batches. `shared_sizes` says that the copies of an event have its one size (the real case).

@@ -185,3 +185,27 @@ def test_settings_of_the_network_are_checked() -> None:
         BlockingDirectSubscriber(TOPIC, "239.1.2.3:7400", network=nowhere)
     with pytest.raises(ClientError, match="through no-such"):
         BlockingDirectPublisher(TOPIC, "239.1.2.3:7400", max_size_bytes=9, network=nowhere)
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+def test_every_end_may_be_closed_again(shared_memory: bool) -> None:
+    options = {"network": LOOPBACK, "max_size_bytes": 10, "shared_memory": shared_memory}
+
+    async def scene() -> None:
+        for end in (DirectPublisher(TOPIC, address, **options), DirectSubscriber(TOPIC, address, **options)):
+            await end.close()
+            await end.open()
+            await end.close()
+            await end.close()
+
+    address = group_address()
+    for kind in (BlockingDirectPublisher, BlockingDirectSubscriber):
+        with kind(TOPIC, address, **options) as end:
+            end.close()
+        end.close()
+    with BlockingDirectPublisher(TOPIC, address, **options) as sender:
+        sender.publish(b"x")
+    assert sender.counters.published == 1
+    with pytest.raises(ClosedError):
+        sender.publish(b"y")
+    asyncio.run(scene())

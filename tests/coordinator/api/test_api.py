@@ -74,6 +74,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
                 "lease_seconds": 30.0,
                 "generation": waited.json()["generation"],
                 "flows": 2,
+                "refused_delays": [],
             }
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 204
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 404
@@ -305,7 +306,7 @@ def test_what_can_be_read(tmp_path: Path) -> None:
                 assert "no topic 'c'" in absent.text or "no subscriber 'nobody'" in absent.text
             metrics = (await get("/metrics")).text
             assert 'triage_intents{kind="subscriber"} 1' in metrics
-            assert 'triage_gateway_total{counter="refused",reason="publish"} 1' in metrics
+            assert 'triage_gateway_total{gateway="gateway",counter="refused",reason="publish"} 1' in metrics
             first = (await get("/v1/decisions?limit=1")).json()
             second = (await get(f"/v1/decisions?after={first['last']}&limit=1000")).json()
             assert first["decisions"][0]["number"] < second["decisions"][0]["number"]

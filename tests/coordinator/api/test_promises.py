@@ -46,6 +46,9 @@ def test_a_subscription_is_admitted_with_its_bound_or_refused_with_what_would_do
             assert read["promises"] == published["promises"] == [promise]
             before = here.link.state.orders
             await announce(here, subscriber("hasty", "pulse", 0.001), subscriber("early", "nothing", 0.02))
+            # The second that asks for the same is refused, and told, like the first.
+            await announce(here, subscriber("rash", "pulse", 0.001))
+            assert not (await promises(here, "rash"))["promises"][0]["admitted"]
             (refused,) = (await promises(here, "hasty"))["promises"]
             assert not refused["admitted"]
             assert "the way alone takes" in refused["reason"]
@@ -57,17 +60,18 @@ def test_a_subscription_is_admitted_with_its_bound_or_refused_with_what_would_do
             (accepted,) = (await promises(here, "hasty"))["promises"]
             assert accepted["admitted"]
             everything = (await here.client.get("/v1/promises")).json()
-            assert {each["subscriber"] for each in everything} == {"nurse", "hasty"}
+            assert {each["subscriber"] for each in everything} == {"nurse", "hasty", "rash"}
             decisions = (await here.client.get("/v1/decisions", params={"limit": 1000})).json()["decisions"]
             told = {(each["kind"], each["subject"]) for each in decisions}
             assert {
                 ("admitted", "nurse pulse"),
                 ("refused", "hasty pulse"),
+                ("refused", "rash pulse"),
                 ("admitted", "hasty pulse"),
             } <= told
             figures = (await here.client.get("/metrics")).text
             assert "triage_promises 2" in figures
-            assert 'triage_promise_decisions_total{kind="refused"} 1' in figures
+            assert 'triage_promise_decisions_total{kind="refused"} 2' in figures
 
     asyncio.run(scene())
 

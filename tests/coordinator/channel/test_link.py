@@ -107,6 +107,7 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
             "promised": None,
             "direct": {},
             "peers": None,
+            "filters": {},
         }
         third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
         await link.tell(second, third)

@@ -282,6 +282,18 @@ def test_nobody_is_left_to_the_direct_way_before_it_is_laid_or_after_it_is_gone(
     assert parse_orders(dump_orders(both.orders)) == both.orders
 
 
+def test_copies_are_those_of_the_publishers_address_and_follow_it() -> None:
+    first = decided(*PULSE, *URGENT, sources={"ecg": "10.0.0.7"})
+    sources = {copy.key.address: copy.source for copy in first.orders.copies.values()}
+    addresses = first.orders.promised.addresses
+    assert sources == {addresses["ecg pulse"].address: "10.0.0.7", addresses["alarm fire"].address: ""}
+    moved = decided(*PULSE, *URGENT, previous=first, sources={"ecg": "10.0.0.8"})
+    assert moved.changed
+    assert {copy.source for copy in moved.orders.copies.values()} == {"10.0.0.8", ""}
+    assert moved.orders.promised.addresses == addresses
+    assert parse_orders(dump_orders(moved.orders)) == moved.orders
+
+
 def test_where_nobody_could_keep_a_promise_all_are_refused_with_the_reason() -> None:
     found = decided(*PULSE, settings=PlannerSettings(no_promises=NO_SWITCHES))
     (promise,) = promise_facts(found)

@@ -85,6 +85,8 @@ def check_orders(decided: Decided, world: World) -> None:
         assert found[0] == plan.subscription_class[row]
         assert abs(found[1] - drop[row]) < 0.005
     used = {(name, slot) for name, slots in orders.slots.items() for slot in slots.values()}
+    # Slot 0 is there for everyone, whether or not anything is planned for it.
+    used |= {(name, 0) for name in world[0]}
     assert used == {subscriber_of(client_id) for client_id in orders.flows}
     for name, slot in used:
         assert slot < world[0][name][1]

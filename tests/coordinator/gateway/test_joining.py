@@ -211,8 +211,8 @@ def test_plain_clients_of_a_gateway_whose_broker_died_are_told_to_look_for_anoth
             await asyncio.to_thread(found.connect)
             plain.end()
             found.end()
-            decisions = (await there.get("/v1/decisions?limit=1000"))["decisions"]
-            [sent] = [each for each in decisions if each["kind"] == "sent away"]
+            # The client hears it before the coordinator is told that it was said.
+            [sent] = await there.decided("sent away", 1)
             assert (sent["subject"], sent["before"]) == ("1 plain clients", "gateway south")
             assert "cannot be reached" in sent["reason"]
 

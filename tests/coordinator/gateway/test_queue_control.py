@@ -189,14 +189,14 @@ def test_a_model_is_loaded_replaced_and_refused_in_a_line(
     queues.apply([PORT])
     load = Load(plane, queues, (8e6, 0.5e6, 0.1e6))
     assert load.run(1) == ["model_refused"]
-    assert estimators.in_force == "idm"
+    assert estimators.in_force == "backlog"
     assert "cannot be read" in said[-1]
-    assert said[-1].endswith("; idm estimates")
+    assert said[-1].endswith("; backlog estimates")
     assert load.run(10).count("model_refused") == 0
     save_small_model(tmp_path / "model", "linux")
     assert "model_loaded" in load.run(1)
     assert estimators.in_force == "learned"
-    # These queues are wider than any it was trained with: idm estimates, and says so once for each that is busy.
+    # These queues are wider than any it was trained with: each that is busy falls back, and says so once.
     kinds = load.run(40)
     assert 1 <= kinds.count("model_drifted") <= 3
     assert load.widths[0] > 8e6

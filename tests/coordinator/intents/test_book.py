@@ -105,7 +105,7 @@ subscribers: {chief: {broker: annex, port: radio, error_rate: 0.02, subscribes: 
     assert scenario.publishers.error_rate.tolist() == [0.01]
     assert [scenario.ports.name[port] for port in scenario.subscribers.port] == ["radio", "cable"]
     assert scenario.subscribers.error_rate.tolist() == [0.02, 0.0]
-    assert book.declared(network)["video"].arrivals[0].off_seconds == 6
+    assert book.declared(network)["video"].silence_seconds > 6
 
 
 def test_a_topic_that_appears_reaches_the_patterns_that_match_it() -> None:
@@ -289,3 +289,15 @@ def test_a_scenario_with_another_port_is_another_scenario() -> None:
     book.announce(moved)
     scenario = book.scenario(Network(fire), Rates())
     assert scenario.ports.name[scenario.subscribers.port[0]] == "crew-radio"
+
+
+def test_a_publisher_says_where_it_sends_from() -> None:
+    said = PublisherIntent((Declared("t", 3.0, 80.0),), source_address="10.0.0.7", name="b")
+    book = book_of(publisher("a", t=1.0), said)
+    assert book.sources() == {"b": "10.0.0.7"}
+    book.announce(replace(said, source_address="fd00::7"))
+    assert book.sources() == {"b": "fd00::7"}
+    book.withdraw("publisher", "b")
+    assert book.sources() == {}
+    with pytest.raises(ParameterError, match=r"source_address: 'ward-3' is no IP address"):
+        replace(said, source_address="ward-3")

@@ -69,8 +69,39 @@ def test_a_requirement_is_divided_among_the_ports_of_its_way_and_an_impossible_o
     (crew,), (hasty,) = delays.of("crew"), delays.of("hasty")
     assert not crew.refused
     assert hasty.offer_seconds == pytest.approx(sum(LEAST.values()))
-    assert "refused: ask for 5.2" in str(hasty)
+    assert "is refused: that is less than sending takes there; ask for 5.2" in str(hasty)
     assert crew.ports == ("trunk", "radio")
+
+
+def test_every_refused_subscriber_gets_a_decision_of_its_own_once() -> None:
+    def planned(text: str) -> list[tuple[str, str]]:
+        decided = decide(Question(loads(text, "two.yaml"), settings=PlannerSettings(drops="none")))
+        return [(each.subject, each.reason) for each in delays.planned(decided)]
+
+    delays, _ = required()
+    own = TEXT[TEXT.index("  hasty:") :]
+    # The second and the third ask for the same as the first, which was refused before they came.
+    second = TEXT + own.replace("hasty", "hurried")
+    [(subject, reason)] = planned(second)
+    assert subject == "hurried pressure"
+    assert reason.startswith("hurried: 0.001 s is less than")
+    third = second + own.replace("hasty", "rash")
+    assert [subject for subject, _ in planned(third)] == ["rash pressure"]
+    assert all(delays.of(name)[0].refused for name in ("hasty", "hurried", "rash"))
+    assert planned(third) == []
+    # The first one leaves: for the others nothing is new.
+    assert planned(third.replace(own, "", 1)) == []
+    # Another delay of one of them is another decision.
+    assert [subject for subject, _ in planned(third.replace("0.001", "0.002", 1))] == ["hasty pressure"]
+
+
+def test_a_delay_that_ports_can_hold_by_now_is_refused_no_more() -> None:
+    delays, _ = required()
+    wider = TEXT.replace("10e6", "800e6").replace("[8e6, 2e6]", "[700e6, 100e6]")
+    wider = wider.replace(": 2e6", ": 200e6").replace("[1.5e6, 0.5e6]", "[150e6, 50e6]")
+    decided = decide(Question(loads(wider, "two.yaml"), settings=PlannerSettings(drops="none")))
+    assert delays.planned(decided) == []
+    assert not delays.of("hasty")[0].refused
 
 
 def test_the_same_requirements_keep_what_constraints_were_adjusted_to() -> None:
@@ -163,9 +194,12 @@ def test_rest_tells_refusals_widths_and_whom_to_slow_down(tmp_path: Path) -> Non
             assert refused["offer_seconds"] == pytest.approx(sum(LEAST.values()))
             (held,) = (await here.client.get("/v1/subscribers/crew")).json()["delays"]
             assert (held["refused"], held["ports"]) == (False, ["trunk", "radio"])
+            told = (await here.client.post("/v1/subscribers/hasty/heartbeat")).json()["refused_delays"]
+            assert told == [refused]
+            assert (await here.client.post("/v1/subscribers/crew/heartbeat")).json()["refused_delays"] == []
             query = {"subscriber": "hasty", "topic": "pressure"}
             words = (await here.client.get("/v1/explanation", params=query)).json()["explanation"]
-            assert "is refused: ask for 5.2" in words
+            assert "sending takes there; ask for 5.2" in words
             ports = {each["name"]: each for each in (await here.client.get("/v1/ports")).json()}
             assert ports["radio"]["widths_bps"] == [1_500_000, 500_000]
             assert ports["radio"]["delay_seconds"] == [0.01, 0.0]

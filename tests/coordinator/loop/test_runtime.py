@@ -84,22 +84,22 @@ def test_while_the_gateway_is_away_everything_goes_on(tmp_path: Path) -> None:
             assert (await here.client.get("/v1/subscribers/s")).json()["in_force"] is False
             assert (await here.client.get("/v1/forecast")).status_code == 200
             link.connected = True
-            await here.coordinator.runtime.gateway_connected()
+            await here.coordinator.gateway_connected()
             await here.settled()
             assert "a" in link.told_orders[-1].slots["s"]
             assert link.told_decisions, "what was decided meanwhile is in the trace"
             # A gateway that comes back with all it had is told nothing; one that has lost it, everything.
             told, had = len(link.told_orders), link.state
-            await here.coordinator.runtime.gateway_connected()
+            await here.coordinator.gateway_connected()
             assert (len(link.told_orders), link.state) == (told, had)
             link.state = DesiredState()
-            await here.coordinator.runtime.gateway_connected()
+            await here.coordinator.gateway_connected()
             assert (len(link.told_orders), link.state.orders) == (told + 1, had.orders)
             assert link.state.version > had.version
             # One that refuses does not end anything.
             link.refuses_orders = True
             await here.client.post("/v1/subscribers", json=subscriber("t", "a"))
-            await here.until(lambda: here.coordinator.runtime.lead.problem is not None)
+            await here.until(lambda: here.coordinator.runtime.gateways["gateway"].lead.problem is not None)
             assert (await here.client.get("/v1/subscribers/t")).json()["in_force"] is False
             link.refuses_orders = False
             await here.client.post("/v1/subscribers", json=subscriber("u", "a"))
@@ -390,7 +390,15 @@ def test_health_is_about_what_works_now(tmp_path: Path, monkeypatch: pytest.Monk
             await announce_both(here)
             await here.until(is_ok)
             found = await health()
-            assert found["checks"].keys() == {"gateway", "broker", "writes", "planning", "rights", "orders"}
+            assert found["checks"].keys() == {
+                "gateway",
+                "broker",
+                "writes",
+                "planning",
+                "planned",
+                "rights",
+                "orders",
+            }
             assert all(each["ok"] and each["reason"] is None for each in found["checks"].values())
 
             store = here.coordinator.service.store

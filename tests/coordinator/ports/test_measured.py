@@ -69,6 +69,7 @@ def test_a_radio_that_begins_to_lose_events_is_planned_with_and_stays_so_after_a
                     await here.until(lambda: abs(_planned_error(here.coordinator) - LOSS) < 0.2)
                 finally:
                     publishing.cancel()
+                await here.settled()
                 said = (await here.client.get("/v1/decisions?limit=1000")).json()["decisions"]
                 (measured,) = [row for row in said if row["kind"] == "error_rate_measured"][:1]
                 assert (measured["subject"], measured["before"]) == ("port", "0.00%")

@@ -15,6 +15,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.merged import TopicIncrements
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.rates.watch import DeclaredRate, RateWatch
 from triagemq.exchange.broker.process import find_mosquitto
@@ -40,16 +41,14 @@ class Clock(threading.Thread):
                 self.published += 1
 
 
-def warmed_up(epoch: str) -> tuple[RateWatch, float, int]:
-    """A watch that has counted the topic for half a minute; its time, and what was counted."""
+def warmed_up() -> tuple[RateWatch, float]:
+    """A watch that has counted the topic for half a minute, and its time."""
     watch = RateWatch()
     watch.declare({"steady": DeclaredRate(RATE, float(SIZE))})
-    watch.observe(0.0, {}, epoch)
-    windows = round(30.0 / WINDOW)
-    for window in range(1, windows + 1):
-        count = round(RATE * WINDOW * window)
-        assert watch.observe(window * WINDOW, {"steady": (count, SIZE * count)}, epoch) == ()
-    return watch, windows * WINDOW, round(RATE * WINDOW * windows)
+    windows, count = round(30.0 / WINDOW), round(RATE * WINDOW)
+    for window in range(windows + 1):
+        assert watch.observe(window * WINDOW, {"steady": (count, SIZE * count)}) == ()
+    return watch, windows * WINDOW
 
 
 async def measured(path: Path, what_happens: Callable[[], None]) -> list[Measured]:
@@ -102,25 +101,25 @@ def test_a_backlog_is_no_rate(tmp_path: Path, what: str) -> None:
         clock.is_over.set()
         clock.join()
         first = series[0]
-        watch, now, counted = warmed_up(first.epoch)
-        base = first.topics.get("steady", (0, 0))[0]
-        rates, last = [RATE], {first.epoch: base}
-        for each in series[1:]:
-            publications, _ = each.topics.get("steady", (0, 0))
-            last[each.epoch] = max(last.get(each.epoch, 0), publications)
-            if each.epoch == first.epoch:
-                publications += counted - base
-            since_ns = each.broker_since_ns
-            news = watch.observe(
-                now + (each.at_ns - first.at_ns) / 1e9,
-                {"steady": (publications, SIZE * publications)} if "steady" in each.topics else {},
+        watch, now = warmed_up()
+        topics, rates, counted = TopicIncrements(), [RATE], 0
+        for each in series:
+            caught_up = each.broker_since_ns is not None
+            topics.add(
+                "gateway",
                 each.epoch,
-                heard_since=None if since_ns is None else now + (since_ns - first.at_ns) / 1e9,
+                each.at_ns,
+                each.topics,
+                () if each is first else each.begun,
+                caught_up=caught_up,
             )
+            new = topics.take()
+            counted += new.get("steady", (0, 0))[0]
+            news = watch.observe(now + (each.at_ns - first.at_ns) / 1e9, new, complete=caught_up)
             rates += [change.after for change in news]
         assert rates == [RATE]
-        assert (len(last) == 2) == (what == "gateway is killed")
+        assert (len({each.epoch for each in series}) == 2) == (what == "gateway is killed")
         if what == "broker stands still":
             assert any(each.broker_since_ns is None for each in series)
         lasted = (series[-1].at_ns - first.at_ns) / 1e9
-        assert sum(last.values()) - base > 0.85 * RATE * lasted, "what was published in the pause has come"
+        assert counted > 0.85 * RATE * lasted, "what was published in the pause has come"

@@ -272,7 +272,7 @@ def measure(gateway: Gateway, watch: PortWatch, seconds: int, store: Any = None)
 
     async def scene() -> None:
         gateways: Any = SimpleNamespace(first=SimpleNamespace(lead=None), measure=gateway.measure)
-        rates: Any = SimpleNamespace(observe=lambda measured: (), to_store=dict)
+        rates: Any = SimpleNamespace(observe=lambda measured, now: (), to_store=dict)
         here = Measuring(gateways, rates, watch, store, on_change=print, on_second=heard)
         await here.one_second()
         watch.state("radio", STATED_BPS)

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,94 @@ def test_broker_that_hangs_is_noticed_and_found_again(tmp_path: Path) -> None:
             await broker.stop()
 
     asyncio.run(run())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_what_mosquitto_has_acknowledged_survives_a_kill_a_moment_later(tmp_path: Path) -> None:
+    def scenario(broker: BrokerProcess, gateway: Gateway) -> None:
+        port = broker.address.port
+        absent = Guest(port, None, None, client_id="absent", clean=False)
+        absent.subscribe("queue", 1)
+        absent.end()
+        publisher = Publisher(port)
+        with ended(publisher):
+            publisher.publish("kept", b"retained", 1, retain=True)
+            for number in range(10):
+                publisher.publish("queue", b"%d" % number, 1)
+            publisher.wait()
+            # The next snapshot may have been under way.
+            for _ in range(2):
+                _wait_for_change(lambda: _snapshot(broker))
+                publisher.publish("other", b"x" * 100, 1)
+        pid = broker.pid
+        os.kill(pid, signal.SIGKILL)
+        _wait(lambda: broker.pid != pid and _answers(port))
+        absent = Guest(port, None, None, client_id="absent", clean=False)
+        with ended(absent):
+            absent.subscribe("kept", 1)
+            expected = {b"retained", *(b"%d" % number for number in range(10))}
+            assert set(absent.collect(20, 11)) == expected
+
+    with_gateway(tmp_path, scenario, embedded=False)
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_mosquitto_is_no_root_and_holds_a_bounded_number_of_messages_for_a_client(tmp_path: Path) -> None:
+    def scenario(broker: BrokerProcess, gateway: Gateway) -> None:
+        uids = {
+            line.split()[1]
+            for line in Path(f"/proc/{broker.pid}/status").read_text().splitlines()
+            if line.startswith("Uid:")
+        }
+        assert "0" not in uids
+        configuration = next((tmp_path / "broker").rglob("mosquitto.conf")).read_text()
+        for limit in ("max_queued_messages", "max_queued_bytes", "max_inflight_bytes"):
+            assert f"{limit} 0\n" not in configuration
+            assert f"{limit} " in configuration
+
+    with_gateway(tmp_path, scenario, embedded=False)
+
+
+def test_what_a_broker_says_is_shown_when_it_fails_and_kept_in_a_log_of_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("triagemq.exchange.broker.process._MOST_LOG_BYTES", 500)
+
+    async def run() -> None:
+        for _ in range(30):
+            # What it is told to run is no command of a shell.
+            broker = BrokerProcess(tmp_path, mosquitto="/bin/sh")
+            with pytest.raises(BrokerError, match=r"ended at once: .*mosquitto\.conf"):
+                await broker.start()
+            await broker.stop()
+        logs = sorted(tmp_path.glob("broker.log*"))
+        assert [log.name for log in logs] == ["broker.log", "broker.log.1"]
+        assert all(log.stat().st_size < 1000 and not log.stat().st_mode & 0o077 for log in logs)
+        assert b"mosquitto.conf" in broker.log.read_bytes()
+
+    asyncio.run(run())
+
+
+def _snapshot(broker: BrokerProcess) -> object:
+    found = broker._database
+    return (found.stat().st_ino, found.stat().st_mtime_ns) if found.exists() else None
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_change(of: Callable[[], object]) -> None:
+    before = of()
+    _wait(lambda: of() != before)
+
+
+def _wait(what: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 20
+    while not what():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)

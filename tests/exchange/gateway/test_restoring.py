@@ -158,17 +158,6 @@ def test_clean_sessions_that_ended_leave_nothing_in_the_store(tmp_path: Path) ->
     assert {table: len(found) for table, found in rows.items() if found} == {}
 
 
-def test_store_of_another_version_is_refused(tmp_path: Path) -> None:
-    GatewayStore(tmp_path).close()
-    import sqlite3
-
-    with sqlite3.connect(tmp_path / "gateway.sqlite") as database:
-        database.execute("PRAGMA user_version=99")
-    database.close()
-    with pytest.raises(GatewayError, match="another version"):
-        GatewayStore(tmp_path)
-
-
 def test_store_is_used_by_one_gateway_at_a_time(tmp_path: Path) -> None:
     first = GatewayStore(tmp_path)
     with pytest.raises(GatewayError, match="another gateway"):

@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 from tests.exchange.virtual import Client, VirtualGateway
 
-from triagemq.mqttsn import PingReq, PubComp, Publish, PubRec, PubRel, Register, WillTopicUpd
+from triagemq.mqttsn import (
+    Message,
+    PingReq,
+    PubAck,
+    PubComp,
+    Publish,
+    PubRec,
+    PubRel,
+    Register,
+    ReturnCode,
+    WillTopicUpd,
+    decode,
+)
 from triagemq.trace import Outcome
 
 
@@ -160,3 +172,41 @@ def test_qos_2_message_that_the_client_has_counts_as_delivered_though_it_never_f
     assert gateway.outcomes == [("c", b"x", Outcome.delivered)]
     assert gateway.core.counters.clients_lost == 0
     assert message.message_id in gateway.core.sessions["c"].reserved
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+@pytest.mark.parametrize("wanted", ["gas/#", "gas/1", 7, "ab"])
+@pytest.mark.parametrize("refused", [Publish, PubRel])
+def test_client_that_refuses_every_topic_id_gets_a_bounded_number_of_copies(
+    qos: int, wanted: str | int, refused: type[Message]
+) -> None:
+    gateway = VirtualGateway(predefined_topics={7: "gas/1"})
+    client = gateway.client().connect()
+    client.subscribe(wanted, qos)
+    hear, sent = client.hear, [0]
+
+    def refuse(datagram: bytes) -> None:
+        client.answers = True
+        message = decode(datagram)
+        if isinstance(message, refused):
+            sent[0] += 1
+            assert sent[0] < 50, "sent again and again"
+            client.answers = False
+        hear(datagram)
+        if isinstance(message, refused):
+            topic_id = getattr(message, "topic_id", 1)
+            client.answer(
+                PubAck(topic_id, message.message_id, ReturnCode.REJECTED_INVALID_TOPIC_ID)  # type: ignore[union-attr]
+            )
+
+    client.hear = refuse  # type: ignore[method-assign]
+    gateway.publish("ab" if wanted == "ab" else "gas/1", b"leak", qos)
+    # The id is told again, and the message follows, once at once.
+    assert sent[0] <= 2
+    for _ in range(20):
+        gateway.wait(5)
+        client.send(PingReq())
+    # Tretry apart, as often as any message that is not answered.
+    assert sent[0] <= 2 + gateway.core.settings.retries
+    assert not gateway.core.sessions["c"].in_flight
+    assert client.address in gateway.core.by_endpoint

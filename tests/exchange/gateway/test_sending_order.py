@@ -10,10 +10,17 @@ from tests.exchange.virtual import Client, VirtualGateway
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.coordinator.access.grants import ManagedPolicy, Rules
-from triagemq.coordinator.decide.orders import Orders, client_id_of, reranked, subscriber_of
+from triagemq.coordinator.decide.orders import (
+    Orders,
+    UnseenTopics,
+    client_id_of,
+    reranked,
+    subscriber_of,
+)
 from triagemq.datagrams import Datagrams
 from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore
+from triagemq.exchange.gateway.delivering import rerank
 from triagemq.exchange.gateway.model.sessions import Group
 from triagemq.mqttsn import Publish
 from triagemq.network import EmbeddedDataPlane
@@ -149,3 +156,89 @@ def test_class_0_never_waits_for_a_copy_of_its_own_event(wakes_late_ns: int) -> 
     # 125 bytes of datagram and 42 of headers.
     assert heard[0][1] - begun_ns == 167 * 8_000 + wakes_late_ns
     assert heard[-1][1] - begun_ns <= len(CLASSES) * (167 * 8_000 + wakes_late_ns)
+
+
+class Behind:
+    """One subscriber behind a slow port, in virtual time."""
+
+    def __init__(self, after: Orders, qos: int, *topics: str) -> None:
+        self.time = VirtualTime()
+        self.rules = Rules(orders=after)
+        self.plane: Any = None
+        self.gateway = VirtualGateway(
+            identify=subscriber_of,
+            policy=ManagedPolicy(rules=self.rules),
+            outlet=self._outlet,
+            retry_seconds=10,
+        )
+        self.client = self.gateway.client(1000)
+        self.key = FlowKey(*self.client.address)
+        self.client.connect("s~0")
+        for topic in topics:
+            self.client.subscribe(topic, qos)
+        self.plane.apply([SetPort("radio", 8_000, 1_000, 8), SetFlow(self.key, "radio", 0, 7, 0.0)])
+
+    def _outlet(self, core: GatewayCore) -> EgressOutlet:
+        self.made = EgressOutlet(core)
+        self.plane = EmbeddedDataPlane(
+            self._hear, self.made.settled, clock=self.time.clock, alarm=self.time.alarm, wake_ups_apart_ns=0
+        )
+        self.made.attach(self.plane)
+        return self.made
+
+    def _hear(self, datagrams: Datagrams, *classes: Any) -> None:
+        for _, datagram in datagrams:
+            self.client.hear(datagram)
+
+    def follow(self, after: Orders) -> None:
+        self.rules.orders = after
+        for session in self.gateway.core.sessions.values():
+            rerank(self.gateway.core, session)
+        self.made.rerank()
+
+    def pass_time(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.1)):
+            self.time.run_until(self.time.now_ns + 100_000_000)
+            self.gateway.wait(0.1)
+
+
+def filtered(**classes: int) -> Orders:
+    """Orders that know filters and no topics."""
+    unseen = {topic: UnseenTopics(level, 1.0) for topic, level in classes.items()}
+    return Orders(ports={"radio": PORT}, filters={"s": unseen})
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_what_waits_is_put_where_a_new_plan_wants_it(qos: int) -> None:
+    behind = Behind(filtered(bulk=3, alarm=3), qos, "bulk", "alarm")
+    for number in range(12):
+        behind.gateway.publish("bulk", b"b%d" % number, qos)
+    behind.gateway.publish("alarm", b"alarm", qos)
+    behind.follow(filtered(bulk=3, alarm=0))
+    behind.pass_time(10)
+    heard = behind.client.payloads()
+    # One may be in transmission already.
+    assert heard.index(b"alarm") <= 1
+    assert len(heard) == 13
+
+
+@pytest.mark.parametrize("bandwidth_bps", [8_000, 2_000])
+@pytest.mark.parametrize("qos", [1, 2])
+def test_a_message_that_waits_in_a_port_is_not_sent_a_second_time(qos: int, bandwidth_bps: int) -> None:
+    behind = Behind(filtered(bulk=3), qos, "bulk")
+    behind.plane.apply([SetPort("radio", bandwidth_bps, 1_000, 8)])
+    for number in range(30):
+        # At the lower bandwidth a window takes 34 s, and a client has 10 s to answer.
+        behind.gateway.publish("bulk", b"%03d" % number + bytes(500), qos)
+    behind.pass_time(320_000 / bandwidth_bps)
+    heard = [payload[:3] for payload in behind.client.payloads()]
+    assert heard == [b"%03d" % number for number in range(30)]
+
+
+def test_a_full_window_of_a_low_class_holds_no_better_one_back() -> None:
+    behind = Behind(filtered(bulk=7, alarm=0), 1, "bulk", "alarm")
+    for _ in range(100):
+        behind.gateway.publish("bulk", bytes(500), 1)
+    behind.gateway.publish("alarm", b"alarm", 1)
+    behind.pass_time(2)
+    assert b"alarm" in behind.client.payloads()

@@ -38,7 +38,7 @@ def slots(where: VirtualGateway, count: int, name: str = "s", *, clean: bool = F
 
 
 def order(where: VirtualGateway, **ordered: dict[str, int]) -> None:
-    where.core.slots.order(ordered)
+    where.core.slots.order(lambda name, topic: ordered.get(name, {}).get(topic, 0), ["s"])
     where.run()
 
 

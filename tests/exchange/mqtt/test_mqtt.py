@@ -28,7 +28,7 @@ from triagemq.exchange.mqtt.properties import (
     encode_properties,
     parse_properties,
 )
-from triagemq.exchange.mqtt.suspicion import Packet
+from triagemq.exchange.mqtt.session import Receiving
 
 
 class Recorder:
@@ -56,11 +56,10 @@ class Recorder:
     def mqtt_writes(self, session: MqttSession) -> None: ...
     def mqtt_unsubscribed(self, session: MqttSession) -> None: ...
     def mqtt_lost(self, session: MqttSession) -> None: ...
-    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None: ...
     def mqtt_released(self, session: MqttSession, token: object, holds: bool) -> None: ...
 
     def mqtt_receiving(
-        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+        self, session: MqttSession, packet_id: int, digest: int | None, stage: Receiving
     ) -> None: ...
 
     def mqtt_booted(self, session: MqttSession, boot: str) -> None: ...
@@ -178,7 +177,7 @@ def test_qos_2_from_the_broker_is_reported_once_over_a_lost_connection() -> None
     settle(broker)
     assert recorder.messages == [(b"x", 2)]
     assert recorder.connections == [False, True]
-    assert all(finished for _, finished in session.receiving.values())
+    assert all(stage is Receiving.FINISHED for _, stage in session.receiving.values())
 
 
 def _publish(packet_id: int, payload: bytes, *, dup: bool = False) -> bytes:
@@ -189,14 +188,14 @@ def test_a_broker_that_was_killed_may_use_packet_ids_again_and_send_again_what_w
     recorder = Recorder()
     session = MqttSession(recorder, Login("me", clean=False))
 
-    def connect() -> None:
-        session.opened()
+    def connect(boot: str) -> None:
+        session.opened(boot)
         session.receive(b"\x20\x03\x01\x00\x00")
 
-    connect()
+    connect("first")
     session.receive(_publish(1, b"finished") + b"\x62\x02\x00\x01" + _publish(2, b"unfinished"))
     session.closed()
-    connect()
+    connect("second")
     # Its memory is older: it sends again what it thinks is not finished, and has forgotten that 2 is in use.
     session.receive(_publish(1, b"finished", dup=True) + b"\x62\x02\x00\x01" + _publish(2, b"another"))
     # The same content under the same packet id, long after: a new message.
@@ -209,9 +208,24 @@ def test_a_broker_that_was_killed_may_use_packet_ids_again_and_send_again_what_w
     ]
 
 
-@pytest.mark.parametrize("came_back", [False, True])
+@pytest.mark.parametrize("boot", ["", "first"])
+def test_a_new_message_under_a_packet_id_that_is_free_is_new_also_when_it_comes_with_dup(boot: str) -> None:
+    recorder = Recorder()
+    session = MqttSession(recorder, Login("me", clean=False))
+    for dup in (False, True, True):
+        # Each is equal to the one before. Of the later ones the first copy was lost with its connection.
+        session.closed()
+        session.opened(boot)
+        session.receive(b"\x20\x03\x01\x00\x00" + _publish(1, b"alarm", dup=dup))
+        session.closed()
+        session.opened(boot)
+        session.receive(b"\x20\x03\x01\x00\x00" + _publish(1, b"alarm", dup=True) + b"\x62\x02\x00\x01")
+    assert [payload for payload, _ in recorder.messages] == [b"alarm"] * 3
+
+
+@pytest.mark.parametrize("came_back", ["", "before the kill", "after it"])
 def test_what_a_killed_broker_had_acknowledged_is_sent_again_unless_it_was_distributed(
-    came_back: bool,
+    came_back: str,
 ) -> None:
     recorder = Recorder()
     session = MqttSession(recorder, Login("me", clean=False))
@@ -219,17 +233,41 @@ def test_what_a_killed_broker_had_acknowledged_is_sent_again_unless_it_was_distr
     session.receive(b"\x20\x03\x01\x00\x00")
     session.publish(b"a", b"x", qos=2, token="one", sender="sensor")
     session.receive(b"\x50\x02\x00\x01")
-    if came_back:
+    if came_back == "before the kill":
         session.receive(_publish(9, b"x"))
     for boot, sent_again in (("first", False), ("second", not came_back)):
-        session.closed()
-        session.opened(boot)
-        session.output.clear()
-        session.receive(b"\x20\x03\x01\x00\x00")
-        # After a lost connection the broker is asked first whether it stays this time.
-        session.receive(b"\xd0\x00")
+        for _ in range(2):
+            # The first connection ends before the broker has told everything, and decides nothing.
+            session.closed()
+            session.opened(boot)
+            session.output.clear()
+            session.receive(b"\x20\x03\x01\x00\x00")
+        if boot == "second":
+            if came_back == "after it":
+                session.receive(_publish(9, b"x"))
+            session.output.clear()
+            session.receive(b"\xd0\x00")
         kinds = {first >> 4 for first, _ in PacketStream().feed(bytes(session.output))}
-        assert kinds - {PacketType.PINGREQ} == {PacketType.PUBLISH if sent_again else PacketType.PUBREL}
+        assert kinds == {PacketType.PUBLISH if sent_again else PacketType.PUBREL}
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_what_a_broker_that_lost_the_session_had_acknowledged_is_sent_again_unless_it_was_distributed(
+    came_back: bool,
+) -> None:
+    session = MqttSession(Recorder(), Login("me", clean=False))
+    session.opened()
+    session.receive(b"\x20\x03\x01\x00\x00")
+    session.publish(b"a", b"x", qos=2, token="one", sender="sensor")
+    session.receive(b"\x50\x02\x00\x01")
+    if came_back:
+        session.receive(_publish(9, b"x"))
+    session.closed()
+    session.opened()
+    session.output.clear()
+    session.receive(b"\x20\x03\x00\x00\x00")
+    kinds = {first >> 4 for first, _ in PacketStream().feed(bytes(session.output))}
+    assert kinds == {PacketType.PUBREL if came_back else PacketType.PUBLISH}
 
 
 def test_receive_maximum_of_the_broker_is_kept() -> None:

@@ -34,14 +34,17 @@ def test_a_few_seconds_show_the_order_of_classes_and_write_the_plots(tmp_path: P
     assert run["success"][0] == 1.0
     assert np.all(np.diff(run["planned_success"]) < 0)
     assert run["success"][6] < run["success"][3] < run["success"][0]
-    assert np.all(np.array(run["forecast_seconds"]) > 2 * np.array(run["paper_seconds"]))
+    # What the paper's model leaves out is one's own batch, most of which is in the classes above.
+    factor = np.array(run["forecast_seconds"]) / np.array(run["paper_seconds"])
+    assert np.all(factor > 1)
+    assert np.all(factor[3:] > 2)
     for file in ("priodex-10.png", "priodex-10.html"):
         assert (tmp_path / "out" / file).stat().st_size > 10_000
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(500)
 def test_a_minute_each_holds_what_is_claimed(tmp_path: Path) -> None:
-    code, found = reproduce(tmp_path, "--subscribers", "10", "--for", "60", seconds=390)
-    assert [run["rho"] for run in found["figures"]["runs"]] == [0.5, 0.9, 1.7]
+    code, found = reproduce(tmp_path, "--subscribers", "10", "--for", "60", seconds=490)
+    assert [run["rho"] for run in found["figures"]["runs"]] == [0.5, 0.9, 1.5, 1.7]
     assert code == 0, json.dumps(found["claims"], indent=2)

@@ -22,6 +22,9 @@ from triagemq.live.up.exchange import Exchange, ExchangeOptions
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILDING_FIRE = ROOT / "examples" / "building-fire.yaml"
+CAMPUS = ROOT / "examples" / "campus.yaml"
+CAMPUS_SITES: dict[str, Any] = {"name": "library", "beside": {"labs": None, "hall": None}}
+"""The options by which it has its three gateways."""
 TWO_PORTS = HERE / "two-ports.yaml"
 LONG_SECONDS = 60.0
 TRIAGE = [sys.executable, "-c", "from triagemq.cli.main import main; main()"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,12 +14,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.live.up.exchanging import LONG_SECONDS, TRIAGE, Up, ask
+from tests.client.loopback import QUICK
+from tests.live.up.exchanging import (
+    CAMPUS,
+    CAMPUS_SITES,
+    LONG_SECONDS,
+    TRIAGE,
+    Up,
+    ask,
+    exchange,
+    rest,
+    until,
+)
 from typer.testing import CliRunner
 
 from triagemq.cli.token import app as token_command
-from triagemq.client import BlockingPublisher, BlockingSubscriber, ConnectionSettings
+from triagemq.client import (
+    BlockingPublisher,
+    BlockingSubscriber,
+    ConnectionSettings,
+    Publisher,
+    Subscriber,
+)
 from triagemq.coordinator.gateway.trace import next_run
+from triagemq.live.up.state import back_up
 from triagemq.trace import Trace, TraceWriter, runs
 from triagemq.trace.keeping import remove_old_runs
 
@@ -151,3 +170,52 @@ def test_a_time_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
     assert done.returncode == 2
     assert "--keep-trace" in done.stderr
+
+
+def test_a_copy_has_the_undelivered_messages_of_all_gateways_and_clients_find_them_there(
+    tmp_path: Path,
+) -> None:
+    """Clients are at home at the edges; the copy is started while they wait for it."""
+
+    async def scene() -> None:
+        names = ("hall-crew-1", "labs-crew-1")
+
+        def keepers(url: str, got: dict[str, list[bytes]]) -> list[Subscriber]:
+            return [
+                Subscriber(
+                    url,
+                    name=name,
+                    keep_session=True,
+                    lease_seconds=600,
+                    settings=QUICK,
+                    on_event=lambda event, name=name: got[name].append(event.payload),  # type: ignore[misc]
+                )
+                for name in names
+            ]
+
+        sent = [b"%d" % number for number in range(20)]
+        async with exchange(tmp_path, scenario=CAMPUS, **CAMPUS_SITES) as running:
+            await until(lambda: _are_there(running.rest, 3))
+            for keeper in keepers(running.rest, {name: [] for name in names}):
+                await keeper.open()
+                await keeper.subscribe("campus/alarm", qos=1)
+                await keeper.close()
+            async with Publisher(running.rest, name="alarm-panel", settings=QUICK) as publisher:
+                for payload in sent:
+                    await publisher.publish("campus/alarm", payload, qos=1)
+            await back_up(tmp_path / "state", tmp_path / "again" / "state")
+        got: dict[str, list[bytes]] = {name: [] for name in names}
+        async with exchange(tmp_path / "again", scenario=CAMPUS, **CAMPUS_SITES) as running:
+            subscribers = keepers(running.rest, got)
+            for keeper in subscribers:
+                await keeper.open()
+            await until(lambda: all(sorted(each, key=int) == sent for each in got.values()))
+            for keeper in subscribers:
+                await keeper.close()
+
+    asyncio.run(scene())
+
+
+async def _are_there(url: str, count: int) -> bool:
+    found = await rest(url, "/v1/gateways")
+    return len(found) == count and all(each["broker_connected"] for each in found)

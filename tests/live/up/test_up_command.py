@@ -44,15 +44,18 @@ def _is_measured(url: str, topic: str) -> bool:
     return any(row["measured"] for row in ask(url, "/v1/topics") if row["topic"] == topic)
 
 
-def test_ctrl_c_ends_everything_and_leaves_figures_and_a_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 0), (signal.SIGTERM, 0)])
+def test_a_signal_ends_everything_and_leaves_figures_and_a_trace(
+    tmp_path: Path, number: signal.Signals, exit_code: int
+) -> None:
     with Up(tmp_path, "--state", str(tmp_path / "state"), file=TWO_PORTS) as running:
         url = running.ready()["coordinator"]
         _wait(lambda: _is_measured(url, "alarm"))
         children = children_of(running.process.pid)
         assert len(children) == 5
-        running.signal(signal.SIGINT)
+        running.signal(number)
         code, output = running.result(LONG_SECONDS)
-        assert code == 0, running.errors()
+        assert code == exit_code, running.errors()
         assert json.loads(output)["publications"] > 0
         assert not any(map(is_alive, children))
     found = runs(tmp_path / "state" / "trace")
@@ -210,6 +213,42 @@ def test_another_broker_is_asked_over_tls_with_user_and_password(tmp_path: Path)
                 assert up.result(LONG_SECONDS)[0] == 0
                 assert up.errors() == expected
                 assert password not in lines + said + json.dumps(ready)
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_two_exchanges_at_one_broker_stay_connected_and_each_gets_every_event(tmp_path: Path) -> None:
+    async def run() -> None:
+        broker = BrokerProcess(tmp_path / "broker")
+        await broker.start()
+        try:
+            await asyncio.to_thread(talk, broker.address.with_password())
+        finally:
+            await broker.stop()
+
+    def talk(address: str) -> None:
+        with (
+            Up(tmp_path / "one", "--state", str(tmp_path / "one" / "state"), TRIAGE_BROKER=address) as one,
+            Up(tmp_path / "two", "--state", str(tmp_path / "two" / "state"), TRIAGE_BROKER=address) as two,
+        ):
+            urls = [each.ready()["coordinator"] for each in (one, two)]
+            with (
+                BlockingPublisher(urls[0], name="p") as publisher,
+                BlockingSubscriber(urls[0], name="s") as first,
+                BlockingSubscriber(urls[1], name="s") as second,
+            ):
+                for subscriber in (first, second):
+                    subscriber.subscribe("a", qos=1)
+                sent = [f"{number}".encode() for number in range(20)]
+                for payload in sent:
+                    publisher.publish("a", payload, qos=1)
+                for subscriber in (first, second):
+                    assert [
+                        event.payload for event in (subscriber.next(LONG_SECONDS) for _ in sent) if event
+                    ] == sent
+        logs = [(tmp_path / name / "state" / "logs" / "gateway.log").read_text() for name in ("one", "two")]
+        assert logs == ["", ""]
 
     asyncio.run(run())
 

@@ -22,6 +22,7 @@ from triagemq.plan import (
     SetLimiter,
     SetPort,
     SetPrefix,
+    Treatment,
 )
 from triagemq.topic_codes import Prefix
 from triagemq.trace import Outcome
@@ -375,3 +376,84 @@ def test_flows_to_many_at_once_are_refused_in_words() -> None:
     ):
         with pytest.raises(PlanError, match="sends each packet once; use --dataplane linux or openflow"):
             rig.plane.apply([to_many])
+
+
+def test_a_packet_is_treated_as_it_says_whatever_its_flow_says() -> None:
+    rig = Rig()
+    rig.plane.apply([SetFlow(KEYS[3], "radio", 3, 3, 1.0)])
+    treatments = [Treatment(5), Treatment(2, 1.0), Treatment(0), Treatment(3)]
+    rig.plane.send(
+        [
+            OutgoingPacket(KEYS[3], datagram(place), False, place, each)
+            for place, each in enumerate(treatments)
+        ]
+    )
+    rig.time.run_until_quiet()
+    assert rig.order == [2, 3, 0]
+    assert [token for token, outcome, *_ in rig.fates if outcome is Outcome.dropped_by_policy] == [1]
+
+
+def test_unseen_topics_go_before_their_class_and_by_their_worth() -> None:
+    rig = Rig()
+    rig.send(0, 1, 2)
+    unseen = [(10, Treatment(0, 0.0, 5.0)), (11, Treatment(0, 0.0, 50.0)), (12, Treatment(1, 0.0, 90.0))]
+    rig.plane.send(
+        [OutgoingPacket(KEYS[1], datagram(number), False, number, each) for number, each in unseen]
+    )
+    rig.send(1, 3)
+    rig.send(2, 9, control=True)
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 9, 11, 10, 2, 12, 3]
+
+
+def test_unseen_topics_find_room_in_a_buffer_that_is_full_of_their_class() -> None:
+    rig = Rig(buffer_packets=3)
+    rig.send(0, 1, 2, 3)
+    rig.plane.send([OutgoingPacket(KEYS[0], datagram(7), False, 7, Treatment(0, 0.0, 1.0))])
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 7, 2]
+    # Control finds room among them.
+    rig.plane.send([OutgoingPacket(KEYS[0], datagram(n), False, n, Treatment(0, 0.0, 1.0)) for n in range(4)])
+    rig.send(0, 9, control=True)
+    rig.time.run_until_quiet()
+    assert 9 in rig.order
+    counted = rig.plane.counters().ports["radio"].queues[0]
+    assert (counted.backlog_packets, counted.backlog_bytes) == (0, 0)
+
+
+def test_a_buffer_full_of_unseen_topics_gives_the_last_in_order_away() -> None:
+    rig = Rig(buffer_packets=4)
+
+    def arrive(number: int, priority_class: int, worth: float) -> None:
+        treatment = Treatment(priority_class, 0.0, worth)
+        rig.plane.send([OutgoingPacket(KEYS[1], datagram(number), False, number, treatment)])
+
+    arrive(1, 3, 5.0)
+    for number, worth in ((2, 5.0), (3, 7.0), (4, 6.0)):
+        arrive(number, 3, worth)
+    # A planned packet of a higher class, and an unseen one of more worth, find a place; one that ranks last does not.
+    rig.send(0, 10)
+    arrive(11, 3, 6.5)
+    arrive(12, 3, 6.0)
+    # Nor does a planned packet of their class, behind which all of them would go.
+    rig.send(3, 13)
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 10, 3, 11]
+    dropped = [token for token, outcome, *_ in rig.fates if outcome is Outcome.dropped_by_buffer]
+    assert dropped == [2, 4, 12, 13]
+
+
+def test_a_new_plan_moves_what_waits() -> None:
+    rig = Rig()
+    rig.send(3, 1, 2, 3, 4)
+    rig.send(0, 5)
+    rig.send(1, 6, control=True)
+    before = rig.plane.counters().ports["radio"]
+    assert [queue.backlog_packets for queue in before.queues][:4] == [1, 0, 0, 4]
+    rig.plane.reclassify(lambda token: Treatment(1) if token in (3, 4) else None)
+    now = rig.plane.counters().ports["radio"]
+    assert [queue.backlog_packets for queue in now.queues][:4] == [1, 2, 0, 2]
+    rig.time.run_until_quiet()
+    assert rig.order == [1, 6, 5, 3, 4, 2]
+    assert all(queue.backlog_packets == 0 for queue in rig.plane.counters().ports["radio"].queues)
+    assert all(queue.backlog_bytes == 0 for queue in rig.plane.counters().ports["radio"].queues)

@@ -35,6 +35,7 @@ from triagemq.network.linux.flow_table import (
     control_bounds,
     drop_threshold,
     packed_key,
+    packed_source,
     window_settings,
 )
 from triagemq.network.linux.records import (
@@ -219,8 +220,8 @@ def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> Non
     passed = sum(classifier.queue_of(packet) is not None for _ in range(5000))
     assert passed / 5000 == pytest.approx(0.7, abs=0.04)
     assert classifier.table.flow_counters(2).tolist() == [
-        [5000, 5000 - passed, passed * len(packet), 0],
-        [0, 0, 0, 0],
+        [5000, 5000 - passed, passed * len(packet), 0, 0],
+        [0, 0, 0, 0, 0],
     ]
 
 
@@ -228,7 +229,7 @@ def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> Non
 def test_control_packets_of_a_flow_are_never_dropped(classifier: Classifier, packet: bytes) -> None:
     classifier.set(**both(drop_threshold(1.0)))
     assert classifier.queue_of(packet) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
+    assert classifier.table.flow_counters(2).tolist() == [[0] * 5, [0] * 5]
 
 
 @pytest.mark.parametrize("packet", NOBODYS.values(), ids=NOBODYS)
@@ -309,7 +310,7 @@ def test_a_limiter_cuts_what_exceeds_its_burst_spared_or_not_and_never_control(
     assert went == [CLASS_2] * 3 + [None] * 2
     for control in ("PINGRESP", "PUBLISH marked CS6", "handshake of DTLS"):
         assert classifier.queue_of(CONTROLLING[control]) == CONTROL
-    assert classifier.table.flow_counters(1).tolist() == [[5, 0, 3 * len(packet), 2]]
+    assert classifier.table.flow_counters(1).tolist() == [[5, 0, 3 * len(packet), 2, 0]]
     # What has passed counts by new terms, too; without a limiter everything passes.
     classifier.table.set_window(1, limited(4 * len(packet)))
     assert [classifier.queue_of(packet) for _ in range(2)] == [CLASS_2, None]
@@ -398,7 +399,7 @@ def test_each_fragment_takes_its_share_of_a_limiter_and_those_after_a_limited_fi
     assert [classifier.queue_of(each) for each in fragments(3)] == [None] * 3
     classifier.table.open_window(1, limited(5 * size))
     assert [classifier.queue_of(each) for each in fragments(3)[1:]] == [None] * 2
-    assert classifier.table.flow_counters(1).tolist() == [[11, 0, 5 * size, 6]]
+    assert classifier.table.flow_counters(1).tolist() == [[11, 0, 5 * size, 6, 0]]
 
 
 TOPICS = {"239.1.2.3": ipv4, "ff15::7": ipv6}
@@ -428,6 +429,25 @@ def test_a_multicast_address_has_a_class_at_each_port_whoever_sends_whatever(
     foreign = frame(ip(address, udp(PORT + 1, publish(), source=4711)))
     assert classifier.queue_of(foreign) == UNMANAGED
     assert classifier.table.flow_counters(1)[0, 0] == len(events)
+
+
+@pytest.mark.parametrize(
+    ("group", "source", "other"), [("239.1.2.3", "10.0.0.1", STRANGER), ("ff15::7", "fd00::1", "fd00::66")]
+)
+def test_a_topic_with_a_source_is_that_of_its_packets_alone(
+    classifier: Classifier, group: str, source: str, other: str
+) -> None:
+    event = frame(TOPICS[group](group, udp(PORT, b"event")))
+    key = packed_key(FlowKey(group, PORT), THIS_PORT)
+    before = None
+    for wanted, queue in ((source, 1), (other, UNMANAGED), ("", 1)):
+        policy = FlowPolicy(THIS_PORT, 1, 0, 0, 0, packed_source(wanted))
+        classifier.table.stage([PolicyChange(key, before, policy)])
+        classifier.table.switch()
+        classifier.table.settle()
+        assert classifier.queue_of(event) == queue
+        before = policy
+    assert classifier.table.flow_counters(1).tolist() == [[2, 0, 2 * len(event), 0, 1]]
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -525,7 +545,7 @@ def test_at_another_port_a_flow_has_its_class_and_is_not_dropped(classifier: Cla
     classifier.set(**both(drop_threshold(1.0), OTHER_PORT))
     assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
     assert classifier.queue_of(CONTROLLING["PINGRESP"]) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0, 0, 0, 0], [0, 0, 0, 0]]
+    assert classifier.table.flow_counters(2).tolist() == [[0] * 5, [0] * 5]
 
 
 def test_staged_policies_wait_for_the_switch_and_can_be_taken_back(classifier: Classifier) -> None:

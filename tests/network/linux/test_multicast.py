@@ -5,10 +5,13 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, Wires
+from pyroute2 import NetNS
+from tests.network.contract import PromisedFlowContract
+from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, SENDER, Wires
 
 from triagemq.errors import PlanError
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
@@ -17,6 +20,7 @@ from triagemq.plan import FlowCounters, FlowKey, RemoveFlow, RemoveLimiter, SetF
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
+STRANGER = "10.9.0.66"
 TOPIC = FlowKey("239.1.2.3", 5000)
 FOREIGN = FlowKey("239.9.9.9", 5000)
 EVENT = bytes(100)
@@ -26,15 +30,23 @@ COPIES = [SetFlow(TOPIC, "radio", 7, 0, 0.0), SetFlow(TOPIC, "cable", 7, 3, 0.0)
 
 
 class Members:
-    """A publisher that is not the gateway, and a member of the topic behind each of two ports."""
+    """A publisher that is not the gateway, a stranger, and a member of the topic behind each of two ports."""
 
     def __init__(self, directory: Path) -> None:
         self.wires = Wires()
-        self.output = self.wires.sending_socket()
-        self.output.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.9.0.1"))
+        with NetNS(self.wires.sender) as sender:
+            device = sender.link_lookup(ifname="eth0")[0]
+            sender.addr("add", index=device, address=STRANGER, prefixlen=24)
+        self.output, self.stranger = (self._sender(address) for address in (SENDER, STRANGER))
         self.members = [self._member(address) for address in (RECEIVER, RECEIVER_ON_CABLE)]
         self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
         self.plane.trust([TrustedAddress("udp", "10.9.0.77", 1883)])
+
+    def _sender(self, address: str) -> socket.socket:
+        made = in_namespace(self.wires.sender, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        made.bind((address, 0))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        return made
 
     def _member(self, address: str) -> socket.socket:
         made = in_namespace(self.wires.receiver, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
@@ -48,9 +60,20 @@ class Members:
         made.settimeout(10.0)
         return made
 
-    def send(self, count: int, key: FlowKey = TOPIC) -> None:
+    def send(self, count: int, key: FlowKey = TOPIC, *, stranger: bool = False) -> None:
         for _ in range(count):
-            self.output.sendto(EVENT, (key.address, key.udp_port))
+            (self.stranger if stranger else self.output).sendto(EVENT, (key.address, key.udp_port))
+
+    def order(self, limiter_packets: int) -> None:
+        flow = SetFlow(TOPIC, "radio", 7, 0, 0.0, SENDER)
+        self.plane.apply([*PORTS, flow, SetLimiter(TOPIC, limiter_packets * WIRE_BYTES, 0.1)])
+
+    def counted(self) -> tuple[int, int, int]:
+        found = self.plane.counters().flows[TOPIC]
+        return found.packets_in, found.limited, found.foreign
+
+    def in_class(self) -> int:
+        return self.plane.counters().ports["radio"].queues[0].packets_out
 
     def settled(self, came: int) -> FlowCounters:
         """What the topic has counted when so many packets have come and none waits any more."""
@@ -65,7 +88,7 @@ class Members:
 
     def close(self) -> None:
         self.plane.close()
-        for each in (self.output, *self.members):
+        for each in (self.output, self.stranger, *self.members):
             each.close()
         self.wires.close()
 
@@ -75,6 +98,29 @@ def members(tmp_path: Path) -> Iterator[Members]:
     made = Members(tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture
+def promised(members: Members) -> Members:
+    return members
+
+
+class TestPromisedFlow(PromisedFlowContract):
+    """The contract of promised topics."""
+
+
+def test_what_a_stranger_sends_to_a_promised_topic_goes_last_at_every_port(members: Members) -> None:
+    members.plane.apply([*PORTS, *(replace(copy, source=SENDER) for copy in COPIES)])
+    members.send(10, stranger=True)
+    members.send(5)
+    assert members.settled(10) == FlowCounters(7, 10, packets_out=10, foreign=20)
+    assert members.plane.counters().unmanaged.packets >= 20
+    # A publisher that moves to another address is known there from the next plan on.
+    members.plane.apply([replace(copy, source=STRANGER) for copy in COPIES])
+    members.send(10, stranger=True)
+    assert members.settled(30) == FlowCounters(7, 30, packets_out=30, foreign=20)
+    with pytest.raises(PlanError, match="needs an IP address in digits for its source, not 'ward-3'"):
+        members.plane.apply([replace(COPIES[0], source="ward-3")])
 
 
 def test_copies_have_the_class_of_their_port_and_foreign_packets_go_last(members: Members) -> None:

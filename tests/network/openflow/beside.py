@@ -23,9 +23,10 @@ class SwitchesAndQueues:
         counters = self.queues.counters()
         flows = dict(counters.flows)
         for switch in self.switches.counters().values():
-            for key, (_, _, limited) in switch.flows.items():
-                if key in flows and limited:
-                    flows[key] = flows[key].plus(FlowCounters(0, packets_in=limited, limited=limited))
+            for key, flow in switch.flows.items():
+                if key in flows and flow.limited:
+                    cut = FlowCounters(0, packets_in=flow.limited, limited=flow.limited)
+                    flows[key] = flows[key].plus(cut)
         return replace(counters, flows=flows)
 
     def close(self) -> None:

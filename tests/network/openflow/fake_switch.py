@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from triagemq.network.openflow import encoding
@@ -116,3 +118,45 @@ async def session(
             yield opened, switch, told, counters
         finally:
             opened.close()
+
+
+class AnsweringSwitch(FakeSwitch):
+    """Answers every request: it has no rules, no meters and these ports, and refuses messages of `refused` types."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        datapath_id: int = 7,
+        ports: bytes = b"",
+        refused: Collection[int] = (),
+    ) -> None:
+        super().__init__(reader, writer)
+        self.heard: Counter[int] = Counter()
+        self.hung = False
+        self._datapath_id, self._ports, self._refused = datapath_id, ports, refused
+
+    async def run(self) -> None:
+        """Until the controller closes the connection."""
+        self.say(message(HELLO))
+        with contextlib.suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                kind, transaction, body = await self.hear()
+                self.heard[kind] += 1
+                if not self.hung:
+                    self._answer(kind, transaction, body)
+
+    def _answer(self, kind: int, transaction: int, body: bytes) -> None:
+        if kind in self._refused:
+            self.say(message(ERROR, struct.pack("!HH", 1, 11), transaction))
+        elif kind == FEATURES_REQUEST:
+            features = struct.pack("!QIBB2xII", self._datapath_id, 0, 254, 0, 0, 0)
+            self.say(message(FEATURES_REPLY, features, transaction))
+        elif kind == ECHO_REQUEST:
+            self.say(message(ECHO_REPLY, body, transaction))
+        elif kind == BARRIER_REQUEST:
+            self.say(message(BARRIER_REPLY, transaction=transaction))
+        elif kind == MULTIPART_REQUEST:
+            (part,) = struct.unpack_from("!H", body)
+            content = {13: self._ports, 11: struct.pack("!IIIBB2x", 0, 0, 0, 0, 0)}.get(part, b"")
+            self.say(message(MULTIPART_REPLY, struct.pack("!HH4x", part, 0) + content, transaction))

@@ -7,8 +7,10 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
+from tests.network.contract import PromisedFlowContract
 from tests.network.openflow.lab import Lab, eventually
 
 from triagemq.errors import PlanError
@@ -18,7 +20,13 @@ from triagemq.plan import FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimite
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
 TOPIC, FOREIGN = FlowKey("239.1.2.3", 5000), FlowKey("239.9.9.9", 5000)
-HOSTS = {"publisher": "10.9.0.1", "near": "10.9.0.2", "far": "10.9.0.3", "second": "10.9.0.4"}
+HOSTS = {
+    "publisher": "10.9.0.1",
+    "near": "10.9.0.2",
+    "far": "10.9.0.3",
+    "second": "10.9.0.4",
+    "stranger": "10.9.0.66",
+}
 PORTS = [SetPort(name, 1e8, 100, 7) for name in ("to near", "onward", "to far")]
 COPIES = [
     SetFlow(TOPIC, "to near", 7, 3, 0.0),
@@ -41,10 +49,10 @@ class Two:
         )
         ports = {name: lab.host(name, f"{address}/24") for name, address in HOSTS.items()}
         here, there = lab.link("l12", "l21")
-        lab.switches.add_switch("s1", 1, [ports["publisher"], ports["near"], here])
+        lab.switches.add_switch("s1", 1, [ports["publisher"], ports["near"], here, ports["stranger"]])
         lab.switches.add_switch("s2", 2, [there, ports["far"], ports["second"]])
         self.plane.wait_until_ready()
-        self.senders = {name: self._sender(name) for name in ("publisher", "second")}
+        self.senders = {name: self._sender(name) for name in ("publisher", "second", "stranger")}
         self.members = {name: self._member(name) for name in ("near", "far")}
         self.came = {name: Counter[tuple[str, int]]() for name in self.members}
 
@@ -61,8 +69,17 @@ class Two:
             made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
         return made
 
-    def send(self, count: int, key: FlowKey = TOPIC, sender: str = "publisher", word: bytes = b"one") -> None:
+    def send(
+        self,
+        count: int,
+        key: FlowKey = TOPIC,
+        sender: str = "publisher",
+        word: bytes = b"one",
+        *,
+        stranger: bool = False,
+    ) -> None:
         """At most a hundred before somebody waits for them: a switch reads from a small buffer of the kernel's."""
+        sender = "stranger" if stranger else sender
         for _ in range(count):
             self.senders[sender].sendto(word.ljust(100, b"."), (key.address, key.udp_port))
             self.receive()
@@ -81,6 +98,9 @@ class Two:
         self.receive()
         return self.came[name] == expected
 
+    def rules(self, switch: str) -> list[str]:
+        return [line for line in self.lab.switches.dump_flows(switch) if "nw_dst=239.1.2.3" in line]
+
     def goes_only_to_near(self, word: bytes) -> bool:
         """Send one; and one of another topic, by which it is known that the first would have come."""
         there, after = self.came["far"].total(), (f"after {word.decode()}", 0)
@@ -89,6 +109,38 @@ class Two:
         self.send(1, FOREIGN, word=after[0].encode())
         eventually(lambda: self.came["far"][after] == seen + 1 or self.receive(), "what comes after it")
         return self.came["far"].total() == there + 1
+
+    def order(self, limiter_packets: int) -> None:
+        flow = SetFlow(TOPIC, "to near", 7, 0, 0.0, HOSTS["publisher"])
+        self.plane.apply([*PORTS, flow, SetLimiter(TOPIC, limiter_packets * WIRE_BYTES, 1.0)])
+        self.wait_for_entry()
+
+    def wait_for_entry(self) -> None:
+        """Until the rule of the topic's source is one for the port where it is."""
+        eventually(
+            lambda: (
+                any("nw_src=10.9.0.1" in line and "in_port=" in line for line in self.rules("s1"))
+                and not any("nw_src" in line and "in_port=" not in line for line in self.rules("s1"))
+            ),
+            "the publisher is found",
+        )
+
+    def counted(self) -> tuple[int, int, int]:
+        found = self.plane.counters()[1].flows[TOPIC]
+        return found.packets, found.limited, found.foreign
+
+    def in_class(self) -> int:
+        self.receive()
+        return sum(count for (_, mark), count in self.came["near"].items() if mark == 46)
+
+    def spoofer(self) -> socket.socket:
+        """A socket of the stranger that sends as the publisher."""
+        made = self.lab.in_host("stranger", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        assert isinstance(made, socket.socket)
+        made.setsockopt(socket.IPPROTO_IP, 19, 1)  # IP_TRANSPARENT
+        made.bind((HOSTS["publisher"], 0))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(HOSTS["stranger"]))
+        return made
 
     def limited(self, switch: int) -> int:
         return self.plane.counters()[switch].flows[TOPIC].limited
@@ -99,6 +151,36 @@ def two(lab: Lab) -> Iterator[Two]:
     made = Two(lab)
     yield made
     made.plane.close()
+
+
+@pytest.fixture
+def promised(two: Two) -> Two:
+    return two
+
+
+class TestPromisedFlow(PromisedFlowContract):
+    """The contract of promised topics."""
+
+
+def test_who_pretends_to_be_the_publisher_at_another_port_is_foreign(two: Two) -> None:
+    source = HOSTS["publisher"]
+    two.plane.apply([*PORTS, *(replace(copy, source=source) for copy in COPIES)])
+    two.wait_for_entry()
+    with two.spoofer() as spoofing:
+        for _ in range(20):
+            spoofing.sendto(b"spoofed".ljust(100, b"."), (TOPIC.address, TOPIC.udp_port))
+        eventually(lambda: two.counted()[2] == 20, "what was spoofed is counted")
+        two.send(20)
+        eventually(lambda: two.have_come("near", {("one", 24): 20}), "the publisher's at the first switch")
+        eventually(lambda: two.have_come("far", {("one", 40): 20}), "and at the second")
+    # Open vSwitch adds what its cached flows have counted to its rules' counts twice a second.
+    eventually(lambda: two.counted() == (20, 0, 20), "the publisher's are counted as its own")
+    # Nor does it help to send where there are no copies but at the next switch.
+    two.send(10, sender="second", word=b"two")
+    eventually(
+        lambda: two.plane.counters()[2].flows[TOPIC].foreign == 10, "the stranger at the second switch"
+    )
+    assert two.have_come("far", {("one", 40): 20})
 
 
 def test_each_member_gets_each_event_once_with_the_mark_of_its_port(two: Two) -> None:

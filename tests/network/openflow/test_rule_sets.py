@@ -20,7 +20,14 @@ from tests.network.openflow.networks import (
 from tests.network.openflow.probes import all_probes
 from tests.network.openflow.table_model import TableModel
 
-from triagemq.network.openflow.rule_sets import RuleBook, address_rules, base_rules, prefix_rules, topic_rules
+from triagemq.network.openflow.rule_sets import (
+    LimitedFlow,
+    RuleBook,
+    address_rules,
+    base_rules,
+    prefix_rules,
+    topic_rules,
+)
 from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
 from triagemq.plan import FlowKey
@@ -161,6 +168,60 @@ def test_a_topic_is_limited_where_hosts_send_and_not_where_switches_do() -> None
     assert (dict(from_second.match)["in_port"], from_second.limit, from_second.outputs) == (1, None, (1,))
     assert from_second.priority > Kind.FLOW.priority
     assert [rule.limit for switch in (2, 3) for rule in rules[switch].values()] == [None, None]
+
+
+def of_source(flows: tuple[LimitedFlow, ...], source: str = BROKER) -> tuple[LimitedFlow, ...]:
+    return tuple(replace(each, flow=replace(each.flow, source=source)) for each in flows)
+
+
+def entries(book: RuleBook, switch: int) -> list[tuple[object, object]]:
+    """Where and from whom copies of the topic are made: ports of FLOW and FLOW_FROM_LINK, and the source."""
+    return [
+        (dict(rule.match).get("in_port"), dict(rule.match).get("ipv4_src"))
+        for rule in book.wanted[switch].values()
+        if rule.kind in (Kind.FLOW, Kind.FLOW_FROM_LINK)
+    ]
+
+
+def foreign(book: RuleBook) -> list[int]:
+    return [switch for switch in book.wanted if kinds(book.wanted, switch, Kind.FOREIGN)]
+
+
+def test_a_topic_is_taken_from_its_source_where_that_is_and_from_nobody_else_on_any_switch() -> None:
+    book = RuleBook([])
+    book.fit(replace(LINE, hosts={}), PLACES)
+    flows = of_source((*topic(RateLimit(64, 12), onward=0), *topic(last=0)))
+    book.change({TOPIC: flows})
+    assert entries(book, 1) == [(None, BROKER), (1, BROKER)]
+    assert foreign(book) == [1, 2, 3]
+    assert book.topic_sources == {BROKER}
+    # As soon as the publisher is found, where it comes in counts, too; switches behind take it from links.
+    book.fit(LINE)
+    assert entries(book, 1) == [(HOST_PORT, BROKER), (1, BROKER)]
+    assert entries(book, 2) == [(1, BROKER), (2, BROKER)]
+    (drop,) = kinds(book.wanted, 3, Kind.FOREIGN)
+    assert (drop.outputs, drop.copies, drop.mark) == ((), (), None)
+    assert drop.hops > max(rule.hops for rule in kinds(book.wanted, 1, Kind.FLOW))
+    limits = [rule.limit for rule in kinds(book.wanted, 1, Kind.FLOW_FROM_LINK)]
+    assert limits == [None]
+
+
+def test_a_device_that_claims_the_address_of_a_publisher_takes_its_place_only_when_that_is_free() -> None:
+    book = RuleBook([])
+    book.fit(LINE, PLACES)
+    book.change({TOPIC: of_source(topic(onward=0, last=0))})
+    claimed = replace(LINE, hosts={**LINE.hosts, BROKER: (HostPlace("02::66", PortId(1, HOST_PORT + 1)),)})
+    book.fit(claimed)
+    assert entries(book, 1)[0] == (HOST_PORT, BROKER)
+    # The port of the publisher goes down: whoever has its address now is it.
+    down = {**claimed.ports, 1: claimed.ports[1] - {HOST_PORT}}
+    book.fit(replace(claimed, ports=down))
+    assert entries(book, 1)[0] == (HOST_PORT + 1, BROKER)
+    # The same device elsewhere has moved. Where there are no copies it is flooded until there is a plan for it.
+    moved = replace(LINE, hosts={BROKER: (HostPlace("02::66", PortId(3, HOST_PORT)),)})
+    book.fit(moved)
+    assert entries(book, 1) == [(1, BROKER)]
+    assert foreign(book) == [1, 2]
 
 
 def test_where_a_switch_has_queues_each_packet_is_given_one_and_what_nobody_ranks_the_last() -> None:

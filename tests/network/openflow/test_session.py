@@ -207,6 +207,34 @@ def test_who_cannot_shake_hands_is_not_let_in(octets: bytes) -> None:
     run(work())
 
 
+@pytest.mark.parametrize(
+    ("octets", "offered"),
+    [
+        (message(HELLO, version=1, transaction=5), "0x01"),
+        (message(HELLO, struct.pack("!HHI", 1, 8, 1 << 6), version=6, transaction=5), "0x06"),
+        (message(HELLO, struct.pack("!HHI", 1, 8, 0), transaction=5), "none"),
+    ],
+)
+def test_a_switch_without_a_common_version_is_told_hello_failed(octets: bytes, offered: str) -> None:
+    async def work() -> None:
+        async with connection() as (streams, switch):
+            counters = SessionCounters()
+            opening = asyncio.create_task(SwitchSession(*streams, Told(), counters).open())
+            switch.say(octets)
+            transaction, body = await switch.hear_kind(ERROR)
+            assert (transaction, body[:4]) == (5, struct.pack("!HH", 0, 0))
+            assert (
+                body[4:].decode("ascii")
+                == f"this controller speaks OpenFlow 1.3 (0x04), the switch offers {offered}"
+            )
+            assert await switch.reader.read() == b""
+            with pytest.raises(SessionClosedError):
+                await opening
+            assert counters.disconnected == {"incompatible version": 1}
+
+    run(work())
+
+
 def test_a_newer_switch_that_also_speaks_1_3_is_let_in() -> None:
     async def work() -> None:
         async with connection() as (streams, switch):

@@ -66,7 +66,7 @@ class AsyncEnd(DirectEnd):
         self._open()
 
     async def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         self._close()
 
     async def __aenter__(self) -> Self:
@@ -81,7 +81,7 @@ class BlockingEnd(DirectEnd):
     """Opened when it is made, closed by `close` or the end of `with`."""
 
     def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         self._close()
 
     def __enter__(self) -> Self:

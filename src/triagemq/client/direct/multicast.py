@@ -29,6 +29,7 @@ _MULTICAST_ALL, _MULTICAST_ALL_6, _STAMPS = 49, 29, 35
 _INDEX_OF_INTERFACE = 0x8933
 _STAMP = struct.Struct("@ll")
 _ROOM_FOR_STAMP = socket.CMSG_SPACE(_STAMP.size)
+_ANY_GROUP = "239.192.0.0"
 _TRY_LATER = (errno.EAGAIN, errno.ENOBUFS)
 
 
@@ -125,8 +126,21 @@ class MulticastSender:
         return ()
 
     def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         self._socket.close()
+
+
+def source_address(settings: NetworkSettings) -> str | None:
+    """The address that packets to promised topics come from, by the routes of now; None if there is no route."""
+    group = GroupAddress(_ANY_GROUP, 9)
+    try:
+        with _opened(group, settings) as made:
+            _set_up_sending(made, group, settings)
+            # Nothing is sent: the system chooses a source for the connection.
+            made.connect(_socket_address(made, group, settings))
+            return str(made.getsockname()[0])
+    except (OSError, ClientError):
+        return None
 
 
 class MulticastReceiver:
@@ -163,7 +177,7 @@ class MulticastReceiver:
         return packet, None
 
     def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         self._socket.close()
 
 

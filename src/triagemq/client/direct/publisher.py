@@ -93,15 +93,18 @@ class _Sending(DirectEnd):
             if self._shares:
                 self._memory = MemoryWriter(self.topic, self._meets_at, self._session, self.max_size_bytes)
         except BaseException:
-            self._close()
+            if self._sender is not None:
+                self._sender.close()
             raise
         self._is_open = True
 
     def _close(self) -> None:
-        self._is_open = False
-        for part in (self._memory, self._sender):
-            if part is not None:
-                part.close()
+        # Both parts keep their counters, which may be read after the end.
+        if self._is_open:
+            self._is_open = False
+            for part in (self._memory, self._sender):
+                if part is not None:
+                    part.close()
 
     def _encoded(self, value: Any) -> bytes:
         payload = value if self._typed is None else self._typed.encode(value)
@@ -207,7 +210,7 @@ class BlockingDirectPublisher(_Sending, BlockingEnd):
         self._open()
 
     def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         with self._turn:
             self._close()
 

@@ -243,7 +243,7 @@ class BlockingDirectSubscriber(_Receiving, BlockingEnd):
             self._poll.register(number, select.POLLIN)
 
     def close(self) -> None:
-        """Twice is once."""
+        """Idempotent."""
         self._takers.clear()
         self._close()
 

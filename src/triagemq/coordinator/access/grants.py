@@ -12,11 +12,12 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Strict
 
-from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
+from triagemq.coordinator.decide.orders import Orders, subscriber_of
 from triagemq.exchange import Policy
 from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.mqttsn import valid_topic_filter
 from triagemq.mqttsn.filters import within
+from triagemq.plan import Treatment
 from triagemq.plan.instructions import applied, difference
 
 
@@ -72,6 +73,9 @@ class GrantsChange:
         return Grants(self.required, applied(before.by_base, self.by_base))
 
 
+_MOST_TREATMENTS = 100_000
+
+
 @dataclass(slots=True)
 class Rules:
     """What a gateway goes by at this moment. `closed`: nobody is let in, because it does not know yet who may be."""
@@ -79,6 +83,26 @@ class Rules:
     grants: Grants = field(default_factory=Grants)
     orders: Orders = field(default_factory=Orders)
     closed: bool = False
+    # What was looked up, and by which orders and grants.
+    _treatments: dict[tuple[str, str], Treatment] = field(default_factory=dict, repr=False)
+    _looked_up_by: tuple[Orders, Grants] | None = field(default=None, repr=False)
+
+    def treatment(self, client_id: str, topic: str) -> Treatment:
+        """How a client's copy of a topic is treated by the orders of now."""
+        by = self._looked_up_by
+        if (
+            by is None
+            or by[0] is not self.orders
+            or by[1] is not self.grants
+            or len(self._treatments) > _MOST_TREATMENTS
+        ):
+            self._looked_up_by = self.orders, self.grants
+            self._treatments = {}
+        found = self._treatments.get((client_id, topic))
+        if found is None:
+            name, slot = self.identify(client_id)
+            found = self._treatments[client_id, topic] = self.orders.treatment(name, topic, slot)
+        return found
 
     def identify(self, client_id: str) -> tuple[str, int]:
         """The name of the subscriber that a client id belongs to, and its slot."""
@@ -96,13 +120,9 @@ class ManagedPolicy(Policy):
 
     rules: Rules = field(default_factory=Rules)
 
-    def priority_class(self, client_id: str, topic: str) -> int:
-        """The class of the flow that carries the topic; the lowest of all for who has none."""
-        orders = self.rules.orders
-        name, slot = self.rules.identify(client_id)
-        slot = orders.slots.get(name, {}).get(topic, slot)
-        flow = orders.flows.get(client_id_of(name, slot))
-        return orders.lowest_class if flow is None else flow.priority_class
+    def treatment(self, client_id: str, topic: str) -> Treatment:
+        """As the orders say; the lowest class of all for who has no flow."""
+        return self.rules.treatment(client_id, topic)
 
     def client_ids_are_secret(self) -> bool:
         return self.rules.grants.required or self.rules.closed
@@ -110,11 +130,6 @@ class ManagedPolicy(Policy):
     @property
     def closed(self) -> bool:
         return self.rules.closed
-
-    def drop_rate(self, client_id: str, topic: str) -> float:
-        """That of the client's flow: topics go through the connection that the orders name for them."""
-        flow = self.rules.orders.flows.get(client_id_of(*self.rules.identify(client_id)))
-        return 0.0 if flow is None else flow.drop_rate
 
     def hears_directly(self, client_id: str, publication: Publication) -> bool:
         """What is promised, where the subscriber is listening and the publisher knew of that."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastapi import FastAPI
 
 from triagemq import __version__
 from triagemq.coordinator.api import gateways, intents, live, operations, views
 from triagemq.coordinator.api.methods import Methods, PathMethods
 from triagemq.coordinator.api.models import REFUSALS
+from triagemq.coordinator.api.origins import OriginCheck
 from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
 from triagemq.coordinator.coordinator import Coordinator
 
 __all__ = ["create_app"]
 
 
-def create_app(coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1024) -> FastAPI:
-    """The application for a coordinator that somebody else starts and stops."""
+def create_app(
+    coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1024, host_names: Collection[str] = ()
+) -> FastAPI:
+    """The application for a coordinator that somebody else starts and stops; `host_names` are its own."""
     app = FastAPI(
         title="TriageMQ coordinator",
         version=__version__,
@@ -33,4 +38,5 @@ def create_app(coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1
         routes += part.router.routes
     app.add_middleware(Methods, methods=PathMethods(routes))
     app.add_middleware(BodyLimit, most_bytes=most_body_bytes)
+    app.add_middleware(OriginCheck, names=host_names, check_host=not coordinator.service.access)
     return app

@@ -25,7 +25,7 @@ from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import FLOW_MARK, subscriber_of
-from triagemq.coordinator.refusals import MissingError, RequestError
+from triagemq.coordinator.refusals import ForbiddenError, MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
 
 router = APIRouter(prefix="/v1/gateways", tags=["state"])
@@ -36,7 +36,7 @@ _LONGEST_REASON = 120
 
 @router.get("")
 async def gateways(caller: Looker, here: Here) -> list[GatewayAnswer]:
-    """All gateways, the first one first."""
+    """All gateways."""
     count = Counter((home, kind) for (kind, _), home in here.runtime.gateways.homes)
     return [_answer(here, each, count) for each in here.runtime.gateways]
 
@@ -79,7 +79,7 @@ def _require_known(here: Coordinator, name: str) -> None:
 
 def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
     several = here.runtime.gateways.are_several
-    now = each.latest if several else here.runtime.measuring.latest
+    now = each.latest
     connected = each.lead.link.connected
     load, clock = each.load, each.clock.best
     return GatewayAnswer(
@@ -88,7 +88,7 @@ def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]
         broker=each.broker_shown or here.broker_address or "",
         problem=each.problem,
         connected=connected,
-        broker_connected=now.broker_connected if now is not None and connected else None,
+        broker_connected=each.broker_connected,
         wanted_version=each.lead.wanted_version,
         in_force_version=each.lead.confirmed_version,
         publishers=count[each.name, PUBLISHER] if several else here.count(PUBLISHER),
@@ -164,6 +164,8 @@ async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
     """A gateway joins under a name, with a token of role gateway where access is on, and is led over this."""
     here = coordinator_of(socket)
     try:
+        if "origin" in socket.headers:
+            raise ForbiddenError("a gateway is no web page")
         caller = await who_asks(socket)
         caller.require(Role.GATEWAY)
         caller.require_name(name)

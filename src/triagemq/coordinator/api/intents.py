@@ -18,12 +18,12 @@ from triagemq.coordinator.api.models import (
     BulkAnswer,
     BulkRequest,
     ConnectionAnswer,
-    HeartbeatAnswer,
     HeartbeatBody,
     PromisesAnswer,
     PublisherAnswer,
     PublisherHeartbeatAnswer,
     SubscriberAnswer,
+    SubscriberHeartbeatAnswer,
     gone,
 )
 from triagemq.coordinator.coordinator import Coordinator
@@ -43,6 +43,7 @@ from triagemq.mqttsn.filters import matches
 router = APIRouter(prefix="/v1", tags=["intents"])
 
 _LOOK_SECONDS = 0.05
+_MOST_DELAYS = 100
 
 NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 
@@ -128,16 +129,23 @@ async def withdraw_subscriber(name: NamePath, caller: Asker, here: Here) -> Resp
 @router.post("/subscribers/{name}/heartbeat")
 async def keep_subscriber(
     name: NamePath, caller: Asker, here: Here, body: HeartbeatBody | None = None
-) -> HeartbeatAnswer:
-    """A sign of life: the lease begins anew. May say what was received since the last one."""
+) -> SubscriberHeartbeatAnswer:
+    """A sign of life: the lease begins anew. May say what was received since the last one.
+
+    The answer names the delays that are asked for and refused.
+    """
     record = here.service.heartbeat(caller, (SUBSCRIBER, name))
     assigned = here.runtime.assignments.of(name)
     if body is None:
         here.received(record, assigned, {})
     elif here.service.is_new_report(record, body.number):
         here.received(record, assigned, body.received)
-    return HeartbeatAnswer(
-        lease_seconds=record.intent.lease_seconds, generation=assigned.generation, flows=assigned.flows
+    delays = () if here.delays is None else here.delays.of(name)
+    return SubscriberHeartbeatAnswer(
+        lease_seconds=record.intent.lease_seconds,
+        generation=assigned.generation,
+        flows=assigned.flows,
+        refused_delays=[each for each in delays if each.refused][:_MOST_DELAYS],
     )
 
 

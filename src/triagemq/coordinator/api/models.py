@@ -13,11 +13,10 @@ from fastapi import Response
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from triagemq.client.coordinator import Promise
+from triagemq.client.coordinator import Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
-from triagemq.coordinator.loop.delay_requirements import RequiredDelay
 from triagemq.coordinator.ports.estimates import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
@@ -75,7 +74,10 @@ class BulkRequest(Body):
 
 
 class PortBody(Body):
+    """The bandwidth that a port has from now on, and why."""
+
     bandwidth_bps: Bandwidth
+    reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class MeasurementsBody(Body):
@@ -157,6 +159,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         405: "not a method of this path; Allow lists those it has",
         409: "the name is taken, or named twice",
         413: "the request is too long",
+        421: "not a name of this coordinator, where there are no tokens",
         422: "the request is not understood",
         503: "not now",
     }.items()
@@ -199,6 +202,7 @@ class SubscriberAnswer(AnnouncedAnswer):
 
 class PublisherAnswer(AnnouncedAnswer):
     publications: list[dict[str, Any]] | None = None
+    source_address: str | None = None
     promises: list[Promise] | None = None
 
 
@@ -218,6 +222,12 @@ class HeartbeatAnswer(BaseModel):
     lease_seconds: float
     generation: int
     flows: int | None = None
+
+
+class SubscriberHeartbeatAnswer(HeartbeatAnswer):
+    """`refused_delays`: of what it asks for, what no port can be quick enough for; at most 100."""
+
+    refused_delays: list[RequiredDelay]
 
 
 class PublisherHeartbeatAnswer(HeartbeatAnswer):
@@ -326,7 +336,7 @@ async def gone(here: Coordinator) -> Response:
     """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
     if await here.runtime.rights_in_force():
         return Response(status_code=204)
-    why = f"not yet in force at gateway {here.gateway_address}: {here.why_not_in_force()}"
+    why = f"not yet in force at {here.where_not_in_force()}"
     answer = NotYetAnswer(in_force=False, detail=f"{why}; it is told again until it is")
     return JSONResponse(answer.model_dump(), status_code=202)
 
@@ -381,6 +391,7 @@ class ForecastAnswer(BaseModel):
     classes: list[dict[str, Any]]
     utility: dict[str, float | None]
     deadlines: dict[str, int]
+    starved: list[dict[str, Any]]
     approximations: list[str]
     decisions: list[dict[str, Any]]
     subscriptions: list[dict[str, Any]] | None = None
@@ -491,6 +502,8 @@ class HealthAnswer(BaseModel):
     """`status`: ok if everything of `checks` is, or what is missing.
 
     `wanted_version` numbers the orders and rights that the gateway should follow, `in_force_version` those it does.
+    `starved` is how many subscriptions get nothing by the latest plan; the first of them are named to those who may
+    know.
     """
 
     status: str
@@ -507,5 +520,7 @@ class HealthAnswer(BaseModel):
     subscribers: int
     plans: int
     last_plan_error: str | None
+    starved: int
+    starved_subscriptions: list[dict[str, Any]]
     access: bool
     uptime_seconds: float

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Response
 
-from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
+from triagemq.coordinator.access.tokens import Caller, TokenRequest, new_token, shown
 from triagemq.coordinator.api.callers import Here, Looker, Operator
 from triagemq.coordinator.api.models import (
     NOT_YET,
@@ -25,6 +25,7 @@ from triagemq.coordinator.api.models import (
 )
 from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError
+from triagemq.plan import Decision
 from triagemq.scenario import Scenario, loads
 
 router = APIRouter(prefix="/v1", tags=["operators"])
@@ -55,11 +56,15 @@ async def what_if(body: WhatIfRequest, caller: Operator, here: Here) -> WhatIfAn
     return WhatIfAnswer(before=before, after=await here.forecasts.of_scenario(supposed, body.drops))
 
 
+def why(caller: Caller, reason: str = "") -> str:
+    """The reason of a change with its author, for the decisions."""
+    return f"{reason or 'decided'}, by {caller.label or 'an operator'}"
+
+
 @router.put("/planner")
 async def change_planner(body: PlannerBody, caller: Operator, here: Here) -> PlannerAnswer:
     """Plan with another drop policy, until another one is set or configured; plans again. The decision is recorded."""
-    who = f"by {caller.label}" if caller.label else "by an operator"
-    await here.set_drops(body.drops, f"{body.reason or 'decided'}, {who}")
+    await here.set_drops(body.drops, why(caller, body.reason))
     return await read_planner(caller, here)
 
 
@@ -74,12 +79,15 @@ async def read_planner(caller: Looker, here: Here) -> PlannerAnswer:
 async def change_port(
     name: Annotated[str, Path(min_length=1, max_length=200)], body: PortBody, caller: Operator, here: Here
 ) -> PortAnswer:
-    """Say what bandwidth an output port has now; plans again."""
+    """Say what bandwidth an output port has now; plans again. The decision is recorded."""
     if name not in here.runtime.bandwidths:
         raise MissingError(
             f"there is no output port {name!r}; there are {', '.join(here.runtime.bandwidths)}"
         )
+    before = here.runtime.bandwidths[name]
     await here.service.set_bandwidth(name, body.bandwidth_bps)
+    terms = f"{before:g} bit/s", f"{body.bandwidth_bps:g} bit/s"
+    here.runtime.note([Decision("bandwidth", f"port {name}", *terms, why(caller, body.reason))])
     here.runtime.bandwidth_changed(name, body.bandwidth_bps)
     return port_answers(here)[name]
 

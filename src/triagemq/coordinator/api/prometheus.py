@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from triagemq.certificates import expires_at
+from triagemq.coordinator.channel.gateways import LedGateway
 from triagemq.coordinator.channel.messages import shallow
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.loop.health import PROMISE_DECISIONS, Histogram
@@ -19,7 +24,7 @@ Families = dict[str, tuple[str, str, float | Samples]]
 
 def exposition(here: Coordinator) -> str:
     """Everything there is to tell of a coordinator, its gateway and their traffic."""
-    families = _coordinator(here) | _gateway(here) | _classes(here) | _ports(here)
+    families = _coordinator(here) | _gateway(here) | _classes(here) | _ports(here) | _machine(here)
     return text_format(families, here.metrics.plan_seconds)
 
 
@@ -29,7 +34,16 @@ def _coordinator(here: Coordinator) -> Families:
     intents: Samples = [({"kind": kind}, here.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
     promised = len(runtime.assignments.orders.promised.promises)
     decisions: Samples = [({"kind": kind}, counted.promises[kind]) for kind in PROMISE_DECISIONS]
+    checks: Samples = [
+        ({"check": name}, check["ok"]) for name, check in here.health(in_detail=False)["checks"].items()
+    ]
     return {
+        "triage_check_ok": ("gauge", "1 for each check of /v1/health that is ok, 0 if it is not.", checks),
+        "triage_starved_subscriptions": (
+            "gauge",
+            "Subscriptions that get nothing by the latest plan.",
+            len(here.starved()),
+        ),
         "triage_intents": ("gauge", "Intents announced.", intents),
         "triage_subscriptions": ("gauge", "Subscriptions planned for.", planned),
         "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
@@ -44,21 +58,84 @@ def _coordinator(here: Coordinator) -> Families:
 
 
 def _gateway(here: Coordinator) -> Families:
-    lead, measured = here.runtime.lead, here.runtime.measuring.latest
-    wanted, confirmed = lead.wanted_version, lead.confirmed_version or 0
-    behind = lead.behind_seconds or 0.0
-    counters = [] if measured is None else _counter_samples(measured.counters)
-    sessions = 0 if measured is None else measured.sessions
-    connections = here.metrics.gateway_connections
+    gateways, now, connections = (
+        tuple(here.runtime.gateways),
+        time.monotonic(),
+        here.metrics.gateway_connections,
+    )
+
+    def of_each(figure: Callable[[LedGateway], float]) -> Samples:
+        return [({"gateway": each.name}, figure(each)) for each in gateways]
+
+    counters: Samples = [
+        ({"gateway": each.name, **labels}, value)
+        for each in gateways
+        if each.latest is not None
+        for labels, value in _counter_samples(each.latest.counters)
+    ]
     return {
-        "triage_wanted_version": ("gauge", "Version of the state that the gateway should follow.", wanted),
-        "triage_in_force_version": ("gauge", "Version that it has confirmed.", confirmed),
-        "triage_not_in_force_seconds": ("gauge", "For how long it has not followed what is wanted.", behind),
-        "triage_tellings_failed_total": ("counter", "Times it could not be told.", lead.failures),
-        "triage_gateway_connected": ("gauge", "1 while the gateway is there.", lead.link.connected),
-        "triage_gateway_connections_total": ("counter", "Connections to it.", connections),
-        "triage_gateway_total": ("counter", "What the gateway counts since its start.", counters),
-        "triage_gateway_sessions": ("gauge", "Clients connected.", sessions),
+        "triage_gateway_up": (
+            "gauge",
+            "1 for each gateway that is there, answers and has a broker, 0 if not.",
+            of_each(lambda each: each.answers(now) and not each.problem),
+        ),
+        "triage_wanted_version": (
+            "gauge",
+            "Version of the state that a gateway should follow.",
+            of_each(lambda each: each.lead.wanted_version),
+        ),
+        "triage_in_force_version": (
+            "gauge",
+            "Version that it has confirmed.",
+            of_each(lambda each: each.lead.confirmed_version or 0),
+        ),
+        "triage_not_in_force_seconds": (
+            "gauge",
+            "For how long it has not followed what is wanted.",
+            of_each(lambda each: each.lead.behind_seconds or 0.0),
+        ),
+        "triage_tellings_failed_total": (
+            "counter",
+            "Times it could not be told.",
+            of_each(lambda each: each.lead.failures),
+        ),
+        "triage_gateway_connected": (
+            "gauge",
+            "1 while the gateway is there and answers.",
+            of_each(lambda each: each.answers(now)),
+        ),
+        "triage_gateway_connections_total": (
+            "counter",
+            "Connections to it.",
+            of_each(lambda each: connections[each.name]),
+        ),
+        "triage_gateway_total": ("counter", "What a gateway counts since its start.", counters),
+        "triage_gateway_sessions": (
+            "gauge",
+            "Clients connected.",
+            of_each(lambda each: 0 if each.latest is None else each.latest.sessions),
+        ),
+    }
+
+
+def _machine(here: Coordinator) -> Families:
+    """Of the files that the coordinator depends on; none that it does not have."""
+    free: Samples = []
+    if here.state is not None:
+        with contextlib.suppress(OSError):
+            found = os.statvfs(here.state)
+            free = [({}, found.f_bavail * found.f_frsize)]
+    expiries: Samples = []
+    if here.certificate is not None:
+        with contextlib.suppress(OSError, ValueError):
+            expiries = [({"file": here.certificate}, expires_at(here.certificate))]
+    return {
+        "triage_state_free_bytes": ("gauge", "Bytes free on the disk of the state directory.", free),
+        "triage_certificate_expires_seconds": (
+            "gauge",
+            "When the certificate of REST expires, in Unix seconds.",
+            expiries,
+        ),
     }
 
 
@@ -93,6 +170,7 @@ def _classes(here: Coordinator) -> Families:
     success = _known(_now(here, "classes"), "sent_share", "priority_class")
     events: Samples = [(_class(level), row.count) for level, row in received]
     latency: Samples = [(_class(level), row.latency_seconds_sum) for level, row in received]
+    timed: Samples = [(_class(level), row.timed) for level, row in received]
     return {
         "triage_offered_total": (
             "counter",
@@ -120,12 +198,17 @@ def _classes(here: Coordinator) -> Families:
             "Sum of the latencies of those events, by class.",
             latency,
         ),
+        "triage_received_timed_total": (
+            "counter",
+            "Those of them that say when they were published, of which alone the latency is known, by class.",
+            timed,
+        ),
     }
 
 
 def _ports(here: Coordinator) -> Families:
     decided, measured = here.runtime.decided, here.runtime.measuring.latest
-    connected = here.runtime.lead.link.connected
+    connected = _is_any_connected(here)
     planned: Samples = (
         []
         if decided is None
@@ -186,8 +269,12 @@ def _ports(here: Coordinator) -> Families:
 
 def _now(here: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
     """Rows of the live figures; none while the gateway is away, when those there are tell of the past."""
-    latest = here.live.latest if here.runtime.lead.link.connected else None
+    latest = here.live.latest if _is_any_connected(here) else None
     return () if latest is None else latest[table]
+
+
+def _is_any_connected(here: Coordinator) -> bool:
+    return any(each.lead.link.connected for each in here.runtime.gateways)
 
 
 def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:

@@ -1,43 +1,75 @@
-"""All gateways that one coordinator leads: the first, which it is started with, and those that join.
+"""All gateways that one coordinator leads, by name and equal: those that it is configured with, and those that join.
 
 Each has a broker beside it and clients at home there, is told its own part of what is wanted under versions of its own,
-and takes from the brokers of the others what its clients want. With one gateway there is nothing to share out.
+and takes from the brokers of the others what its clients want. With one gateway there is nothing to share out. Nothing
+that one of them sends, or leaves unanswered, holds up the others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from triagemq.addresses import is_loopback
+from triagemq.addresses import GatewayAddress, is_loopback
 from triagemq.clock import unix_clock
 from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.clocks import ClockOffset
 from triagemq.coordinator.channel.lead import GatewayLead
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.merged import MergedTopics, merged
-from triagemq.coordinator.channel.messages import ControlError, GatewayIdentity, Measured, PortConstraints
+from triagemq.coordinator.channel.merged import TopicIncrements, merged
+from triagemq.coordinator.channel.messages import (
+    ControlError,
+    GatewayIdentity,
+    GatewayRefusalError,
+    Measured,
+    PortConstraints,
+)
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.homes import Homes, Site
 from triagemq.coordinator.decide.orders import FLOW_MARK, Orders, subscriber_of
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
+from triagemq.errors import TriageError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.exposure import reached_by
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 from triagemq.scenario import Brokers
+from triagemq.waiting import end
 
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
 
 _ANSWER_SECONDS = 5.0
-"""Who does not answer for so long does not work, and nobody waits for it; one that is only busy answers by then."""
+"""A gateway that does not answer for so long does not work; one that is only busy answers by then."""
 
-_RETURNING_SECONDS = 5.0
+_ROUND_SECONDS = 1.0
+"""So long one round of questions or tellings waits for all gateways; later answers count in the next round."""
+
+OVERDUE_SECONDS = 3.0
+"""A gateway that has not answered for so long is shown as what does not work."""
+
+_RESTARTS, _RESTARTS_SECONDS = 3, 30.0
+"""A gateway whose process was started so often in that time is shown as what does not work."""
+
+_LEASE_SECONDS = 300.0
+"""A gateway that has joined and is away for so long is forgotten, until it joins again: alerts come before."""
+
+_RETURNING_SECONDS = 10.0
 """So long after its start the coordinator waits for gateways that were there before it."""
+
+_STAYING_SECONDS = 5.0
+"""So long after its start a client of which no gateway has said anything stays where it is."""
+
+_LOOK_SECONDS = 0.05
+
+_MOST_ROWS_WAITING = 10_000
+"""Decisions for the trace that wait for a gateway; the oldest go."""
 
 _ELSEWHERE_SECONDS = 15.0
 """So long a plain client that is to look for another gateway is not served."""
@@ -46,23 +78,115 @@ _LEAVING_SECONDS = 60.0
 """So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
 
 
+_Kind = tuple[bool, bool]
+"""Whether a question is for flows, and for topics."""
+
+
 @dataclass(slots=True, eq=False)
 class LedGateway:
-    """A gateway, where clients find it, and the URL of the broker beside it (empty while it is not known)."""
+    """A gateway, where clients find it, and the URL of the broker beside it (empty while it is not known).
+
+    One that has joined is forgotten when it stays away; those that a coordinator is configured with are not.
+    """
 
     name: str
     lead: GatewayLead
     address: str
     broker: str = field(default="", repr=False)
+    has_joined: bool = False
     latest: Measured | None = None
     before: Measured | None = None
     """What it had counted a second earlier."""
     answer: Measured | None = None
-    """The last that it has said, five times a second."""
-    is_silent: bool = False
+    """Its last answer, five times a second."""
+    answered_at: float = field(default_factory=time.monotonic)
+    unusable: str = ""
+    """Why its last answer could not be used, if that is so."""
     clock: ClockOffset = field(default_factory=ClockOffset)
     """How far its clock is from ours."""
+    mark: str = ""
+    """Of the last answer about topics: the next one is about what has changed since."""
+    _questions: dict[_Kind, tuple[float, asyncio.Task[Measured]]] = field(default_factory=dict)
+    _unanswered_since: float | None = None
+    starts: deque[float] = field(default_factory=lambda: deque(maxlen=_RESTARTS))
     _ailing_since: float | None = None
+    _away_since: float | None = None
+
+    def ask(self, clock: Callable[[], int], kind: _Kind) -> asyncio.Task[Measured]:
+        """Have it say what it has counted; a question that is still open is not asked again."""
+        if kind not in self._questions:
+            asking, now = asyncio.get_running_loop().create_task(self._ask(clock, *kind)), time.monotonic()
+            self._questions[kind] = now, asking
+            if self._unanswered_since is None:
+                self._unanswered_since = now
+        return self._questions[kind][1]
+
+    async def _ask(self, clock: Callable[[], int], flows: bool, topics: bool) -> Measured:
+        asked_ns = clock()
+        measured = await self.lead.link.measure(flows=flows, topics=topics, after=self.mark if topics else "")
+        self.clock.answered(asked_ns, measured.at_ns, clock())
+        return measured
+
+    def take_answer(self, kind: _Kind, asking: asyncio.Task[Measured]) -> Measured | None:
+        """The answer to a question, which several rounds may wait for; None if it has not come, or is none."""
+        if not asking.done():
+            return None
+        asked_at, open_question = self._questions.get(kind, (0.0, None))
+        if open_question is asking:
+            del self._questions[kind]
+        # A question that is given up after that long was not answered.
+        if time.monotonic() - asked_at < _ANSWER_SECONDS:
+            self._unanswered_since = None
+        try:
+            measured = asking.result()
+        except ControlError as error:
+            self.lead.lost()
+            self.unusable = str(error)
+            return None
+        if self.answer is None or measured.epoch != self.answer.epoch:
+            self.starts.append(time.monotonic())
+        self.answer, self.answered_at, self.unusable = measured, time.monotonic(), ""
+        self._unanswered_since = None
+        self.lead.measured(measured)
+        return measured
+
+    async def close(self) -> None:
+        """Wait for no answer any more."""
+        asking, self._questions = [each for _, each in self._questions.values()], {}
+        await end(*asking)
+
+    @property
+    def is_silent(self) -> bool:
+        """Has it answered no question for so long that it does not work?"""
+        since = self._unanswered_since
+        return since is not None and time.monotonic() - since >= _ANSWER_SECONDS
+
+    def is_gone(self, now: float) -> bool:
+        """Did it join, and is away for longer than its lease?"""
+        if self.lead.link.connected:
+            self._away_since = None
+            return False
+        self._away_since = now if self._away_since is None else self._away_since
+        return self.has_joined and now - self._away_since >= _LEASE_SECONDS
+
+    def answers(self, now: float) -> bool:
+        """Is what it said last of now?"""
+        return self.lead.link.connected and now - self.answered_at <= OVERDUE_SECONDS
+
+    def ailment(self, now: float) -> tuple[str, str] | None:
+        """What does not work about it, in general and in detail; None if all does."""
+        if not self.lead.link.connected:
+            return (away := "is away; it goes on with the last orders"), away
+        if not self.answers(now):
+            overdue = now - self.answered_at
+            why = f": {self.unusable}" if self.unusable else ""
+            return "does not answer", f"has not answered for {overdue:.0f} s{why}"
+        if self.answer is not None and self.answer.storage_problem:
+            return "cannot store its state", f"cannot store its state: {self.answer.storage_problem}"
+        if len(self.starts) == _RESTARTS and now - self.starts[0] < _RESTARTS_SECONDS:
+            often = f"was started {_RESTARTS} times within {now - self.starts[0]:.0f} s; its log says why"
+            return "is started again and again", often
+        return None
 
     @property
     def problem(self) -> str:
@@ -92,10 +216,7 @@ class LedGateway:
         seconds = (now.at_ns - before.at_ns) / 1e9
 
         def since(*names: str) -> float:
-            return (
-                float(sum(now.counters.get(name, 0) - before.counters.get(name, 0) for name in names))
-                / seconds
-            )
+            return float(sum(now.count(name) - before.count(name) for name in names)) / seconds
 
         def sent(measured: Measured) -> int:
             return sum(queue.bytes_out for port in measured.ports.values() for queue in port.queues)
@@ -112,24 +233,38 @@ class LedGateway:
         )
 
     @property
+    def broker_connected(self) -> bool | None:
+        """Whether it has its broker, by its last answer; None while that is not known."""
+        return self.answer.broker_connected if self.answer is not None and self.lead.link.connected else None
+
+    @property
+    def why_not_in_force(self) -> str:
+        """Why it does not follow what is wanted, in words that name no client."""
+        if not self.lead.link.connected:
+            return "it is away"
+        match self.lead.problem:
+            case None:
+                return "it does not answer" if self.is_silent else "it is being told"
+            case GatewayRefusalError():
+                return "it refuses what it is told; the decisions say what and why"
+        return "it did not answer"
+
+    @property
     def broker_shown(self) -> str:
         """Its address without a password."""
         return str(BrokerAddress.parse(self.broker)) if self.broker else ""
 
 
 class Gateways:
-    """`first` leads the one that was there from the start. All is called in one event loop."""
+    """All is called in one event loop. `expected` are the names of those that were there before a restart."""
 
     def __init__(
         self,
-        first: GatewayLead,
-        name: str,
-        address: str,
         homes: Homes,
         grants: Callable[[], Grants],
         brokers: Brokers | None = None,
+        expected: Collection[str] = (),
     ) -> None:
-        self.first = LedGateway(name, first, address)
         self.homes = homes
         self._grants = grants
         # The cluster of each broker of the scenario, and whether it is the head.
@@ -139,17 +274,34 @@ class Gateways:
             self._uplinks = dict(zip(brokers.name, brokers.uplink_bps.tolist(), strict=True))
             clusters = zip(brokers.cluster, (brokers.head > 0).tolist(), strict=True)
             self._clusters = dict(zip(brokers.name, clusters, strict=True))
-        self._led = {name: self.first}
-        self._topics = MergedTopics()
-        self._marks: dict[str, str] = {}
-        self._orders = first.wanted_orders
+        self._led: dict[str, LedGateway] = {}
+        self._expected = set(expected)
+        self._joining: set[str] = set()
+        self._topics = TopicIncrements()
+        self._orders: Orders | None = None
+        self._refit_due = False
         self._constraints: PortConstraints = {}
         self._started = time.monotonic()
         self._clock = unix_clock()
+        self._rows: list[Mapping[str, Any]] = []
+        self._telling: set[asyncio.Task[bool]] = set()
         # Everyone who is announced.
         self._clients: set[Key] = set()
         # Who left which gateway, and until when that has orders about it.
         self._leaving: dict[Key, tuple[str, float]] = {}
+
+    def add(self, name: str, link: GatewayLink, address: str, orders: Orders | None = None) -> LedGateway:
+        """One that is there from the start, and the orders of before."""
+        # Those that it has name its peers, which may only be on their way back to this coordinator.
+        lead = GatewayLead(link, self._grants, None if self._awaits_gateways else orders)
+        self._led[name] = LedGateway(name, lead, address)
+        self._orders, self._refit_due = orders, self._awaits_gateways
+        return self._led[name]
+
+    @property
+    def _awaits_gateways(self) -> bool:
+        """Has this coordinator only just started, and gateways of before are not back?"""
+        return bool(self._expected) and time.monotonic() - self._started < _RETURNING_SECONDS
 
     def __iter__(self) -> Iterator[LedGateway]:
         return iter(tuple(self._led.values()))
@@ -157,9 +309,26 @@ class Gateways:
     def __len__(self) -> int:
         return len(self._led)
 
+    def __getitem__(self, name: str) -> LedGateway:
+        return self._led[name]
+
     @property
     def are_several(self) -> bool:
         return len(self._led) > 1
+
+    def called(self, each: LedGateway) -> str:
+        """What people call it; with one there is no doubt which."""
+        return f"gateway {each.name}" if self.are_several else "the gateway"
+
+    @property
+    def _only(self) -> LedGateway:
+        """Where there is one."""
+        return next(iter(self._led.values()))
+
+    async def close(self) -> None:
+        """Ask nobody any more."""
+        await asyncio.gather(*(each.close() for each in self))
+        await end(*self._telling)
 
     # Who is where.
 
@@ -178,8 +347,13 @@ class Gateways:
     def home_of(self, key: Key) -> LedGateway:
         """The gateway of a client; one that has none gets one."""
         if not self.are_several:
-            return self.first
-        return self._led[self.homes.of(key, self.sites())]
+            return self._only
+        home = self.homes.of(key, self.sites())
+        if home not in self._led:
+            # It was forgotten.
+            self.homes.forget(key)
+            home = self.homes.of(key, self.sites())
+        return self._led[home]
 
     def address_of(self, key: Key, reached: str) -> str:
         """Where a client finds its gateway, as one can use it who has come by this host."""
@@ -188,7 +362,7 @@ class Gateways:
     def news_for(self, key: Key, reached: str) -> str:
         """The same for one that has a gateway; empty while that may not have come back to a coordinator that has only
         just started: it stays where it is."""
-        if not self.homes.has(key) and time.monotonic() - self._started < _RETURNING_SECONDS:
+        if not self.homes.has(key) and time.monotonic() - self._started < _STAYING_SECONDS:
             return ""
         return self.address_of(key, reached)
 
@@ -213,32 +387,117 @@ class Gateways:
         """A gateway has come, from a host, over a link that is connected; RequestError says why it cannot stay.
 
         Is it of this machine (`is_here`), it was perhaps started with the others, and their brokers are here, too.
+        Of two with one name the later is refused, unless the earlier does not answer any more.
         """
-        identity = await link.identity()
+        if name in self._joining:
+            raise ConflictError(f"another gateway {name!r} is just joining; give this one another --name")
+        self._joining.add(name)
+        try:
+            identity = await link.identity()
+            await self._refuse_second(name, link)
+            _check_identity(name, identity, is_here=is_here)
+            unknown = [each for each in self if not each.broker and each.lead.link.connected]
+            await self._meet(*((each.name, each.lead.link) for each in unknown), (name, link))
+            known = self._led.pop(name, None)
+            if known is not None:
+                await known.close()
+            led = LedGateway(
+                name,
+                GatewayLead(link, self._grants),
+                reached_by(identity.listen, host),
+                identity.broker,
+                has_joined=True,
+            )
+            if known is not None:
+                # How often it was started is known of the earlier one.
+                led.starts, led.answer = known.starts, known.answer
+            led.lead.want_constraints(self._constraints)
+            self._led[name] = led
+            self._expected.discard(name)
+            self.refit()
+            return led
+        finally:
+            self._joining.discard(name)
+
+    async def _refuse_second(self, name: str, link: GatewayLink) -> None:
         known = self._led.get(name)
-        if known is self.first or (known is not None and known.lead.link.connected):
-            raise ConflictError(f"there is a gateway {name!r} already; give this one another --name")
-        if not is_here:
-            _check_broker(name, identity)
-        self.first.broker = (await self.first.lead.link.identity()).broker
-        address = reached_by(identity.listen, host)
-        led = LedGateway(name, GatewayLead(link, self._grants), address, identity.broker)
-        for at, there in ((self.first.name, self.first.lead.link), (name, link)):
-            await self._find_clients(at, there)
-        led.lead.want_constraints(self._constraints)
-        self._led[name] = led
-        self._topics.forget(name)
-        self._marks.pop(name, None)
-        self.refit()
-        return led
+        if known is None or (known.has_joined and not known.lead.link.connected):
+            return
+        taken = ConflictError(f"there is a gateway {name!r} already; give this one another --name")
+        if not known.has_joined:
+            raise taken
+        try:
+            async with asyncio.timeout(_ROUND_SECONDS):
+                await known.lead.link.identity()
+        except (ControlError, TimeoutError):
+            await known.lead.link.close()
+            return
+        raise taken
+
+    async def _meet(self, *links: tuple[str, GatewayLink]) -> None:
+        """Learn which brokers gateways have, and which clients are there. One that does not answer is no obstacle."""
+        for name, link in links:
+            with contextlib.suppress(ControlError, TimeoutError):
+                async with asyncio.timeout(_ROUND_SECONDS):
+                    if name in self._led:
+                        self._led[name].broker = (await link.identity()).broker
+                    await self._find_clients(name, link)
 
     async def _find_clients(self, name: str, link: GatewayLink) -> None:
-        """Whoever is at a gateway stays there: before the coordinator was started anew, it was sent there."""
-        for event in await link.present():
-            kind = SUBSCRIBER if FLOW_MARK in event.client_id else PUBLISHER
-            key = kind, subscriber_of(event.flow)[0]
+        """Clients stay where they are connected, and come back to where their session is stored."""
+        flows = [(event.client_id, event.flow) for event in await link.present()]
+        flows += [(flow, flow) for flow in await link.stored_sessions()]
+        for client_id, flow in flows:
+            key = SUBSCRIBER if FLOW_MARK in client_id else PUBLISHER, subscriber_of(flow)[0]
             if key in self._clients and not self.homes.has(key):
                 self.homes.move(key, name)
+            elif key not in self._clients:
+                self.homes.remember(key, name)
+
+    async def connected(self, name: str) -> None:
+        """A gateway that the coordinator is configured with is there, again."""
+        led = self._led[name]
+        led.lead.lost()
+        if self.are_several:
+            await self._meet((name, led.lead.link))
+            self.refit()
+
+    async def until_returned(self) -> None:
+        """Wait a moment after the start for gateways that were there before it: they may hold a client's session."""
+        while self._awaits_gateways:
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    @property
+    def joined(self) -> list[str]:
+        """The names of those that have joined, or may come back."""
+        return [*self._expected, *(each.name for each in self if each.has_joined)]
+
+    def forget_gone(self) -> list[str]:
+        """Drop gateways that have been away for longer than their lease; their names."""
+        now = time.monotonic()
+        gone = [each.name for each in self if each.is_gone(now)]
+        if self._expected and now - self._started >= _LEASE_SECONDS:
+            gone += self._expected
+            self._expected.clear()
+        for name in gone:
+            if name not in self._led:
+                continue
+            del self._led[name]
+            self._topics.forget(name)
+        if gone:
+            self.refit()
+        return gone
+
+    def is_away(self, name: str) -> bool:
+        """Is a gateway away, or hangs, so that its clients get nothing from it?"""
+        known = self._led.get(name)
+        return known is None or known.is_silent or not known.lead.link.connected
+
+    async def expect(self, name: str, sessions: Mapping[str, Mapping[str, int]]) -> None:
+        """Have a gateway store what comes for clients that are on their way to it."""
+        with contextlib.suppress(ControlError, TimeoutError):
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                await self._led[name].lead.link.expect(sessions)
 
     async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:
         """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many were told.
@@ -265,9 +524,14 @@ class Gateways:
     def refit(self) -> None:
         """Share the orders out anew: somebody has moved, or a gateway has come."""
         orders = self._orders
+        if self._awaits_gateways:
+            # Without its peers a gateway would lose what their brokers have for it.
+            self._refit_due = True
+            return
+        self._refit_due = False
         if not self.are_several:
             if orders is not None:
-                self.first.lead.want_orders(orders)
+                self._only.lead.want_orders(orders)
             return
         now = time.monotonic()
         self._leaving = {key: left for key, left in self._leaving.items() if left[1] > now}
@@ -280,7 +544,7 @@ class Gateways:
             if kind == SUBSCRIBER and at in served:
                 served[at].add(name)
         for name, each in self._led.items():
-            peers = {other: url for other, url in brokers.items() if other != name}
+            peers = _other_brokers(name, brokers)
             uplink_bps = self._uplinks.get(name, math.inf)
             each.lead.want_orders((orders or Orders()).part_for(served[name], peers, uplink_bps))
 
@@ -295,28 +559,42 @@ class Gateways:
         return any(news)
 
     async def tell(self) -> None:
-        """Bring everyone who is there to what is wanted."""
-        if not self.are_several:
-            await self.first.lead.tell()
-            return
+        """Bring everyone who is there to what is wanted. For one that takes its time the others do not wait."""
         self.refit_if_new()
-        await asyncio.gather(
-            *(
-                each.lead.tell()
-                for each in self._led.values()
-                if each is self.first or (each.lead.link.connected and not each.is_silent)
-            )
-        )
+        loop = asyncio.get_running_loop()
+        telling = {loop.create_task(each.lead.tell()) for each in self if not each.is_silent}
+        self._telling |= telling
+        for task in telling:
+            task.add_done_callback(self._telling.discard)
+        if telling:
+            done, _ = await asyncio.wait(telling, timeout=_ROUND_SECONDS if self.are_several else None)
+            for task in done:
+                task.result()
+
+    async def tell_decisions(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Have decisions written into a trace, that of the first gateway that takes them; until then they wait."""
+        self._rows = [*self._rows, *rows][-_MOST_ROWS_WAITING:]
+        for each in self:
+            if not self._rows or not each.lead.link.connected or each.is_silent:
+                continue
+            sent, self._rows = self._rows, []
+            try:
+                await each.lead.link.decisions(sent)
+            except ControlError as error:
+                self._rows = [*sent, *self._rows][-_MOST_ROWS_WAITING:]
+                each.lead.failed(error)
 
     def refit_if_new(self) -> None:
         """Somebody has come whose gateway has no orders about it yet."""
-        if self.homes.take_changed():
+        if self.are_several and self.homes.take_changed():
+            self._refit_due = True
+        if self._refit_due:
             self.refit()
 
     def follows(self, orders: Orders) -> bool:
         """Does everyone who can follow these orders, each its part?"""
         if not self.are_several:
-            return self.first.lead.follows(orders)
+            return self._only.lead.follows(orders)
         return orders is self._orders and all(
             each.lead.orders_in_force for each in self._led.values() if not each.problem
         )
@@ -325,6 +603,19 @@ class Gateways:
     def grants_in_force(self) -> bool:
         """Does everyone follow the latest grants? Who is away may still serve somebody who has lost a right."""
         return all(each.lead.grants_in_force for each in self._led.values())
+
+    @property
+    def refusal(self) -> str | None:
+        """What a gateway refuses, if one does."""
+        for each in self:
+            if isinstance(each.lead.problem, GatewayRefusalError):
+                return str(each.lead.problem)
+        return None
+
+    @property
+    def pause_seconds(self) -> float:
+        """How long to wait before everyone is told again."""
+        return min(each.lead.pause_seconds for each in self)
 
     # What is measured.
 
@@ -335,57 +626,84 @@ class Gateways:
 
     def topic_totals(self) -> dict[str, int]:
         """Events of every topic, in all."""
-        return {topic: events for topic, (events, _) in self._topics.totals().items()}
+        return self._topics.totals()
 
-    async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
-        """As GatewayLink.measure, of all that answer."""
-        if not self.are_several:
-            measured = await self.first.lead.link.measure(flows=flows, topics=topics, after=after)
-            if flows:
-                self.first.before, self.first.latest = self.first.latest, measured
-            return measured
-        several: dict[str, Measured] = {}
-        others = [each for each in self._led.values() if each.lead.link.connected]
-        answers = await asyncio.gather(
-            *(
-                asyncio.wait_for(self._measure(each, flows=flows, topics=topics), _ANSWER_SECONDS)
-                for each in others
-            ),
-            return_exceptions=True,
-        )
-        for each, answer in zip(others, answers, strict=True):
-            each.is_silent = isinstance(answer, TimeoutError)
-            if isinstance(answer, ControlError | TimeoutError):
+    async def measure(self, *, flows: bool = True, topics: bool = True) -> Measured:
+        """As GatewayLink.measure, of all that answer; ControlError if none does."""
+        kind, several = (flows, topics), dict[str, Measured]()
+        for each in self:
+            if not each.lead.link.connected:
                 each.lead.lost()
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                several[each.name] = each.answer = answer
-                if each is not self.first:
-                    each.lead.measured(answer)
+        asked = [(each, each.ask(self._clock, kind)) for each in self if each.lead.link.connected]
+        # The others do not wait for one that is silent; if none else is there, the round takes its time.
+        awaited = [asking for each, asking in asked if not each.is_silent] or [asking for _, asking in asked]
+        if awaited:
+            await asyncio.wait(awaited, timeout=_ROUND_SECONDS)
+        for each, asking in asked:
+            if (measured := each.take_answer(kind, asking)) is not None and self._led.get(each.name) is each:
+                several[each.name] = measured
         if not several:
-            raise ControlError("no gateway answers")
+            raise ControlError("no gateway answers" if self.are_several else "the gateway does not answer")
         for name, measured in several.items():
             led = self._led[name]
             if flows:
                 led.before, led.latest = led.latest, measured
             if topics:
-                self._topics.add(name, measured.at_ns, measured.topics, measured.begun)
-                self._marks[name] = measured.mark
-        return merged(several, self._topics.take() if topics else {})
+                led.mark = measured.mark
+                self._count(name, measured)
+        counted = self._topics.take() if topics else {}
+        if not self.are_several:
+            return replace(several[self._only.name], topics=counted)
+        # Who does not answer now has what it had: sums never go down because an answer is missing.
+        counted_by = {each.name: each.latest if flows else each.answer for each in self}
+        latest = {name: each for name, each in counted_by.items() if each is not None}
+        # For one that cannot serve anybody, or has lost its broker, the others do not wait for longer than a moment.
+        now, told = (
+            time.monotonic(),
+            {name for name, each in several.items() if each.broker_since_ns is not None},
+        )
+        complete = all(each.name in told or each.is_dead(now) for each in self)
+        return merged(several, latest, counted, self._clock(), complete=complete)
 
-    async def _measure(self, each: LedGateway, *, flows: bool, topics: bool) -> Measured:
-        asked_ns = self._clock()
-        after = self._marks.get(each.name, "")
-        measured = await each.lead.link.measure(flows=flows, topics=topics, after=after)
-        each.clock.answered(asked_ns, measured.at_ns, self._clock())
-        return measured
+    def _count(self, name: str, measured: Measured) -> None:
+        self._topics.add(
+            name,
+            measured.epoch,
+            self._clock(),
+            measured.topics,
+            measured.begun,
+            caught_up=measured.broker_since_ns is not None,
+        )
 
 
-def _check_broker(name: str, identity: GatewayIdentity) -> None:
-    """Others must be able to reach the broker of a gateway that is elsewhere."""
-    broker = BrokerAddress.parse(identity.broker)
-    if is_loopback(broker.host):
+def _other_brokers(name: str, brokers: Mapping[str, str]) -> dict[str, str]:
+    """The brokers that a gateway takes events from beside its own, each once: several gateways may share one.
+
+    >>> _other_brokers("b", {"a": "mqtt://hub:1883", "b": "mqtt://u:p@hub", "c": "mqtt://lab", "d": "mqtt://lab"})
+    {'c': 'mqtt://lab'}
+    """
+
+    def place(url: str) -> tuple[str, int]:
+        address = BrokerAddress.parse(url)
+        return address.host, address.port
+
+    known = {place(brokers[name])} if name in brokers else set()
+    found = {}
+    for other, url in brokers.items():
+        if other != name and place(url) not in known:
+            known.add(place(url))
+            found[other] = url
+    return found
+
+
+def _check_identity(name: str, identity: GatewayIdentity, *, is_here: bool) -> None:
+    """Clients must be able to use its address, and the others the broker of a gateway that is elsewhere."""
+    try:
+        GatewayAddress.parse(identity.listen)
+        broker = BrokerAddress.parse(identity.broker)
+    except TriageError as error:
+        raise RequestError(f"gateway {name!r} cannot be led: {error}") from None
+    if not is_here and is_loopback(broker.host):
         raise RequestError(
             f"the broker of gateway {name!r} is at {broker.host}, where the other gateways cannot reach it; "
             "give --broker mqtt://HOST:PORT with an address of its machine"

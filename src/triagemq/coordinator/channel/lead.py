@@ -11,9 +11,8 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.link import GatewayLink
@@ -27,7 +26,6 @@ from triagemq.coordinator.channel.messages import (
 from triagemq.coordinator.decide.orders import Orders
 
 _LOG = logging.getLogger("triagemq.coordinator")
-_MOST_ROWS_WAITING = 10_000
 _LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 8.0
 
 
@@ -54,7 +52,6 @@ class GatewayLead:
         self._behind_since: float | None = self.in_force_since
         self._rights_behind_since: float | None = self.in_force_since
         self._turn = asyncio.Lock()
-        self._rows: list[Mapping[str, Any]] = []
 
     # What is wanted and what is in force.
 
@@ -149,7 +146,7 @@ class GatewayLead:
                 self._sure = False
                 self.failures += 1
                 self._failures_in_row += 1
-                self._failed(error)
+                self.failed(error)
                 return False
             self.problem, self._failures_in_row = None, 0
             if self._behind_since is not None:
@@ -194,22 +191,9 @@ class GatewayLead:
         if self.grants_in_force:
             self._rights_behind_since = None
 
-    def _failed(self, error: ControlError) -> None:
+    def failed(self, error: ControlError) -> None:
+        """Something could not be told."""
         if isinstance(error, GatewayRefusalError) and str(error) != str(self.problem):
             # Not lost, but unwilling: somebody should know.
             _LOG.warning("the gateway: %s", error)
         self.problem = error
-
-    # The trace.
-
-    async def tell_decisions(self, rows: Sequence[Mapping[str, Any]] = ()) -> None:
-        """Have decisions written into the trace; they wait while the gateway is away, the oldest go."""
-        self._rows = [*self._rows, *rows][-_MOST_ROWS_WAITING:]
-        if not self._rows or not self.link.connected:
-            return
-        sent, self._rows = self._rows, []
-        try:
-            await self.link.decisions(sent)
-        except ControlError as error:
-            self._rows = [*sent, *self._rows][-_MOST_ROWS_WAITING:]
-            self._failed(error)

@@ -26,9 +26,9 @@ from collections.abc import (
 )
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from triagemq.coordinator.channel.messages import (
     LARGEST_LINE_BYTES,
@@ -48,7 +48,8 @@ from triagemq.coordinator.channel.messages import (
     shallow,
     state_message,
 )
-from triagemq.coordinator.decide.orders import Orders, parse_orders
+from triagemq.coordinator.decide.orders import Orders, parse_orders, what_is_wrong
+from triagemq.errors import PlanError
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
 from triagemq.waiting import end
 
@@ -57,6 +58,9 @@ _MOST_EVENTS = 100_000
 _MEASURED = TypeAdapter(Measured)
 _EVENTS = TypeAdapter(list[SessionEvent])
 _IDENTITY = TypeAdapter(GatewayIdentity)
+_NAMES = TypeAdapter(list[str])
+
+_Parsed = TypeVar("_Parsed")
 
 
 class LineWriter(Protocol):
@@ -79,6 +83,7 @@ class GatewayLink:
         self._writer: LineWriter | None = None
         self._running: asyncio.Task[None] | None = None
         self._telling: asyncio.Task[None] | None = None
+        self._attending: asyncio.Task[None] | None = None
         self._next_id = 1
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._watchers: list[asyncio.Queue[SessionEvent]] = []
@@ -97,8 +102,8 @@ class GatewayLink:
 
     async def close(self) -> None:
         """Leave; what still waits for an answer gets ControlError."""
-        tasks = self._running, self._telling
-        self._running = self._telling = None
+        tasks = self._running, self._telling, self._attending
+        self._running = self._telling = self._attending = None
         await end(*tasks)
 
     async def wait_connected(self, seconds: float) -> bool:
@@ -113,12 +118,11 @@ class GatewayLink:
 
     async def identity(self) -> GatewayIdentity:
         """Where it listens, and which broker is beside it."""
-        return _IDENTITY.validate_python(await self._ask("identity"))
+        return await self._ask_for("identity", _IDENTITY.validate_python)
 
     async def following(self) -> tuple[str, int]:
         """Author and version of the state that the gateway follows; no author: one that has no number."""
-        answer = await self._ask("version")
-        return str(answer["author"]), int(answer["version"])
+        return await self._ask_for("version", lambda answer: (str(answer["author"]), int(answer["version"])))
 
     async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
         """Have the gateway, which follows `before` (None: anything), follow `after`; does it want to hear all again?"""
@@ -127,7 +131,7 @@ class GatewayLink:
 
     async def current(self) -> Orders:
         """The orders in force."""
-        return parse_orders((await self._ask("current"))["orders"])
+        return await self._ask_for("current", lambda answer: parse_orders(answer["orders"]))
 
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Rows for the trace's table of decisions: decided_ns, kind, subject, before, after, reason."""
@@ -146,7 +150,7 @@ class GatewayLink:
     ) -> str:
         """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
         counted = Counted(ports, tuple(flows.items()), tuple(gone), at_ns)
-        return str((await self._ask("queues", **shallow(counted)))["epoch"])
+        return await self._ask_for("queues", lambda answer: str(answer["epoch"]), **shallow(counted))
 
     async def carried(self, by: str, generation: int) -> None:
         """Queues or switches behind the gateway have carried these orders out."""
@@ -154,15 +158,25 @@ class GatewayLink:
 
     async def managed(self, ports: Mapping[str, PortDelays]) -> PortConstraints:
         """What control of queues behind the gateway has found and decided; how long packets may wait there."""
-        return parse_constraints((await self._ask("managed", ports=dict(ports)))["constraints"])
+        return await self._ask_for(
+            "managed", lambda answer: parse_constraints(answer["constraints"]), ports=dict(ports)
+        )
 
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
-        return _MEASURED.validate_python(await self._ask("measure", flows=flows, topics=topics, after=after))
+        return await self._ask_for(
+            "measure", _MEASURED.validate_python, flows=flows, topics=topics, after=after
+        )
 
     async def send_elsewhere(self, client_ids: Sequence[str], seconds: float) -> int:
         """Have clients look for another gateway by themselves; how many were told."""
-        return int((await self._ask("elsewhere", client_ids=list(client_ids), seconds=seconds))["told"])
+        return await self._ask_for(
+            "elsewhere", lambda answer: int(answer["told"]), client_ids=list(client_ids), seconds=seconds
+        )
+
+    async def expect(self, sessions: Mapping[str, Mapping[str, int]]) -> None:
+        """Have it store what comes for clients that are on their way: by client id, their filters with QoS."""
+        await self._ask("expect", sessions={client_id: dict(each) for client_id, each in sessions.items()})
 
     async def save_broker(self) -> None:
         """Have whoever runs the broker make it write down what it holds."""
@@ -174,7 +188,13 @@ class GatewayLink:
 
     async def present(self) -> list[SessionEvent]:
         """Everyone who is connected, as if each had come just now."""
-        return _EVENTS.validate_python((await self._ask("sessions"))["sessions"])
+        return await self._ask_for("sessions", lambda answer: _EVENTS.validate_python(answer["sessions"]))
+
+    async def stored_sessions(self) -> list[str]:
+        """The flows of clients that are away and whose sessions are stored."""
+        return await self._ask_for(
+            "sessions", lambda answer: _NAMES.validate_python(answer.get("stored", []))
+        )
 
     async def sessions(self) -> dict[str, tuple[str, int]]:
         """Where each connected client is."""
@@ -195,6 +215,19 @@ class GatewayLink:
             self._watchers.remove(queue)
 
     # The connection.
+
+    async def _ask_for(
+        self, what: str, parse: Callable[[dict[str, Any]], _Parsed], **arguments: Any
+    ) -> _Parsed:
+        """An answer as `parse` reads it; ControlError if it is none."""
+        answer = await self._ask(what, **arguments)
+        try:
+            return parse(answer)
+        except (ValueError, TypeError, KeyError, PlanError) as error:
+            why = (
+                what_is_wrong(error, depth=1) if isinstance(error, ValidationError) else type(error).__name__
+            )
+            raise ControlError(f"the gateway's answer to {what!r} cannot be used: {why}") from None
 
     async def _ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         writer = self._writer
@@ -242,9 +275,13 @@ class GatewayLink:
         writer: LineWriter,
         on_connect: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Be connected by what a gateway has opened, until that ends."""
+        """Be connected by what a gateway has opened, until that ends or the link is closed."""
         self._on_connect = on_connect
-        await self._attend(lines, writer)
+        self._attending = asyncio.get_running_loop().create_task(self._attend(lines, writer))
+        try:
+            await asyncio.wait({self._attending})
+        finally:
+            await end(self._attending)
 
     async def _attend(self, lines: AsyncIterable[bytes], writer: LineWriter) -> None:
         self._writer = writer

@@ -14,70 +14,113 @@ _SILENT_NS = 2_000_000_000
 """A topic of which its counter has not counted anything for so long may be counted by another gateway."""
 
 
-class MergedTopics:
-    """Counts of topics. Every gateway whose clients want a topic counts all its events: one of them is believed.
+class TopicIncrements:
+    """Events of topics since the last look, from counters of several gateways.
 
-    >>> merged = MergedTopics()
-    >>> merged.add("north", 0, {"smoke": (3, 30)}); merged.add("south", 0, {"smoke": (2, 20)})
-    >>> merged.add("north", 1, {"smoke": (4, 40)}); merged.take()
-    {'smoke': (4, 40)}
-    >>> merged.add("south", 9_000_000_000, {"smoke": (5, 50)}); merged.take()
-    {'smoke': (7, 70)}
+    Every gateway whose clients want a topic counts all its events: one of them is believed. A gateway counts from its
+    start on, which has an epoch. The first answer of a gateway is where counting begins; after a restart of it
+    everything is new. What a gateway tells while its broker lags behind is held back until it has caught up.
+
+    >>> topics = TopicIncrements()
+    >>> topics.add("north", "a", 0, {"smoke": (3, 30)}); topics.add("south", "b", 0, {"smoke": (2, 20)})
+    >>> topics.add("north", "a", 1, {"smoke": (4, 40)}); topics.take()
+    {'smoke': (1, 10)}
+    >>> topics.add("south", "b", 9_000_000_000, {"smoke": (5, 50)}); topics.take()
+    {'smoke': (3, 30)}
+    >>> topics.add("south", "c", 9_000_000_001, {"smoke": (1, 10)}); topics.take()
+    {'smoke': (1, 10)}
     """
 
     def __init__(self) -> None:
-        # By topic: who counts it, when that last counted something, and what there was in all.
+        # By topic, who counts it and when that last counted something.
         self._counter: dict[str, tuple[str, int]] = {}
-        self._total: dict[str, tuple[int, int]] = {}
-        self._last: dict[tuple[str, str], tuple[int, int]] = {}
-        self._changed: dict[str, None] = {}
+        self._epochs: dict[str, str] = {}
+        self._last: dict[str, dict[str, tuple[int, int]]] = {}
+        self._held: dict[str, tuple[dict[str, tuple[int, int]], set[str]]] = {}
+        self._new: dict[str, tuple[int, int]] = {}
+        self._total: Counter[str] = Counter()
 
     def add(
-        self, gateway: str, at_ns: int, topics: Mapping[str, tuple[int, int]], begun: Iterable[str] = ()
+        self,
+        gateway: str,
+        epoch: str,
+        now_ns: int,
+        topics: Mapping[str, tuple[int, int]],
+        begun: Iterable[str] = (),
+        *,
+        caught_up: bool = True,
     ) -> None:
-        """What a gateway has counted in all by now of topics that have changed; those `begun` from 0 again."""
-        for topic in begun:
-            self._last.pop((gateway, topic), None)
-        for topic, (events, size) in topics.items():
-            before_events, before_size = self._last.get((gateway, topic), (0, 0))
-            self._last[gateway, topic] = events, size
-            counter, last_ns = self._counter.get(topic, (gateway, at_ns))
-            if counter != gateway and at_ns - last_ns < _SILENT_NS:
+        """What a gateway has counted of topics that have changed, since its epoch; those `begun` from 0 again."""
+        before, self._epochs[gateway] = self._epochs.get(gateway), epoch
+        if before is None:
+            self._last[gateway] = dict(topics)
+            return
+        if before != epoch:
+            self._last[gateway] = {}
+            self._held.pop(gateway, None)
+        counts, anew = self._held.pop(gateway, ({}, set()))
+        counts |= topics
+        anew.update(begun)
+        if not caught_up:
+            self._held[gateway] = counts, anew
+            return
+        last = self._last[gateway]
+        for topic, (events, octets) in counts.items():
+            before_events, before_octets = (0, 0) if topic in anew else last.get(topic, (0, 0))
+            last[topic] = events, octets
+            if events <= before_events:
                 continue
-            self._counter[topic] = gateway, at_ns
-            total_events, total_size = self._total.get(topic, (0, 0))
-            self._total[topic] = total_events + events - before_events, total_size + size - before_size
-            self._changed[topic] = None
+            counter, counted_ns = self._counter.get(topic, (gateway, now_ns))
+            if counter != gateway and now_ns - counted_ns < _SILENT_NS:
+                continue
+            self._counter[topic] = gateway, now_ns
+            new_events, new_octets = self._new.get(topic, (0, 0))
+            more = events - before_events
+            self._new[topic] = new_events + more, new_octets + max(octets - before_octets, 0)
+            self._total[topic] += more
 
     def forget(self, gateway: str) -> None:
-        """It has started anew, or is gone."""
-        self._last = {key: value for key, value in self._last.items() if key[0] != gateway}
+        """It is gone."""
+        for table in (self._epochs, self._last, self._held):
+            table.pop(gateway, None)
         self._counter = {topic: value for topic, value in self._counter.items() if value[0] != gateway}
 
-    def totals(self) -> dict[str, tuple[int, int]]:
-        """All that was counted."""
+    def totals(self) -> dict[str, int]:
+        """All events that were counted."""
         return dict(self._total)
 
     def take(self) -> dict[str, tuple[int, int]]:
-        """What has changed since this was asked last, in all."""
-        changed, self._changed = self._changed, {}
-        return {topic: self._total[topic] for topic in changed}
+        """Events and bytes since this was called last."""
+        new, self._new = self._new, {}
+        return new
 
 
-def merged(several: Mapping[str, Measured], topics: Mapping[str, tuple[int, int]]) -> Measured:
-    """One measurement of all; the first gateway's is the state that is followed."""
+def merged(
+    several: Mapping[str, Measured],
+    latest: Mapping[str, Measured],
+    topics: Mapping[str, tuple[int, int]],
+    at_ns: int,
+    *,
+    complete: bool = True,
+) -> Measured:
+    """One measurement of all that answer, at a time of the coordinator's clock.
+
+    `latest` has the last answers of the others, too, whose ports and flows have counted that much. `complete`: all have
+    answered that can, and their brokers have told everything.
+    """
     first = next(iter(several.values()))
     counters: Counter[str] = Counter()
     for each in several.values():
         counters.update({name: value for name, value in each.counters.items() if isinstance(value, int)})
+    carried = [each.carried for each in several.values() if each.carried is not None]
     since = [each.broker_since_ns for each in several.values() if each.broker_since_ns is not None]
     return Measured(
-        epoch=" ".join(each.epoch for each in several.values()),
-        at_ns=first.at_ns,
+        epoch=" ".join(each.epoch for each in latest.values()),
+        at_ns=at_ns,
         topics=topics,
         counters={**first.counters, **counters},
-        ports=_summed((each.ports for each in several.values()), _ports),
-        flows=_summed((each.flows for each in several.values()), _flows),
+        ports=_summed((each.ports for each in latest.values()), _ports),
+        flows=_summed((each.flows for each in latest.values()), _flows),
         generation=min(each.generation for each in several.values()),
         sessions=sum(each.sessions for each in several.values()),
         broker_connected=all(each.broker_connected for each in several.values()),
@@ -85,9 +128,9 @@ def merged(several: Mapping[str, Measured], topics: Mapping[str, tuple[int, int]
         storage_problem=next((each.storage_problem for each in several.values() if each.storage_problem), ""),
         author=first.author,
         version=first.version,
-        broker_since_ns=max(since) if since else None,
+        broker_since_ns=max(since) if complete and since else None,
         mark=first.mark,
-        carried=first.carried,
+        carried=min(carried, default=None),
         managed=dict(ChainMap(*(dict(each.managed) for each in several.values()))),
     )
 

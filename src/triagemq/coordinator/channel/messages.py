@@ -17,12 +17,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Strict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from triagemq.coordinator.access.grants import Grants, GrantsChange
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, what_is_wrong
 from triagemq.errors import TriageError
+from triagemq.mqttsn import valid_topic_filter
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
 
 LARGEST_LINE_BYTES = 256 << 20
@@ -149,6 +150,9 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
 
 # What it is and does.
 
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+"""Something counted; what is none must not become a rate."""
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayIdentity:
@@ -185,7 +189,7 @@ class Measured:
 
     epoch: str
     at_ns: int
-    topics: Mapping[str, tuple[int, int]]
+    topics: Mapping[str, tuple[Count, Count]]
     counters: Mapping[str, Any]
     ports: Mapping[str, PortCounters]
     flows: Mapping[str, FlowCounters]
@@ -203,6 +207,11 @@ class Measured:
     managed: Mapping[str, PortDelays] = field(default_factory=dict)
     round_trips: Mapping[str, float] = field(default_factory=dict)
     client_round_trips: Mapping[str, float] = field(default_factory=dict)
+
+    def count(self, name: str) -> int:
+        """A plain counter; 0 if there is none of that name."""
+        value = self.counters.get(name)
+        return value if isinstance(value, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +259,15 @@ def parse_counted(message: Mapping[str, Any]) -> Counted:
         raise ControlError(f"queues: {what_is_wrong(error, depth=1)}") from None
 
 
+def _checked_filter(text: str) -> str:
+    if not valid_topic_filter(text):
+        raise ValueError("no topic filter")
+    return text
+
+
+QoS = Annotated[int, Field(ge=0, le=2)]
 _MANAGED = TypeAdapter(dict[str, PortDelays])
+_EXPECTED = TypeAdapter(dict[str, dict[Annotated[str, AfterValidator(_checked_filter)], QoS]])
 _CONSTRAINTS = TypeAdapter(dict[str, dict[int, float]])
 
 
@@ -265,6 +282,14 @@ def parse_managed(ports: object) -> dict[str, PortDelays]:
         return _MANAGED.validate_python(ports)
     except ValidationError as error:
         raise ControlError(f"managed: {what_is_wrong(error, depth=1)}") from None
+
+
+def parse_expected(sessions: object) -> dict[str, dict[str, int]]:
+    """Clients on their way, as they came: by client id, their filters with QoS; ControlError says what is wrong."""
+    try:
+        return _EXPECTED.validate_python(sessions)
+    except ValidationError as error:
+        raise ControlError(f"sessions: {what_is_wrong(error, depth=0)}") from None
 
 
 def parse_constraints(constraints: object) -> PortConstraints:

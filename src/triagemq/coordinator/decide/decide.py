@@ -22,6 +22,7 @@ from triagemq.coordinator.decide.promised import (
 )
 from triagemq.coordinator.decide.slots import SlotTable, earlier, match_slots, recall
 from triagemq.coordinator.decide.staging import moves_in_order, staged
+from triagemq.coordinator.decide.unseen import Worths, unseen_topics
 from triagemq.forecast import plan_ahead
 from triagemq.plan import Decision, Plan, SetPort
 from triagemq.plan.admission.promises import CONTROL_QUEUES
@@ -65,7 +66,9 @@ class PlannerSettings:
 class Question:
     """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
 
-    `listening` are the addresses at which subscribers take promised topics by now.
+    `unseen` is what topics without a rate are worth, by subscriber and filter.
+    `listening` are the addresses at which subscribers take promised topics by now, and `sources` those that publishers
+    send them from.
     `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
     """
 
@@ -77,6 +80,8 @@ class Question:
     measured: tuple[Decision, ...] = ()
     multicast: MulticastRange = DEFAULT_RANGE
     listening: Mapping[str, Collection[str]] = field(default_factory=dict)
+    unseen: Worths = field(default_factory=dict)
+    sources: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,22 +144,31 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     else:
         compared = plan_before
     was = earlier(table_before, scenario, int(limits.max(initial=1)))
-    change = TableChange(match_slots(scenario, plan, limits, was), was)
+    lowest = plan.level_offset + (1 if settings.priorities == "none" else classes) - 1
+    change = TableChange(match_slots(scenario, plan, limits, was, lowest), was)
     table, orders = change.table, orders_before
     promises = promise_orders(
-        scenario, plan, orders_before, question.multicast, table.next_number, question.listening
+        scenario,
+        plan,
+        orders_before,
+        question.multicast,
+        table.next_number,
+        question.listening,
+        question.sources,
     )
     table = replace(table, next_number=promises.next_number)
     stages: tuple[Orders, ...] = (orders,)
     news: tuple[Decision, ...] = ()
     changed_for: Sequence[str] = ()
     utility_classes = 1 if settings.priorities == "none" else classes
+    filters = unseen_topics(scenario, plan, {} if utility_classes == 1 else question.unseen, utility_classes)
     ports = _ports(scenario, min(_room(scenario, settings), plan.level_offset + utility_classes), question)
     if (
         table_before is not None
         and ports == orders_before.ports
         and change.is_next_to_nothing
         and promises.same_as(orders_before)
+        and filters == orders_before.filters
     ):
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
         table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
@@ -165,6 +179,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
             limiters=promises.limiters,
             promised=promises.promised,
             direct=promises.direct,
+            filters=filters,
         )
         rounds = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
         if rounds is None:

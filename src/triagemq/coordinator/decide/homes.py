@@ -39,6 +39,9 @@ class ClientMove:
     why: str
 
 
+_MOST_PREVIOUS = 100_000
+"""Clients that are gone, of which is known where they were."""
+
 PlaceClient = Callable[[Key, Sequence[str]], str | None]
 """Which of some gateways is to serve a client; None where that cannot be told."""
 
@@ -57,6 +60,8 @@ class Homes:
     def __init__(self, stated: Mapping[Key, str] | None = None) -> None:
         self._stated = stated or {}
         self._homes: dict[Key, str] = {}
+        # Of clients that are gone: where a stored session may wait for them.
+        self._previous: dict[Key, str] = {}
         self._changed = False
         self.placing: PlaceClient = lambda key, sites: None
 
@@ -78,7 +83,11 @@ class Homes:
     def of(self, key: Key, sites: Sequence[Site]) -> str:
         """The home of a client, which gets one if it has none."""
         if key not in self._homes:
-            self._homes[key] = self._choice(key, sites, Counter(self._homes.values()))
+            previous = self._previous.pop(key, None)
+            is_there = any(site.name == previous and not site.problem for site in sites)
+            self._homes[key] = (
+                str(previous) if is_there else self._choice(key, sites, Counter(self._homes.values()))
+            )
             self._changed = True
         return self._homes[key]
 
@@ -91,7 +100,18 @@ class Homes:
         self._changed = True
 
     def forget(self, key: Key) -> None:
-        self._changed = self._homes.pop(key, None) is not None or self._changed
+        """A client is gone; if it comes again, its session may be where it was."""
+        home = self._homes.pop(key, None)
+        if home is not None:
+            self._changed = True
+            self.remember(key, home)
+
+    def remember(self, key: Key, home: str) -> None:
+        """A client that is away has a session there."""
+        self._previous.pop(key, None)
+        self._previous[key] = home
+        if len(self._previous) > _MOST_PREVIOUS:
+            del self._previous[next(iter(self._previous))]
 
     def take_changed(self) -> bool:
         """Has anything changed since this was asked last?"""

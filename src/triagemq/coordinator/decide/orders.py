@@ -20,7 +20,8 @@ from pydantic_core import to_json
 
 from triagemq.client.flows import FLOW_MARK, flow_client_id
 from triagemq.errors import PlanError
-from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
+from triagemq.mqttsn import matches
+from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort, Treatment
 from triagemq.plan.instructions import applied, difference
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Orders",
     "OrdersChange",
     "Promised",
+    "UnseenTopics",
     "client_id_of",
     "dump_orders",
     "flows_of",
@@ -86,8 +88,18 @@ NOTHING_PROMISED = Promised()
 
 
 @dataclass(frozen=True, slots=True)
+class UnseenTopics:
+    """How topics of a filter are treated of which no rate is known yet: their class, and what they are worth there."""
+
+    priority_class: Annotated[int, Strict(), Field(ge=0)]
+    worth: float
+
+
+@dataclass(frozen=True, slots=True)
 class Orders:
     """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number.
+
+    `filters[subscriber][filter]` is for topics without a slot, which are never dropped.
 
     `copies` and `limiters` are those of promises, by address and output port. `direct` is what gateways leave to them.
     `peers` are the brokers of other gateways from which one takes what its clients want, as URLs by name.
@@ -102,11 +114,44 @@ class Orders:
     promised: Promised = NOTHING_PROMISED
     direct: DirectTopics = field(default_factory=dict)
     peers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    filters: Mapping[str, Mapping[str, UnseenTopics]] = field(default_factory=dict)
 
     @property
     def lowest_class(self) -> int:
         """The class of whoever has no flow."""
         return max((port.classes for port in self.ports.values()), default=1) - 1
+
+    def slot(self, name: str, topic: str) -> int:
+        """The slot by which a subscriber gets a topic; one that is not planned goes by a slot of its class, or 0."""
+        slot = self.slots.get(name, {}).get(topic)
+        if slot is not None:
+            return slot
+        unseen = self._unseen(name, topic)
+        if unseen is None:
+            return 0
+        flows = flows_of(self, name).items()
+        return min((slot for slot, flow in flows if flow.priority_class == unseen.priority_class), default=0)
+
+    def treatment(self, name: str, topic: str, slot: int = 0) -> Treatment:
+        """How a subscriber's copy of a topic is treated; `slot` is that of the connection if none is planned."""
+        planned = self.slots.get(name, {}).get(topic)
+        if planned is None and (unseen := self._unseen(name, topic)) is not None:
+            return Treatment(unseen.priority_class, 0.0, unseen.worth)
+        flow = self.flows.get(client_id_of(name, slot if planned is None else planned))
+        if flow is None:
+            return Treatment(self.lowest_class)
+        return Treatment(flow.priority_class, 0.0 if planned is None else flow.drop_rate)
+
+    def _unseen(self, name: str, topic: str) -> UnseenTopics | None:
+        """An exact name says more than a pattern; of several patterns the best class counts."""
+        filters = self.filters.get(name)
+        if not filters:
+            return None
+        found = filters.get(topic)
+        if found is None:
+            several = (unseen for pattern, unseen in filters.items() if matches(pattern, topic))
+            found = min(several, key=lambda unseen: (unseen.priority_class, -unseen.worth), default=None)
+        return found
 
     def since(self, before: Orders) -> OrdersChange:
         """What has changed.
@@ -124,6 +169,7 @@ class Orders:
             difference(before.limiters, self.limiters),
             direct=difference(before.direct, self.direct),
             peers=None if self.peers == before.peers else self.peers,
+            filters=difference(before.filters, self.filters),
         )
 
     def part_for(
@@ -146,6 +192,7 @@ class Orders:
             slots={name: slots for name, slots in self.slots.items() if name in subscribers},
             direct={name: topics for name, topics in self.direct.items() if name in subscribers},
             peers=peers,
+            filters={name: filters for name, filters in self.filters.items() if name in subscribers},
         )
 
 
@@ -168,6 +215,7 @@ class OrdersChange:
     promised: Promised | None = None
     direct: Mapping[str, Mapping[str, Mapping[str, int]] | None] = field(default_factory=dict)
     peers: Mapping[str, str] | None = field(default=None, repr=False)
+    filters: Mapping[str, Mapping[str, UnseenTopics] | None] = field(default_factory=dict)
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""
@@ -181,6 +229,7 @@ class OrdersChange:
             before.promised if self.promised is None else self.promised,
             applied(before.direct, self.direct),
             before.peers if self.peers is None else self.peers,
+            applied(before.filters, self.filters),
         )
 
 
@@ -221,11 +270,12 @@ def reranked(before: Orders, after: Orders, change: OrdersChange) -> list[tuple[
     lowest = after.lowest_class
     if before.lowest_class != lowest:
         return None
+    filtered = [(name, 0) for name in change.filters]
 
     def rank(flow: SetFlow[str] | None) -> int:
         return lowest if flow is None else flow.priority_class
 
-    return [
+    return filtered + [
         subscriber_of(name)
         for name, flow in change.flows.items()
         if rank(before.flows.get(name)) != rank(flow)

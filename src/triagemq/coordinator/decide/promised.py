@@ -106,6 +106,7 @@ def promise_orders(
     multicast: MulticastRange,
     next_number: int,
     listening: Mapping[str, Collection[str]],
+    sources: Mapping[str, str],
 ) -> PromiseOrders:
     """What a plan's promises mean for the wire; addresses and numbers of flows stay what they were."""
     admitted = np.flatnonzero(plan.promises.admitted).tolist()
@@ -161,7 +162,8 @@ def promise_orders(
         if key not in numbers:
             numbers[key], next_number = next_number, next_number + 1
         for port, level in copied[publication].items():
-            copies[copy_name(key, port)] = SetFlow(key, port, numbers[key], level, 0.0)
+            source = sources.get(publications[publication][0], "")
+            copies[copy_name(key, port)] = SetFlow(key, port, numbers[key], level, 0.0, source)
         burst, rate = plan.limiters.burst_bytes[place], plan.limiters.rate_bytes_per_second[place]
         jitter = float(plan.limiters.jitter_seconds[place])
         for port in entered[publication]:

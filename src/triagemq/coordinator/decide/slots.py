@@ -8,13 +8,14 @@ that a change concerns are looked at one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.orders import Orders, client_id_of, subscriber_of
-from triagemq.plan import Plan
+from triagemq.plan import Flows, Plan
 from triagemq.scenario import Floats, Integers, Scenario
 
 Rows = NDArray[np.int64]
@@ -173,13 +174,19 @@ def _slots_before(before: SlotTable, scenario: Scenario, subscriber: Rows, topic
     return np.unique(owner[left]).astype(np.int32)
 
 
-def match_slots(scenario: Scenario, plan: Plan, limits: Integers, was: Earlier) -> SlotTable:
+def match_slots(
+    scenario: Scenario, plan: Plan, limits: Integers, was: Earlier, lowest_class: int = 0
+) -> SlotTable:
     """Give every flow of the plan a slot below its subscriber's limit; slot 0 is always in use.
 
     Slot 0 carries what no plan knows yet, and everything while other slots are not connected: without a flow on it,
-    that would pass the port unmanaged.
+    that would pass the port unmanaged. A subscriber of which nothing is planned has slot 0 in the lowest class.
     """
-    flows, wanted = plan.flows, scenario.subscriptions
+    flows, wanted = _with_everyone(plan.flows, scenario, lowest_class), scenario.subscriptions
+    if len(flows) != len(plan.flows):
+        # The flows that were added shift those behind them.
+        place = np.append(np.flatnonzero(flows.load_bytes_per_second >= 0), -1).astype(np.int32)
+        plan = replace(plan, flows=flows, flow=place[plan.flow])
     first = np.searchsorted(flows.subscriber, flows.subscriber, side="left")
     place = (np.arange(len(flows)) - first).astype(np.int64)
     slots = was.flow_class.shape[1]
@@ -213,6 +220,23 @@ def match_slots(scenario: Scenario, plan: Plan, limits: Integers, was: Earlier) 
         flow_number=number,
         next_number=was.next_number + len(new),
     )
+
+
+def _with_everyone(flows: Flows, scenario: Scenario, lowest_class: int) -> Flows:
+    """The flows, and one without a load (-1) for each subscriber who has none."""
+    bare = np.setdiff1d(np.arange(len(scenario.subscribers), dtype=np.int32), flows.subscriber)
+    if not len(bare):
+        return flows
+    some: dict[str, NDArray[Any]] = {
+        "subscriber": bare,
+        "port": scenario.subscribers.port[bare],
+        "priority_class": np.full(len(bare), lowest_class, dtype=np.int32),
+        "drop_rate": np.zeros(len(bare)),
+        "value": np.zeros(len(bare)),
+        "load_bytes_per_second": np.full(len(bare), -1.0),
+    }
+    order = np.argsort(np.append(flows.subscriber, bare), kind="stable")
+    return Flows(**{name: np.append(getattr(flows, name), column)[order] for name, column in some.items()})
 
 
 def _contested(owner: Integers, overlap: Rows, slot: Rows, subscribers: int) -> list[int]:

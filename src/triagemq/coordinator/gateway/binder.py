@@ -195,6 +195,7 @@ def promise_instructions(before: Orders, change: OrdersChange) -> list[Instructi
 
 def check(orders: Orders, change: OrdersChange) -> None:
     """PlanError if a flow does not fit its port: also one whose client has not connected yet."""
+    _check_filters(orders, change.filters if change.ports is None else orders.filters)
     flows = change.flows if change.ports is None else orders.flows
     copies = change.copies if change.ports is None else orders.copies
     for client_id, flow in (*flows.items(), *copies.items()):
@@ -214,12 +215,22 @@ def check(orders: Orders, change: OrdersChange) -> None:
             )
 
 
+def _check_filters(orders: Orders, names: Iterable[str]) -> None:
+    for name in names:
+        for topic_filter, unseen in (orders.filters.get(name) or {}).items():
+            if unseen.priority_class > orders.lowest_class:
+                raise PlanError(
+                    f"orders: {topic_filter!r} of {name!r} is of class {unseen.priority_class}, "
+                    f"and the ports have the classes 0 to {orders.lowest_class}"
+                )
+
+
 def default_flow(orders: Orders) -> SetFlow[str] | None:
     """What a subscriber gets for whom there is no order; None without a port.
 
     >>> from triagemq.plan import SetPort
     >>> default_flow(Orders(ports={"radio": SetPort("radio", 1e6, 100, 8)}))
-    SetFlow(key='', port='radio', flow_id=-1, priority_class=7, drop_rate=0.0)
+    SetFlow(key='', port='radio', flow_id=-1, priority_class=7, drop_rate=0.0, source='')
     """
     for name, port in orders.ports.items():
         return SetFlow("", name, UNPLANNED, port.classes - 1, 0.0)

@@ -1,7 +1,8 @@
 """Which estimator controls queues, and the learned model it stands on, which may be replaced while control runs.
 
-A model that cannot be used is never in force: the one before it stays, or where there is none `idm` estimates. So it
-does for a queue that is unlike all that a model was trained with. Either is a decision, and so is what comes of it.
+A model that cannot be used is never in force: the one before it stays, or where there is none `backlog` estimates. So
+it does (`idm` where queues do not show their length) for a queue that is unlike all that a model was trained with.
+Either is a decision, and so is what comes of it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.delay.estimators import Estimator, Guarded, make_estimator
+from triagemq.delay.estimators import Estimator, Guarded, fallback_for, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
 from triagemq.delay.learning.model_files import MODEL_NAME, DelayModel, load_model, model_folders
 from triagemq.delay.learning.runs import switch_constants
@@ -21,7 +22,6 @@ from triagemq.errors import ModelError
 from triagemq.plan import Decision
 from triagemq.scenario import load
 
-FALLBACK = "idm"
 _LOOK_SECONDS = 2.0
 """How often it is looked whether there is another model."""
 
@@ -52,7 +52,11 @@ class Estimators:
     @property
     def in_force(self) -> str:
         """The name of the estimators that are made."""
-        return FALLBACK if self._control == "learned" and self._model is None else self._control
+        return (
+            fallback_for(self.counters)
+            if self._control == "learned" and self._model is None
+            else self._control
+        )
 
     @property
     def counters(self) -> str:
@@ -86,7 +90,7 @@ class Estimators:
             if (now is None) != (before is None):
                 self._guarded[port][queue] = guarded, now
                 words = now or "what came is like its training again, and what it says of it is right"
-                names = ("learned", FALLBACK) if now else (FALLBACK, "learned")
+                names = ("learned", guarded.fallback) if now else (guarded.fallback, "learned")
                 news.append(Decision("model_drifted", f"{port} class {queue}", *names, words))
         return news
 
@@ -105,7 +109,9 @@ class Estimators:
             kind, reason = "model_loaded", f"{place}: in force, for {self._model.counters} counters"
         except ModelError as error:
             kept = (
-                "the model before it stays in force" if self._model is not None else f"{FALLBACK} estimates"
+                "the model before it stays in force"
+                if self._model is not None
+                else f"{self.in_force} estimates"
             )
             kind, reason = "model_refused", f"{error}; {kept}"
         self._say(reason)

@@ -51,7 +51,9 @@ class Follower:
 
     async def run(self) -> None:
         """Follow all news, and look from time to time what they did not tell."""
-        await asyncio.gather(self._hear(), self._look())
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._hear())
+            both.create_task(self._look())
 
     async def _hear(self) -> None:
         while True:

@@ -27,6 +27,7 @@ from triagemq.coordinator.channel.messages import (
     PortDelays,
     SessionEvent,
     parse_counted,
+    parse_expected,
     parse_managed,
     parse_state,
     shallow,
@@ -55,6 +56,7 @@ from triagemq.exchange import (
     LiveTrace,
     Present,
 )
+from triagemq.exchange.gateway.expecting import expect
 from triagemq.exchange.gateway.leaving import send_elsewhere
 from triagemq.exchange.listening import control_socket
 from triagemq.exchange.private_files import private_directory
@@ -79,6 +81,7 @@ _SAMPLE_EVERY_SECONDS = 0.2
 _BROKER_ANSWERS_NS = 150_000_000
 _POLL_SECONDS = 0.002
 _GATHER_SECONDS = 0.05
+_EXPECT_NS = 2_500_000_000
 
 
 class _NoPlane:
@@ -308,15 +311,17 @@ class ManagedGateway:
         before = self.rules.orders
         change = orders.since(before) if change is None else change
         slots = self.gateway.core.slots
-        slots.order(orders.slots, change.slots)
+        concerned = {**change.slots, **change.filters}
+        slots.order(orders.slot, concerned)
         self.rules.orders = orders
         try:
             self._binder.order(orders, change)
         except PlanError:
-            slots.order(before.slots, change.slots)
+            slots.order(before.slot, concerned)
             self.rules.orders = before
             raise
         slots.ranked(reranked(before, orders, change))
+        self.gateway.rerank()
         if self._trace is not None:
             self._trace.flows_changed()
 
@@ -416,7 +421,16 @@ class ManagedGateway:
             case "current":
                 return {"orders": self.rules.orders}
             case "sessions":
-                return {"sessions": [self._arrival(client_id) for client_id in self._told]}
+                return {
+                    "sessions": [self._arrival(client_id) for client_id in self._told],
+                    "stored": [
+                        self._called(client_id)
+                        for client_id, session in self.gateway.core.sessions.items()
+                        if not session.connected and subscriber_of(client_id)[1] == 0
+                    ],
+                }
+            case "expect":
+                return await self._expect(request.get("sessions"))
             case "elsewhere":
                 return self._send_elsewhere(request.get("client_ids"), request.get("seconds"))
             case "identity":
@@ -444,6 +458,26 @@ class ManagedGateway:
                     self._trace.writer.decisions(columns)
                 return {"traced": self._trace is not None}
         raise ControlError(f"{what!r} is nothing that a gateway does")
+
+    async def _expect(self, sessions: object) -> dict[str, Any]:
+        """Store for clients that are on their way; answered when the brokers have taken their filters."""
+        wanted = parse_expected(sessions)
+        waiting = 0
+
+        def answered() -> None:
+            nonlocal waiting
+            waiting -= 1
+
+        def begin(core: GatewayCore) -> None:
+            nonlocal waiting
+            for client_id, filters in wanted.items():
+                waiting += expect(core, client_id, filters, answered)
+
+        self.gateway.change(begin)
+        end_at = self.gateway.clock() + _EXPECT_NS
+        while waiting > 0 and self.gateway.clock() < end_at:
+            await asyncio.sleep(_POLL_SECONDS)
+        return {"waiting": max(0, waiting)}
 
     async def _take_state(self, request: dict[str, Any], line: bytes) -> dict[str, Any]:
         async with self._changing:

@@ -6,6 +6,7 @@ number. So a change of one subscriber among a million subscriptions costs one su
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -29,7 +30,7 @@ _LEAST_TOPICS = 1_000
 
 
 class IntentBook:
-    """Publishers and subscribers by name.
+    """Publishers and subscribers by name. Whatever a subscriber claims, a topic is worth `most_worth` to it at most.
 
     >>> from triagemq.intents import Declared, Wanted
     >>> book = IntentBook()
@@ -40,9 +41,11 @@ class IntentBook:
     (('floor/1/smoke',), [2.0], 1)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_worth: float = math.inf) -> None:
+        self._most_worth = most_worth
         self._subscribers: dict[str, SubscriberIntent] = {}
         self._announced: dict[str, DeclaredColumns] = {}
+        self._sources: dict[str, str] = {}
         self._wanted: dict[str, WantedColumns] = {}
         self._topic_number: dict[str, int] = {}
         self._topic_names: list[str] = []
@@ -50,6 +53,7 @@ class IntentBook:
         self._look_at = _LEAST_TOPICS
         self._filters = TopicTree()
         self._users: dict[str, set[str]] = {}
+        self._rank: Integers = np.empty(0, dtype=np.int32)
         self._published: tuple[tuple[Network, Rates, int], Published] | None = None
 
     def announce(self, intent: Intent) -> None:
@@ -57,10 +61,13 @@ class IntentBook:
         if isinstance(intent, PublisherIntent):
             pieces = declared_columns(intent)
             self._announced[intent.name] = pieces
+            self._sources.pop(intent.name, None)
+            if intent.source_address is not None:
+                self._sources[intent.name] = intent.source_address
             self._published = None
             self._know(pieces.topics)
             return
-        wanted = columns_of(intent)
+        wanted = columns_of(intent, self._most_worth)
         self.withdraw(intent.kind, intent.name)
         self._subscribers[intent.name] = intent
         self._wanted[intent.name] = wanted
@@ -75,6 +82,7 @@ class IntentBook:
         """Forget a publisher or subscriber; False if there is none of that name."""
         if kind == PUBLISHER:
             self._published = None
+            self._sources.pop(name, None)
             return self._announced.pop(name, None) is not None
         wanted = self._wanted.pop(name, None)
         for pattern in wanted.patterns if wanted is not None else ():
@@ -103,6 +111,10 @@ class IntentBook:
         """The addresses at which subscribers take promised topics without a broker; only those who do."""
         return {name: frozenset(each.listening) for name, each in self._subscribers.items() if each.listening}
 
+    def sources(self) -> dict[str, str]:
+        """The addresses from which publishers send what is promised; only of those who have said so."""
+        return dict(self._sources)
+
     def scenario(self, network: Network, rates: Rates) -> Scenario:
         """What exists and is wanted now.
 
@@ -116,6 +128,7 @@ class IntentBook:
         in_order = sorted(events.live.tolist(), key=self._topic_names.__getitem__)
         rank = np.full(len(self._topic_names), -1, dtype=np.int32)
         rank[in_order] = np.arange(len(in_order), dtype=np.int32)
+        self._rank = rank
         names = self._names(network)
         for name in names:
             if self._wanted[name].columns is None:
@@ -130,6 +143,10 @@ class IntentBook:
             subscribers=subscribers,
             subscriptions=subscriptions,
         )
+
+    def unseen(self, network: Network) -> dict[str, dict[str, float]]:
+        """By subscriber and filter, what topics are worth that the last `scenario` does not have."""
+        return {name: self._wanted[name].unseen(self._rank) for name in self._names(network)}
 
     def _publications(self, network: Network, rates: Rates) -> Published:
         """What is published: the same as last time if only subscribers have changed."""

@@ -7,6 +7,7 @@ announced belong to a publisher of their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -14,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.rates.burstiness import Arrivals
-from triagemq.coordinator.rates.watch import DeclaredRate, Rates
+from triagemq.coordinator.decide.unseen import USUAL_SIZE_BYTES
+from triagemq.coordinator.rates.watch import SILENT_EVENTS, DeclaredRate, Rates
 from triagemq.intents import PublisherIntent
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
 from triagemq.scenario.model import stated
@@ -33,8 +34,9 @@ __all__ = [
 UNANNOUNCED = "(unannounced)"
 """The publisher of topics that are measured and that nobody has announced."""
 
-USUAL_SIZE_BYTES = 100.0
-"""The size of events of which nobody has said or measured any."""
+LEAST_SIZE_BYTES = 1.0
+
+_HEAVY_DISPERSION = 100.0
 
 TERMS = ("min_separation_seconds", "max_separation_seconds", "max_size_bytes")
 """What promises are made of. What a publisher says of them counts before what the scenario says."""
@@ -82,41 +84,46 @@ class Published:
 
 def declared_rates(announced: Mapping[str, DeclaredColumns], network: Network) -> dict[str, DeclaredRate]:
     """Per announced topic the sum of the rates and the mean size, None where a publisher leaves one to be measured."""
-    parts: dict[str, list[tuple[float, float, Arrivals | None]]] = {}
+    parts: dict[str, list[tuple[float, float, tuple[float, float]]]] = {}
     for name in sorted(announced):
         pieces = announced[name]
         rates, sizes = pieces.rate_per_second.tolist(), pieces.size_bytes.tolist()
         for topic, rate, size in zip(pieces.topics, rates, sizes, strict=True):
             row = network.publication_row.get((name, topic))
-            parts.setdefault(topic, []).append((rate, size, _arrivals(network, row, rate)))
+            parts.setdefault(topic, []).append((rate, size, _burstiness(network, row, rate)))
     return {topic: _declared(rows) for topic, rows in parts.items()}
 
 
-def _declared(rows: list[tuple[float, float, Arrivals | None]]) -> DeclaredRate:
+def _declared(rows: list[tuple[float, float, tuple[float, float]]]) -> DeclaredRate:
     rate, size = np.array([row[0] for row in rows]), np.array([row[1] for row in rows])
-    arrivals = tuple(law for _, _, law in rows if law is not None)
     total = float(rate.sum())
     weight = rate if total > 0 else np.ones_like(rate)
     mean_size = float((size * weight).sum() / weight.sum())
     return DeclaredRate(
         rate_per_second=None if np.isnan(total) else total,
         size_bytes=None if np.isnan(mean_size) else mean_size,
-        arrivals=arrivals if len(arrivals) == len(rows) else (),
+        dispersion=max(dispersion for _, _, (dispersion, _) in rows),
+        silence_seconds=min(silence for _, _, (_, silence) in rows),
     )
 
 
-def _arrivals(network: Network, row: int | None, rate: float) -> Arrivals | None:
-    """How the scenario says that a publication's events are spread over time; None where it says nothing."""
-    if row is None or np.isnan(rate):
-        return None
+def _burstiness(network: Network, row: int | None, rate: float) -> tuple[float, float]:
+    """The index of dispersion of a publication's events over a long time, and the longest silence that is usual."""
+    if row is None or not rate > 0:
+        return 1.0, 0.0
     table = network.scenario.publications
-    return Arrivals(
-        process=ArrivalProcess(int(table.arrival_process[row])),
-        rate_per_second=rate,
-        pareto_shape=float(table.pareto_shape[row]),
-        on_seconds=float(table.on_seconds[row]),
-        off_seconds=float(table.off_seconds[row]),
-    )
+    match ArrivalProcess(int(table.arrival_process[row])):
+        case ArrivalProcess.ON_OFF:
+            on, off = float(table.on_seconds[row]), float(table.off_seconds[row])
+            # The rate jumps between rate (on + off) / on and 0; its covariance decays with time constant tau.
+            tau = on * off / (on + off)
+            return 1.0 + 2.0 * rate * off / on * tau, SILENT_EVENTS * (off + on / (on + off) / rate)
+        case ArrivalProcess.PARETO:
+            shape = float(table.pareto_shape[row])
+            # Without a variance of gaps the index grows with time.
+            dispersion = max(1.0, 1 / (shape * (shape - 2))) if shape > 2 else _HEAVY_DISPERSION
+            return dispersion, (shape - 1) / shape * math.exp(SILENT_EVENTS / shape) / rate
+    return 1.0, 0.0
 
 
 def published(
@@ -193,11 +200,12 @@ def _shared_rates(topic: Rows, rate: Floats, measured: Floats, count: int) -> Fl
 def _sizes(topic: Rows, rate: Floats, size: Floats, measured: Floats, count: int) -> Floats:
     """Each publication's size, scaled so that the topic's mean is the measured one where there is one."""
     known = np.where(np.isnan(size), measured[topic], size)
-    known = np.where(np.isnan(known), USUAL_SIZE_BYTES, known)
+    # A message may be empty; its headers are not.
+    known = np.maximum(np.where(np.isnan(known), USUAL_SIZE_BYTES, known), LEAST_SIZE_BYTES)
     load = np.bincount(topic, rate * known, minlength=count)
     events = np.bincount(topic, rate, minlength=count)
     mean = np.divide(load, events, out=np.ones(count), where=events > 0)
-    factor = np.where(np.isnan(measured), 1.0, measured / mean)
+    factor = np.where(np.isnan(measured), 1.0, np.maximum(measured, LEAST_SIZE_BYTES) / mean)
     return np.asarray(known * factor[topic])
 
 

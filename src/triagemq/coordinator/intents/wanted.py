@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -44,9 +44,11 @@ class WantedColumns:
     patterns: tuple[str, ...]
     terms: Floats
     columns: tuple[NDArray[np.int64], Floats] | None = None
+    exact_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def expand(self, topics: TopicTree, number: Mapping[str, int]) -> None:
         """Work out `columns`, sorted by the topics' names."""
+        self.exact_numbers = np.array([number[topic] for topic in self.exact], dtype=np.int64)
         term_of = {topic: term for term, topic in enumerate(self.exact)}
         for term, pattern in enumerate(self.patterns, start=len(self.exact)):
             for topic in topics.taken_in_by(pattern):
@@ -57,13 +59,24 @@ class WantedColumns:
             self.terms[:, np.array([term_of[topic] for topic in chosen], dtype=np.int64)],
         )
 
+    def unseen(self, rank: Integers) -> dict[str, float]:
+        """What topics without a rank are worth to it if all of them arrives, by filter."""
+        shape, weight = self.terms[:2]
+        worth = np.where(shape == UtilityShape.LOG, np.log(2.0), 1.0) * weight
+        places = np.flatnonzero(rank[self.exact_numbers] < 0).tolist()
+        found = {self.exact[place]: float(worth[place]) for place in places}
+        return found | dict(zip(self.patterns, worth[len(self.exact) :].tolist(), strict=True))
 
-def columns_of(intent: SubscriberIntent) -> WantedColumns:
-    """The intent of a subscriber, exact names first."""
+
+def columns_of(intent: SubscriberIntent, most_worth: float = math.inf) -> WantedColumns:
+    """The intent of a subscriber, exact names first; a topic is worth `most_worth` at most."""
     wanted = sorted(intent.subscriptions, key=lambda each: has_wildcard(each.topic))
     exact = tuple(each.topic for each in wanted if not has_wildcard(each.topic))
     patterns = tuple(each.topic for each in wanted[len(exact) :])
-    return WantedColumns(intent.name, exact, patterns, terms_of(wanted))
+    terms = terms_of(wanted)
+    weight = terms[TERMS.index("utility_weight")]
+    np.minimum(weight, most_worth, out=weight)
+    return WantedColumns(intent.name, exact, patterns, terms)
 
 
 def terms_of(wanted: Sequence[Wanted]) -> Floats:

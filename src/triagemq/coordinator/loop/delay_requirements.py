@@ -10,10 +10,11 @@ Pure: the caller tells the time.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from triagemq.client.coordinator import RequiredDelay
 from triagemq.coordinator.channel.messages import PortConstraints, PortDelays
 from triagemq.coordinator.decide.account import MOST_ROWS
 from triagemq.coordinator.decide.decide import Decided
@@ -35,23 +36,6 @@ Subscription = tuple[str, str]
 """By the names of subscriber and topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequiredDelay:
-    """What became of a delay that a subscription asks for: held to, or refused, and then what could be asked for."""
-
-    topic: str
-    max_latency_seconds: float
-    ports: tuple[str, ...]
-    refused: bool
-    offer_seconds: float | None = None
-
-    def __str__(self) -> str:
-        asked = f"{1e3 * self.max_latency_seconds:.4g} ms over {', '.join(self.ports)}"
-        if self.refused and self.offer_seconds is not None:
-            return f"A delay of {asked} is refused: ask for {1e3 * self.offer_seconds:.4g} ms or more."
-        return f"A delay of {asked} is required of the queues there."
-
-
 @dataclass(slots=True)
 class _Slowed:
     """A publication that is to be published less often than its publisher would."""
@@ -71,6 +55,8 @@ class DelayRequirements:
         self._smallest: tuple[tuple[str, float], ...] = ()
         self._asking: dict[Requirement, list[Subscription]] = {}
         self._refused: dict[Requirement, Refusal] = {}
+        # Whose refusal is recorded, and of how many seconds.
+        self._recorded: set[tuple[Subscription, float]] = set()
         # By port and class, the topics that wait there.
         self._topics_at: dict[Place, set[str]] = {}
         self._slowed: dict[Subscription, _Slowed] = {}
@@ -105,30 +91,32 @@ class DelayRequirements:
         self._decided = decided
         asked, self._asking = self._asking, _requirements(decided)
         self._topics_at = _topics_at(decided)
-        before, found = self._refused, list[Refusal]()
         smallest = _smallest_seconds(decided.scenario)
         if smallest != self._smallest:
             self._smallest = smallest
-            found += self._told(self._administrator.joined(ClusterJoined(CLUSTER, smallest)))
+            self._told(self._administrator.joined(ClusterJoined(CLUSTER, smallest)))
         if self._asking.keys() != asked.keys():
             # Only then: what constraints have been adjusted to since counts for the same requirements.
-            found += self._told(self._administrator.require(self._asking))
-        # Of those that stay refused the administrator says nothing again.
-        refused = before | {each.requirement: each for each in found}
-        refused = {each: refusal for each, refusal in refused.items() if each in self._asking}
-        self._refused = refused
-        news = [
-            Decision(
-                "delay_refused",
-                f"{subscriber} {topic}",
-                f"asked for {requirement.delay_seconds:.6g} s",
-                f"{refusal.offer_seconds:.6g} s or more",
-                str(refusal),
-            )
-            for requirement, refusal in refused.items()
-            if requirement not in before
-            for subscriber, topic in self._asking[requirement]
-        ]
+            self._told(self._administrator.require(self._asking))
+        self._refused = {each.requirement: each for each in self._administrator.refused}
+        # A subscription may join a requirement that is refused already, or another one with the next plan.
+        before, self._recorded = self._recorded, set()
+        news = []
+        for requirement, refusal in self._refused.items():
+            for subscriber, topic in self._asking[requirement]:
+                mark = (subscriber, topic), requirement.delay_seconds
+                self._recorded.add(mark)
+                if mark not in before:
+                    own = replace(refusal, requirement=replace(requirement, subscriber=subscriber))
+                    news.append(
+                        Decision(
+                            "delay_refused",
+                            f"{subscriber} {topic}",
+                            f"asked for {requirement.delay_seconds:.6g} s",
+                            f"{refusal.offer_seconds:.6g} s or more",
+                            str(own),
+                        )
+                    )
         if len(news) > MOST_ROWS:
             rest = f"{len(news) - MOST_ROWS} more delays are refused"
             news = [*news[:MOST_ROWS], Decision("delay_refused", "more subscriptions", "", "", rest)]
@@ -154,14 +142,13 @@ class DelayRequirements:
             news += self._ask(told.slow_down, now)
         return news
 
-    def _told(self, told: Administered) -> tuple[Refusal, ...]:
+    def _told(self, told: Administered) -> None:
         for cluster in told.constraints:
             found: dict[str, dict[int, float]] = {}
             for place in cluster.allowed:
                 found.setdefault(place.switch, {})[place.priority] = place.seconds
             if _differ(self.constraints, found):
                 self.constraints = found
-        return told.refused
 
     def _ask(self, requests: Iterable[SlowDown], now: float) -> list[Decision]:
         """Everyone who publishes what waits there: for each publication the smallest share that is asked for."""

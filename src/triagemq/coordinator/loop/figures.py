@@ -6,7 +6,7 @@ Everyone who listens gets the same object once a second; who does not take them 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Protocol
 
@@ -38,9 +38,10 @@ class Report(Protocol):
 
 @dataclass(slots=True)
 class ReportedEvents:
-    """What subscribers of one class reported."""
+    """What subscribers of one class reported. `timed` events have a time stamp, and so a latency."""
 
     count: int = 0
+    timed: int = 0
     latency_seconds_sum: float = 0.0
     latency_seconds_max: float = 0.0
     latency_bins: dict[int, int] = field(default_factory=dict)
@@ -82,6 +83,9 @@ class Live:
             for table in (self._recent, self.total):
                 row = table.setdefault(level, ReportedEvents())
                 row.count += report.count
+                row.timed += sum(report.latency_bins.values()) or (
+                    report.count if report.latency_seconds_max else 0
+                )
                 row.latency_seconds_sum += report.latency_seconds_sum
                 row.latency_seconds_max = max(row.latency_seconds_max, report.latency_seconds_max)
                 for number, count in report.latency_bins.items():
@@ -124,12 +128,14 @@ class Live:
 def class_traffic(before: Measured, now: Measured, orders: Orders) -> dict[int, Traffic]:
     """Packets per priority class between two measurements."""
     level_of = {flow.flow_id: flow.priority_class for flow in orders.flows.values()}
-    earlier = {flow.flow_id: flow for flow in before.flows.values()} if before.epoch == now.epoch else {}
+    earlier = {flow.flow_id: flow for flow in before.flows.values()}
+    same_counters = before.epoch == now.epoch
     traffic: dict[int, Traffic] = {}
     for flow in now.flows.values():
-        level = level_of.get(flow.flow_id)
-        if level is not None:
-            traffic.setdefault(level, Traffic()).add(*_since(earlier.get(flow.flow_id), flow))
+        level, old = level_of.get(flow.flow_id), earlier.get(flow.flow_id)
+        # A gateway that has just joined may have counted for hours.
+        if level is not None and (old is not None or same_counters):
+            traffic.setdefault(level, Traffic()).add(*_since(old, flow))
     return traffic
 
 
@@ -153,8 +159,8 @@ def class_figures(
                 "dropped_by_buffer_per_second": passed.dropped_by_buffer / seconds,
                 "sent_share": min(passed.sent / passed.offered, 1.0) if passed.offered else None,
                 "received_per_second": heard.count / seconds,
-                "mean_latency_seconds": heard.latency_seconds_sum / heard.count if heard.count else None,
-                "max_latency_seconds": heard.latency_seconds_max if heard.count else None,
+                "mean_latency_seconds": heard.latency_seconds_sum / heard.timed if heard.timed else None,
+                "max_latency_seconds": heard.latency_seconds_max if heard.timed else None,
                 "p95_seconds": percentile_seconds(heard.latency_bins, 0.95),
                 "forecast_success_rate": predicted.get("success_rate"),
                 "forecast_latency_seconds": predicted.get("mean_latency_seconds"),
@@ -172,9 +178,10 @@ def port_figures(before: Measured, now: Measured, orders: Orders) -> list[dict[s
     seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
     figures = []
     for name, port in now.ports.items():
-        old = before.ports.get(name) if before.epoch == now.epoch else None
-        sent = max(_sent(port) - (0 if old is None else _sent(old)), 0)
-        drops = max(_drops(port) - (0 if old is None else _drops(old)), 0)
+        old = before.ports.get(name)
+        if old is None and before.epoch != now.epoch:
+            old = port
+        sent, drops = (_more(count, old, port) for count in (_sent, _drops))
         width = orders.ports[name].bandwidth_bps if name in orders.ports else None
         figures.append(
             {
@@ -209,6 +216,12 @@ def _since(old: FlowCounters | None, new: FlowCounters) -> Sequence[int]:
         return numbers
     earlier = (old.packets_in, old.dropped_by_policy, old.dropped_by_buffer, old.packets_out)
     return [max(now - then, 0) for now, then in zip(numbers, earlier, strict=True)]
+
+
+def _more(count: Callable[[PortCounters], int], old: PortCounters | None, new: PortCounters) -> int:
+    """What was counted since; a counter that went back has begun anew."""
+    before, now = 0 if old is None else count(old), count(new)
+    return now - before if now >= before else now
 
 
 def _sent(port: PortCounters) -> int:

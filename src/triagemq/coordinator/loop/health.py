@@ -36,6 +36,8 @@ class Check:
     since: float = field(default_factory=time.monotonic)
     words: str = ""
     """What it means for those who ask, without the details that only operators should see."""
+    is_implied: bool = False
+    """Whether it fails only because of what another check says."""
 
     @property
     def ok(self) -> bool:
@@ -62,12 +64,9 @@ class Check:
 def health_of(checks: dict[str, Check], *, in_detail: bool) -> dict[str, Any]:
     """`status` and `checks`: ok only if everything is.
 
-    While the gateway is away, nobody knows of the broker, and that it does not follow new orders is no news.
+    What is implied by another check is no news: while a gateway is away its broker is not known, for one.
     """
-    unknown = () if checks["gateway"].ok else ("broker", "orders")
-    wrong = [
-        each.words or each.reason for name, each in checks.items() if not each.ok and name not in unknown
-    ]
+    wrong = [each.words or each.reason for each in checks.values() if not each.ok and not each.is_implied]
     return {
         "status": "; ".join(wrong) or "ok",
         "checks": {name: each.as_json(in_detail=in_detail) for name, each in checks.items()},
@@ -113,7 +112,8 @@ class Metrics:
     plans_refused: int = 0
     promises: Counter[str] = field(default_factory=Counter)
     """Decisions about promises by kind: admitted, refused, released."""
-    gateway_connections: int = 0
+    gateway_connections: Counter[str] = field(default_factory=Counter)
+    """By the name of the gateway."""
     measurements: int = 0
 
     def count_decisions(self, decisions: Iterable[Decision]) -> None:

@@ -1,4 +1,4 @@
-"""Measuring: the gateway's counts, five times a second, into what is known of rates and ports; kept now and then."""
+"""Measuring: the gateways' counts, five times a second, into what is known of rates and ports; kept now and then."""
 
 from __future__ import annotations
 
@@ -24,10 +24,6 @@ FLOWS_EVERY = 5
 """Every how many measurements the flows are counted too, for live figures: once a second."""
 
 STORE_SECONDS = 10.0
-OVERDUE_SECONDS = 3.0
-"""A gateway that is asked and does not answer for so long does not work, whatever its socket says."""
-
-_AWAY = "the gateway is away; it goes on with the last orders"
 
 
 class Measuring:
@@ -44,13 +40,9 @@ class Measuring:
         on_second: Callable[[Measured | None, Measured], Awaitable[None]],
     ) -> None:
         self.latest: Measured | None = None
-        self._gateway = Check("the gateway was not asked yet", words=_AWAY)
-        self._broker = Check("the gateway was not asked yet", words="the gateway has no broker")
-        self._answered_at = time.monotonic()
-        # Of what was measured last: the gateway tells what has changed since.
-        self._mark = ""
+        self._gateway = Check("the gateway was not asked yet")
+        self._broker = Check("the gateway was not asked yet")
         self._gateways = gateways
-        self._lead = gateways.first.lead
         self._rates = rates
         self._ports = ports
         self._store = store
@@ -61,31 +53,33 @@ class Measuring:
         self._store_at = 0.0
 
     def checks(self) -> dict[str, Check]:
-        """Whether the gateway and its broker work, by the last measurement."""
-        overdue = time.monotonic() - self._answered_at
-        if not any(each.lead.link.connected for each in self._gateways):
-            self._lost(_AWAY)
-        elif overdue > OVERDUE_SECONDS:
-            self._lost(f"the gateway has not answered for {overdue:.0f} s")
+        """Whether all gateways and their brokers work, by what was measured last; those that do not are named."""
+        now = time.monotonic()
+        gateways, brokers, answering = list[tuple[str, str]](), list[tuple[str, str]](), False
+        for each in self._gateways:
+            name = self._gateways.called(each)
+            ailment = each.ailment(now)
+            if ailment is not None:
+                gateways.append((f"{name} {ailment[0]}", f"{name} {ailment[1]}"))
+            if each.answer is None or not each.answers(now):
+                continue
+            answering = True
+            if not each.answer.broker_connected or each.answer.broker_problem:
+                lacks = f"{name} has no broker"
+                brokers.append((lacks, each.answer.broker_problem or lacks))
+        self._broker.is_implied = not answering
+        if not answering:
+            brokers = [("", "not known while the gateway does not answer")]
+        for check, found in ((self._gateway, gateways), (self._broker, brokers)):
+            check.words = "; ".join(words for words, _ in found)
+            if found:
+                check.failed("; ".join(reason for _, reason in found), now)
+            else:
+                check.worked(now)
         return {"gateway": self._gateway, "broker": self._broker}
 
-    def _lost(self, reason: str) -> None:
-        self._gateway.failed(reason)
-        self._broker.failed("not known while the gateway does not answer")
-
-    def _answered(self, measured: Measured) -> None:
-        self._answered_at = time.monotonic()
-        if measured.storage_problem:
-            self._gateway.failed(f"the gateway cannot store its state: {measured.storage_problem}")
-        else:
-            self._gateway.worked()
-        if measured.broker_connected:
-            self._broker.worked()
-        else:
-            self._broker.failed(measured.broker_problem or "the gateway has no broker")
-
     async def one_second(self) -> None:
-        """A second's measurements; shorter if the gateway is away."""
+        """A second's measurements; shorter if no gateway answers."""
         started = time.monotonic()
         try:
             for number in range(FLOWS_EVERY):
@@ -95,9 +89,7 @@ class Measuring:
                 # Not in step with anything: of what comes every second one look in five would see all.
                 await _until(begins + _CHANCE.random() * MEASURE_SECONDS)
                 await self._look_at_ports()
-        except ControlError as error:
-            self._lost(str(error))
-            self._lead.lost()
+        except ControlError:
             await asyncio.sleep(MEASURE_SECONDS)
             return
         await _until(started + FLOWS_EVERY * MEASURE_SECONDS)
@@ -107,10 +99,8 @@ class Measuring:
             await self._store_ports()
 
     async def _measure(self, *, flows: bool) -> None:
-        measured = await self._gateways.measure(flows=flows, after=self._mark)
-        self._answered(measured)
-        self._mark = measured.mark
-        self._tell(self._rates.observe(measured))
+        measured = await self._gateways.measure(flows=flows)
+        self._tell(self._rates.observe(measured, time.monotonic()))
         if flows:
             self._ports.count(time.monotonic(), measured.flows, measured.epoch)
             before, self.latest = self.latest, measured

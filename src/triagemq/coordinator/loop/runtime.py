@@ -19,7 +19,6 @@ from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import (
     ControlError,
-    GatewayRefusalError,
     Measured,
     PortConstraints,
 )
@@ -27,7 +26,7 @@ from triagemq.coordinator.decide.campus_balance import CampusBalance
 from triagemq.coordinator.decide.campus_places import CampusPlaces
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.homes import ClientMove
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
@@ -86,8 +85,6 @@ class Runtime:
         balancing: str = "ours",
     ) -> None:
         self.gateways = gateways
-        self.lead = gateways.first.lead
-        """Of the gateway that was there from the start."""
         self._access = access
         self.rates = rates
         self.metrics = metrics
@@ -123,6 +120,8 @@ class Runtime:
         gateways.homes.placing = self._place
         # The topics and filters of every subscriber.
         self._wanted: dict[Key, tuple[str, ...]] = {}
+        # Of those with QoS 1 or 2: the client id, and these filters.
+        self._sessions: dict[Key, tuple[str, dict[str, int]]] = {}
         # When topics were counted last, and what there was of each.
         self._counted: tuple[float, dict[str, int]] = 0.0, {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
@@ -161,6 +160,7 @@ class Runtime:
 
     async def stop(self) -> None:
         await end(*self._tasks)
+        await self.gateways.close()
         with contextlib.suppress(StoreError):
             await self.measuring.store()
         # A plan that is being made ends by itself; nobody waits for it.
@@ -189,6 +189,9 @@ class Runtime:
             self.gateways.announced(record.key)
             if isinstance(record.intent, SubscriberIntent):
                 self._wanted[record.key] = tuple(each.topic for each in record.intent.subscriptions)
+                base = f"{record.intent.name}.{record.session_key}" if self._access else record.intent.name
+                stored = {each.topic: each.qos for each in record.intent.subscriptions if each.qos}
+                self._sessions[record.key] = client_id_of(base, 0), stored
             self._not_in_force[record.key] = record.sequence
         for key in withdrawn:
             self._steps.append(key)
@@ -196,6 +199,7 @@ class Runtime:
             kind, name = key
             self.gateways.forget(key)
             self._wanted.pop(key, None)
+            self._sessions.pop(key, None)
             (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
         self._request(reason)
         self.rights_changed()
@@ -274,6 +278,8 @@ class Runtime:
         steps = tuple(self._steps)
         taken = await loop.run_in_executor(self._thread, self._replanner.take, steps)
         self._steps[: len(steps)] = taken.again
+        if taken.news:
+            await self._keep(taken.news)
         if taken.declared is not None:
             self.rates.watch.declare(taken.declared)
         rates = self.rates.rates(time.monotonic())
@@ -340,7 +346,7 @@ class Runtime:
 
     def _queue(self, stages: Sequence[Orders]) -> None:
         """Orders that change nothing about promises take the place of those that wait; others come after them."""
-        if isinstance(self.lead.problem, GatewayRefusalError):
+        if self.gateways.refusal is not None:
             # What is refused is in nobody's way: there is nothing to be gained by waiting for it.
             self._stages.clear()
         last = self._stages[-1] if self._stages else None
@@ -371,7 +377,7 @@ class Runtime:
             await self.gateways.tell()
         if self.gateways.follows(self._orders):
             self._in_force()
-        refusal = str(self.lead.problem) if isinstance(self.lead.problem, GatewayRefusalError) else None
+        refusal = self.gateways.refusal
         if refusal is not None and refusal != self._refusal_noted:
             generation = f"generation {self._orders.generation}"
             self.note([Decision("refused", "gateway", f"generation {self.generation}", generation, refusal)])
@@ -393,7 +399,7 @@ class Runtime:
         return False
 
     async def _tell_again(self) -> None:
-        await asyncio.sleep(self.lead.pause_seconds)
+        await asyncio.sleep(self.gateways.pause_seconds)
         if any(each.lead.link.connected for each in self.gateways):
             await self._tell()
 
@@ -404,21 +410,27 @@ class Runtime:
         changed, self._covered, self._changed_for = self._changed_for, {}, {}
         self.assignments.put_in_force(self._orders, changed)
 
-    async def gateway_connected(self) -> None:
-        """The gateway is there (again): it says what it follows, and is told what it lacks."""
-        self.metrics.gateway_connections += 1
-        self.lead.lost()
+    async def gateway_connected(self, name: str) -> None:
+        """A gateway is there (again): it says what it follows, and is told what it lacks."""
+        self.metrics.gateway_connections[name] += 1
+        await self.gateways.connected(name)
         await self._tell()
-        await self.lead.tell_decisions()
+        await self.gateways.tell_decisions()
 
     # Several gateways.
 
     async def gateway_joined(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> None:
         """A gateway has come by itself, from a host: it is told its part, and clients may be sent there."""
         led = await self.gateways.join(name, link, host, is_here=is_here)
-        self.metrics.gateway_connections += 1
+        self.metrics.gateway_connections[name] += 1
         self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
+        await self._store_gateways()
         await self._tell()
+
+    async def _store_gateways(self) -> None:
+        """After a restart clients come back to where their sessions are: the coordinator waits for these."""
+        with contextlib.suppress(StoreError):
+            await self._store.write(store_changes.set_gateways, self.gateways.joined)
 
     def _place(self, key: Key, sites: Sequence[str]) -> str | None:
         """Where a client is to be at home, by the rules of placement."""
@@ -431,6 +443,11 @@ class Runtime:
     async def _look_after_gateways(self) -> None:
         """Whoever is at home where nobody can be served is sent elsewhere."""
         await asyncio.sleep(LOOK_AFTER_SECONDS)
+        if gone := self.gateways.forget_gone():
+            self.note(
+                [Decision("left", f"gateway {name}", "", "forgotten", "it stays away") for name in gone]
+            )
+            await self._store_gateways()
         if not self.gateways.are_several:
             return
         sites = self.gateways.sites()
@@ -480,10 +497,19 @@ class Runtime:
             await self.move(moves)
 
     async def move(self, moves: Sequence[ClientMove]) -> None:
-        """Send clients to other gateways: these know of them before the clients are told."""
+        """Send clients to other gateways: these know of them before the clients are told.
+
+        A gateway that is away brings nothing more: what is acknowledged meanwhile is stored where its clients go to.
+        """
         for each in moves:
             self.gateways.move(each.key, each.target)
         await self.gateways.tell()
+        expected: dict[str, dict[str, dict[str, int]]] = {}
+        for each in moves:
+            client_id, stored = self._sessions.get(each.key, ("", {}))
+            if stored and self.gateways.is_away(each.source):
+                expected.setdefault(each.target, {})[client_id] = stored
+        await asyncio.gather(*(self.gateways.expect(at, sessions) for at, sessions in expected.items()))
         self._spawn(self._tell_moved([each.key for each in moves]))
         self.note(
             [
@@ -513,12 +539,11 @@ class Runtime:
             # The plan counts more than its record; health says that the store cannot be written.
             self._orders_kept = self._orders_kept and orders is None
         rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
-        self._spawn(self.lead.tell_decisions(rows))
+        self._spawn(self.gateways.tell_decisions(rows))
 
     # Once a second.
 
     async def _second(self, before: Measured | None, now: Measured) -> None:
-        self.lead.measured(now)
         if not self._orders_kept and self._store.writing.ok:
             self._spawn(self._keep((), self._stages[0]))
         if self.gateways.are_several:

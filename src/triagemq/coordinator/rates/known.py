@@ -1,7 +1,7 @@
 """What is known of topics' rates, from all sources: the gateway's counts, the store, and the streaming pipeline.
 
-The gateway's counts go first. What the store kept bridges the first moments after a start; what the pipeline counted
-is for topics that do not pass through this gateway.
+The gateways' counts go first. What the store has is where they go on after a restart; what the pipeline counted is for
+topics that do not pass through any gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.rates.watch import RateChange, Rates, RateWatch
 from triagemq.mqttsn import valid_topic_name
 
-_RESTORED_SECONDS = 30.0
 _PIPELINE_SECONDS = 120.0
 _SHORTEST_WINDOW_SECONDS = 5.0
 _NOTABLE_FACTOR = 1.25
@@ -40,25 +39,13 @@ class _Window:
 class KnownRates:
     """Rates to plan with. The caller brings the clock."""
 
-    def __init__(self, restored: Mapping[str, Any], now: float) -> None:
-        self.watch = RateWatch()
-        self._restored = {topic: _window(row, now + _RESTORED_SECONDS) for topic, row in restored.items()}
+    def __init__(self, restored: Mapping[str, Any]) -> None:
+        self.watch = RateWatch(_restored(restored))
         self._pipeline: dict[str, _Window] = {}
-        self._first_ns: int | None = None
 
-    def observe(self, measured: Measured) -> tuple[RateChange, ...]:
-        """Counts of the gateway; the changes that call for a plan."""
-        if self._first_ns is None:
-            self._first_ns = measured.at_ns
-        # From 0 on: what was declared before the first count was declared then, and not in 1970.
-        first_ns, heard_ns = self._first_ns, measured.broker_since_ns
-        return self.watch.observe(
-            (measured.at_ns - first_ns) / 1e9,
-            measured.topics,
-            measured.epoch,
-            begun=measured.begun,
-            heard_since=None if heard_ns is None else (heard_ns - first_ns) / 1e9,
-        )
+    def observe(self, measured: Measured, now: float) -> tuple[RateChange, ...]:
+        """What gateways have counted since the last call; the changes that call for a plan."""
+        return self.watch.observe(now, measured.topics, complete=measured.broker_since_ns is not None)
 
     def take_windows(self, rows: Iterable[Mapping[str, Any]], now: float) -> tuple[int, list[str]]:
         """Windows of the pipeline: how many were used, and what they say that calls for a plan."""
@@ -87,25 +74,25 @@ class KnownRates:
                 per_second[topic], size = window.rate_per_second, window.size_bytes
                 if size is not None:
                     size_bytes[topic] = size
-        for topic, window in self._restored.items():
-            if window.until > now:
-                per_second[topic] = window.rate_per_second
-                if window.size_bytes is not None:
-                    size_bytes[topic] = window.size_bytes
         return Rates(per_second | dict(measured.per_second), size_bytes | dict(measured.size_bytes))
 
     def to_store(self) -> dict[str, dict[str, float]]:
-        """What overrules declarations now, in numbers that a file can hold."""
+        """The rates that were measured: a topic that is silent now has none when it comes back."""
         known = self.watch.rates()
         return {
             topic: {"rate_per_second": rate}
             | ({"size_bytes": known.size_bytes[topic]} if topic in known.size_bytes else {})
             for topic, rate in known.per_second.items()
+            if rate > 0
         }
 
 
-def _window(row: Mapping[str, Any], until: float) -> _Window:
-    return _Window(row["rate_per_second"], row.get("size_bytes"), until)
+def _restored(stored: Mapping[str, Any]) -> Rates:
+    """What `to_store` gave; rows that hold no numbers are left out."""
+    return Rates(
+        {topic: rate for topic, row in stored.items() if _number(rate := row.get("rate_per_second"))},
+        {topic: size for topic, row in stored.items() if _number(size := row.get("size_bytes"))},
+    )
 
 
 def _number(value: Any) -> TypeGuard[float]:

@@ -1,46 +1,48 @@
-"""Publication rates as they are measured: estimates, and which topics have left the band their plan was made for."""
+"""Publication rates as they are measured: moving averages, and which topics have left the band of their plan.
+
+Each topic has two exponentially weighted moving averages of its events and bytes. The short one notices a change within
+seconds, the long one makes the estimate precise. A rate is news when an average differs from the planned rate by more
+than a fifth and by more than chance explains: an average with the time constant T that stands for W seconds has the
+variance I rate (1 / W - 1 / (2 T)), with I the index of dispersion of the events, 1 unless the scenario says otherwise.
+A false alarm is cheap: a plan that comes out the same sends nothing.
+
+A topic has no rate before it has shown one: single events of a topic that was never seen say nothing about how often
+it will publish. It is served as its filter is (decide/unseen.py) until three more events have come.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-
-import numpy as np
-
-from triagemq.coordinator.rates.burstiness import Arrivals, dispersion, longest_silence_seconds
-from triagemq.coordinator.rates.counts import RateCounts
-from triagemq.coordinator.rates.horizons import HORIZONS, SURPRISE
-from triagemq.coordinator.rates.judge import (
-    FIRST_LOOK_SECONDS,
-    HORIZON_SHOWN,
-    LEAST_SPREAD,
-    UNKNOWN_SPREAD,
-    RateChange,
-    RateJudge,
-)
-from triagemq.coordinator.rates.topics import Rows
-from triagemq.scenario import Floats
+import math
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 __all__ = ["DeclaredRate", "RateChange", "RateWatch", "Rates", "TopicEstimate"]
 
+SHORT_SECONDS, LONG_SECONDS = 2.0, 60.0
+"""Time constants of the two averages."""
+
+SHORT_DEVIATIONS, LONG_DEVIATIONS = 4.0, 3.0
+"""Standard deviations that chance may explain: the short average is looked at more often than it is renewed."""
+
+BAND = 0.2
+"""A rate or size within a fifth of the one planned with is near enough, however well it is known."""
+
+FIRST_LOOK_SECONDS, FIRST_EVENTS = 1.0, 3
+"""After so long and so many events beyond the first one a topic has a rate."""
+
+SIZE_EVENTS = 5
+"""Events that a change of size is judged by."""
+
+SILENT_SECONDS, SILENT_EVENTS = 3.0, 8.0
+"""A topic has stopped when nothing came for so long, and so many events should have come."""
 
 GRACE_SECONDS = 10.0
-"""How long publishers have to begin after they have announced a rate, or to begin again after a pause."""
+"""How long publishers have to begin after they have announced a rate, or to begin again after an interruption."""
 
-LEAST_WINDOW_SECONDS = 0.02
-LONGEST_PAUSE_SECONDS, LEAST_EXPECTED = 3.0, 10.0
-STOOD_STILL_SECONDS = 1.0
-"""Who was not asked for so long stood still, or whoever asks did."""
+FORGET_SECONDS, MOST_TOPICS = 1200.0, 200_000
+"""Topics without a rate are forgotten after so long, or earlier if there are more than so many."""
 
-LATELY_SECONDS = 2.0
-USUAL_SECONDS: Floats = np.array([0.2 * 2**level for level in range(1, HORIZONS + 1)])
-
-
-REST_SECONDS, REST_EVERY_WINDOWS, RESTED_BLOCKS = 60.0, 64, 60.0
-"""When topics that are silent go to rest, how often that is looked at, and what was known of them is worth after it."""
-
-FORGET_SECONDS = 1200.0
-"""Longer than the gateway remembers a count."""
+_LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,280 +55,352 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredRate:
-    """What a topic's publishers announce, None where they leave it to be measured; `arrivals` empty if unknown."""
+    """What a topic's publishers announce, None where they leave it to be measured.
+
+    `dispersion` is variance / mean of its counts over a long time (1 for Poisson events), `silence_seconds` the longest
+    silence that is usual for it.
+    """
 
     rate_per_second: float | None = None
     size_bytes: float | None = None
-    arrivals: tuple[Arrivals, ...] = ()
+    dispersion: float = 1.0
+    silence_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEstimate:
-    """What is measured of a topic: its rate, mean size (None before the first event) and index of dispersion."""
+    """What is measured of a topic: its rate, and its mean size (None before the first event)."""
 
     rate_per_second: float
     size_bytes: float | None
-    index_of_dispersion: float
     publications: int
 
 
-class RateWatch:
-    """Feeds on cumulative counts and says which topics left the band around the rate they are planned with.
+@dataclass(frozen=True, slots=True)
+class RateChange:
+    """A topic that has left its band. `what` is rate or size; `str()` says it in words."""
 
-    A topic leaves its band when a count over some horizon (rate_horizons.py) differs from the planned rate by more than
-    a fifth and its surprise passes log(1e9): a false alarm has a probability of at most 1e-9 per look, for Poisson
-    events as for any whose burstiness is known or has been seen. With I the index of dispersion, a doubling is noticed
-    after about 54 I / rate seconds and a silence after 21 I / rate. Events by the clock have I <= 0.1, so that 5 a
-    second are enough for 2 s; Poisson events have I = 1, and 64 a second are enough. No test that stays silent for
-    a stationary hour can be much faster: events at the rates r and 2 r differ by 1.9 nats in 5 expected events.
+    topic: str
+    what: str
+    before: float
+    after: float
 
-    How bursty a topic is, its declaration says, or counting for some minutes; until then it takes longer to judge it.
-    Long silences are no news if the process is known for them, or if one half as long has been seen before. A topic of
-    which nobody announced a rate is measured from its first event on. An estimate from little data is looked at again
-    when there is four times as much, until it rests on a minute.
+    def __str__(self) -> str:
+        unit = "events/s" if self.what == "rate" else "bytes"
+        return f"{self.what} of topic {self.topic} from {self.before:.4g} to {self.after:.4g} {unit}"
 
-    Topics that are silent for a minute are at rest: all that can still be judged of them is how long they are silent,
-    and that needs one number and no work. Topics that stopped and that nobody announces are forgotten after a while.
+
+@dataclass(slots=True)
+class _Average:
+    """Events and bytes, each weighted by exp(-age / `constant`); `weight` is the time that they stand for."""
+
+    constant: float
+    events: float = 0.0
+    octets: float = 0.0
+    weight: float = 0.0
+
+    def add(self, seconds: float, events: float, octets: float) -> None:
+        """So many in the last seconds, spread evenly over them."""
+        decay = math.exp(-seconds / self.constant)
+        gain = self.constant * (1.0 - decay)
+        share = gain / seconds if seconds > 0 else 1.0
+        self.events = self.events * decay + events * share
+        self.octets = self.octets * decay + octets * share
+        self.weight = self.weight * decay + gain
+
+    def differs(self, planned: float, dispersion: float, deviations: float) -> bool:
+        """Is the rate further from the planned one than the band and chance allow?"""
+        variance = dispersion * planned * (1.0 / self.weight - 0.5 / self.constant)
+        chance = deviations * math.sqrt(variance)
+        return abs(self.rate - planned) > BAND * planned + chance
+
+    @property
+    def rate(self) -> float:
+        return self.events / self.weight if self.weight > 0 else 0.0
+
+
+@dataclass(slots=True)
+class _Topic:
+    """`rate` and `size` are planned with, 0 where there is none; `measured` tells them from declared ones.
+
+    `counted_at` is the time up to which events were counted, None before the first; `heard_at` is when the last one
+    came, by the time that the watch has listened.
     """
 
-    def __init__(self) -> None:
-        self._counts = RateCounts()
-        self._topics = self._counts.topics
-        self._horizons = self._counts.horizons
-        self._judge = RateJudge(self._counts)
-        self._declared: dict[str, DeclaredRate] = {}
-        self._epoch: str | None = None
-        self._looked_at = 0.0
-        self._windows = 0
-        self._hear_new = True
+    rate: float = 0.0
+    measured: bool = False
+    size: float = 0.0
+    size_measured: bool = False
+    publications: int = 0
+    new_events: float = 0.0
+    new_octets: float = 0.0
+    first_events: float = 0.0
+    counted_at: float | None = None
+    heard_at: float = 0.0
+    longest_silence: float = 0.0
+    dispersion: float = 1.0
+    short: _Average = field(default_factory=lambda: _Average(SHORT_SECONDS))
+    long: _Average = field(default_factory=lambda: _Average(LONG_SECONDS))
+
+    def advance(self, at_seconds: float, events: float, octets: float) -> None:
+        """The time goes on to `at_seconds`; the first event ever only starts the clock."""
+        if self.counted_at is None:
+            if events:
+                self.counted_at = at_seconds
+            return
+        seconds = max(at_seconds - self.counted_at, 0.0)
+        self.counted_at = max(at_seconds, self.counted_at)
+        self.first_events += events
+        for average in (self.short, self.long):
+            average.add(seconds, events, octets)
+
+    def restart(self) -> None:
+        """Count from the next event on."""
+        self.counted_at, self.first_events = None, 0.0
+        self.short, self.long = _Average(SHORT_SECONDS), _Average(LONG_SECONDS)
+
+
+class RateWatch:
+    """Feeds on counts of events; says which topics left the band around the rate they are planned with.
+
+    `restored` are rates that were measured before a restart.
+
+    >>> watch = RateWatch()
+    >>> for window in range(1, 11):
+    ...     changes = watch.observe(window * 0.2, {"smoke": (4, 200)})
+    >>> round(watch.rates().per_second["smoke"], 9)
+    20.0
+    """
+
+    def __init__(self, restored: Rates | None = None) -> None:
+        self._topics: dict[str, _Topic] = {}
+        # Those with a rate, and those that are being measured: all others cost nothing.
+        self._active: dict[str, None] = {}
+        self._arrived: dict[str, None] = {}
+        self._declared: Mapping[str, DeclaredRate] = {}
+        self._subscribed: Collection[str] | None = None
+        self._at: float | None = None
+        self._looked_at = self._forgot_at = -math.inf
+        # How long everything that was published was counted: an interruption is no silence of anyone.
+        self._listened = 0.0
+        self._interrupted_at: float | None = None
+        self._recovered_at = -math.inf
+        self._grace_until = -math.inf
+        if restored is not None:
+            for name, rate in restored.per_second.items():
+                if rate > 0:
+                    topic = self._topic(name)
+                    topic.rate, topic.measured = rate, True
+                    topic.heard_at = GRACE_SECONDS
+                    if name in restored.size_bytes:
+                        topic.size, topic.size_measured = restored.size_bytes[name], True
+                    self._active[name] = None
 
     def declare(self, declared: Mapping[str, DeclaredRate]) -> None:
         """Take over what publishers announce of all topics; news about a topic overrules what was measured of it."""
         before, self._declared = self._declared, dict(declared)
-        topics = self._topics
-        numbers = topics.know(declared, heard=self._hear_new)
-        topics.declared[:] = False
-        topics.declared[numbers] = True
-        for topic, news in declared.items():
-            if before.get(topic) != news:
-                self._declare(topics.number[topic], news)
-        for topic in before.keys() - declared.keys():
-            self._undeclare(topics.number[topic])
+        for name, news in declared.items():
+            if before.get(name) == news:
+                continue
+            topic = self._topic(name)
+            topic.dispersion, topic.longest_silence = news.dispersion, news.silence_seconds
+            if news.rate_per_second is not None:
+                topic.rate, topic.measured = news.rate_per_second, False
+                topic.heard_at = self._listened + GRACE_SECONDS
+                topic.restart()
+                self._active[name] = None
+            elif not topic.measured:
+                topic.rate = 0.0
+            if news.size_bytes is not None:
+                topic.size, topic.size_measured = news.size_bytes, False
+        for name in before.keys() - declared.keys():
+            # If events still come they are measured like those of a new topic.
+            topic = self._topic(name)
+            if not topic.measured:
+                topic.rate = 0.0
+            if not topic.size_measured:
+                topic.size = 0.0
 
-    def listen(self, heard: Collection[str]) -> None:
-        """The topics that somebody is subscribed to: of others no event reaches the counter, whatever is published.
-
-        They are not judged while nobody listens. Before the first call all topics are taken to be listened to.
-        """
-        topics = self._topics
-        numbers = topics.know(heard, heard=False)
-        before = topics.heard.copy()
-        topics.heard[:] = False
-        topics.heard[numbers] = True
-        self._hear_new = False
-        lately = (self._judge.at - topics.came_at < LATELY_SECONDS) | (topics.review_at < np.inf)
-        for number in np.flatnonzero(topics.heard & ~before & ~lately & ~np.isnan(topics.rate)).tolist():
-            self._judge.begin(number, self._judge.at + GRACE_SECONDS)
-        self._judge.expect(np.flatnonzero(topics.heard != before))
+    def listen(self, subscribed: Collection[str]) -> None:
+        """The topics with a subscription: of others no event is counted, and their silence says nothing."""
+        before, self._subscribed = self._subscribed, frozenset(subscribed)
+        if before is not None:
+            for name in self._subscribed.difference(before):
+                topic = self._topic(name)
+                topic.heard_at = max(topic.heard_at, self._listened + GRACE_SECONDS)
 
     def observe(
-        self,
-        at_seconds: float,
-        counts: Mapping[str, tuple[int, int]],
-        epoch: str = "",
-        *,
-        begun: Collection[str] = (),
-        heard_since: float | None = -np.inf,
+        self, at_seconds: float, counts: Mapping[str, tuple[int, int]], *, complete: bool = True
     ) -> tuple[RateChange, ...]:
-        """Cumulative (publications, bytes) at a time of topics that may have changed; the others are as they were.
+        """Publications and bytes by topic since the last call, at a time of one clock.
 
-        `epoch` changes when the counter starts from 0 again, with everything; `begun` are topics that did by
-        themselves. `heard_since`: from when on the counter has heard of all that was published at once; None while it
-        does not. Times are seconds of one clock. While nearly everything seems to pause, the machine is taken to be
-        busy and the count goes on, for a few seconds at most.
+        `complete`: whether all gateways have told everything that their brokers had for them. If not, what is missing
+        comes with a later call.
         """
-        first, anew = self._epoch is None, epoch != self._epoch
-        self._counts.take(at_seconds, counts, begun, base=first, anew=anew, heard=self._hear_new)
-        unseen, self._looked_at = at_seconds - self._looked_at, at_seconds
-        self._epoch = epoch
-        if first:
-            self._judge.pass_over(at_seconds)
-            if heard_since is not None:
-                self._counts.settle(heard_since)
-            return ()
-        if heard_since is None:
-            return ()
-        if anew or heard_since > self._judge.at or unseen > STOOD_STILL_SECONDS:
-            self._pause(min(heard_since if heard_since > self._judge.at else at_seconds, at_seconds))
-        seconds = at_seconds - self._judge.at
-        if seconds < LEAST_WINDOW_SECONDS or (
-            seconds < LONGEST_PAUSE_SECONDS and self._everything_pauses(seconds)
-        ):
-            return ()
-        return self._count_window(self._judge.at, at_seconds)
-
-    def _count_window(self, started: float, at_seconds: float) -> tuple[RateChange, ...]:
-        self._judge.at = at_seconds
-        self._windows += 1
-        numbers = self._counts.came()
-        self._note_events(started, numbers)
-        horizons = self._counts.advance(started, at_seconds, numbers)
-        self._judge.judge_silence()
-        for seen in horizons:
-            self._judge.judge(seen)
-        self._judge.learn()
-        if self._windows % REST_EVERY_WINDOWS == 0:
-            self._let_rest()
-        return self._judge.take_changes()
+        if self._at is None:
+            self._at = self._looked_at = at_seconds
+        elif complete:
+            self._listened += max(at_seconds - self._at, 0.0)
+        self._at = max(at_seconds, self._at)
+        if not complete:
+            self._interrupted_at = self._at if self._interrupted_at is None else self._interrupted_at
+        elif self._interrupted_at is not None:
+            if self._at - self._interrupted_at > SILENT_SECONDS:
+                # What was published meanwhile comes now or never: either would look like another rate.
+                self._grace_until = self._at + GRACE_SECONDS
+                for name in self._active:
+                    self._topics[name].restart()
+            self._interrupted_at = None
+            self._recovered_at = self._at
+        changes: dict[tuple[str, str], RateChange] = {}
+        for name, (events, octets) in counts.items():
+            if events > 0:
+                self._count(name, events, octets)
+                self._judge(name, changes)
+        if complete and self._at - self._looked_at >= _LOOK_SECONDS:
+            self._looked_at = self._at
+            self._look(changes)
+        return tuple(changes[key] for key in sorted(changes))
 
     def rates(self) -> Rates:
         """What to plan with: measured rates and sizes where they overrule or complete what is declared."""
-        topics = self._topics
-        known = np.flatnonzero(topics.rate_measured & ((topics.rate > 0) | topics.declared)).tolist()
-        sized = np.flatnonzero(topics.size_measured).tolist()
         return Rates(
-            per_second={topics.names[number]: float(topics.rate[number]) for number in known},
-            size_bytes={topics.names[number]: float(topics.size[number]) for number in sized},
+            per_second={
+                name: topic.rate
+                for name, topic in self._topics.items()
+                if topic.measured and (topic.rate > 0 or name in self._declared)
+            },
+            size_bytes={name: topic.size for name, topic in self._topics.items() if topic.size_measured},
         )
 
     def estimates(self) -> dict[str, TopicEstimate]:
-        """What is known of every topic, for people and metrics: the rate and size it is planned with, and its I."""
-        topics, shown = self._topics, self._horizons.dispersion(HORIZON_SHOWN)
+        """What is known of every topic, for people and metrics."""
         return {
-            topic: TopicEstimate(
-                rate_per_second=float(np.nan_to_num(topics.rate[number])),
-                size_bytes=None if np.isnan(topics.size[number]) else float(topics.size[number]),
-                index_of_dispersion=float(
-                    shown[topics.row[number]] if topics.row[number] >= 0 else topics.spread[number]
-                ),
-                publications=int(topics.published[0, number]),
-            )
-            for topic, number in topics.number.items()
+            name: TopicEstimate(topic.rate, topic.size if topic.publications else None, topic.publications)
+            for name, topic in self._topics.items()
         }
 
     def counted(self) -> set[str]:
         """The topics of which events were counted."""
-        topics = self._topics
-        return {topics.names[number] for number in np.flatnonzero(topics.published[0] > 0).tolist()}
+        return {name for name, topic in self._topics.items() if topic.publications}
 
     def take_arrived(self) -> dict[str, tuple[float, float]]:
         """Events and bytes of topics since the last call; of those that had any."""
-        return self._counts.take_arrived()
+        found = {}
+        for name in self._arrived:
+            if (topic := self._topics.get(name)) is not None:
+                found[name] = topic.new_events, topic.new_octets
+                topic.new_events = topic.new_octets = 0.0
+        self._arrived = {}
+        return found
 
-    def arrived(self, topic: str) -> float:
+    def arrived(self, name: str) -> float:
         """Events of a topic since `take_arrived` was last called."""
-        number = self._topics.number.get(topic)
-        return 0.0 if number is None else float(self._topics.arrived[0, number])
+        topic = self._topics.get(name)
+        return 0.0 if topic is None else topic.new_events
 
-    # What is announced.
+    def _topic(self, name: str) -> _Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            topic = self._topics[name] = _Topic()
+            topic.heard_at = self._listened
+        return topic
 
-    def _declare(self, number: int, news: DeclaredRate) -> None:
-        topics = self._topics
-        if news.arrivals:
-            usual = dispersion(news.arrivals, USUAL_SECONDS)
-            topics.spread[number] = max(float(usual[HORIZON_SHOWN]), LEAST_SPREAD)
-            topics.silence[number] = longest_silence_seconds(news.arrivals, SURPRISE) / 2
-            if topics.row[number] >= 0:
-                self._horizons.set_prior(int(topics.row[number]), usual)
-        if news.rate_per_second is not None:
-            topics.rate[number], topics.rate_measured[number] = news.rate_per_second, False
-            self._judge.begin(number, self._judge.at + GRACE_SECONDS)
-        elif not topics.rate_measured[number]:
-            topics.rate[number] = np.nan
-            self._judge.begin(number, np.inf)
-        if news.size_bytes is not None:
-            topics.size[number], topics.size_measured[number] = news.size_bytes, False
-            topics.size_since[number] = self._judge.at
+    def _count(self, name: str, events: int, octets: int) -> None:
+        assert self._at is not None
+        topic = self._topic(name)
+        silence = self._listened - topic.heard_at
+        if topic.publications:
+            topic.longest_silence = max(topic.longest_silence, silence)
+        topic.heard_at = self._listened
+        topic.publications += events
+        topic.new_events += events
+        topic.new_octets += octets
+        topic.advance(self._at, events, octets)
+        self._arrived[name] = self._active[name] = None
 
-    def _undeclare(self, number: int) -> None:
-        """Nobody publishes it any more, they say; if events still come, they are measured like those of a new topic."""
-        topics = self._topics
-        if not topics.rate_measured[number]:
-            topics.rate[number] = np.nan
-            self._judge.begin(number, np.inf)
-        if not topics.size_measured[number]:
-            topics.size[number] = np.nan
+    def _look(self, changes: dict[tuple[str, str], RateChange]) -> None:
+        """Let the time go on for topics of which nothing has come, too."""
+        assert self._at is not None
+        for name in list(self._active):
+            topic = self._topics[name]
+            topic.advance(self._at, 0, 0)
+            silence = self._listened - topic.heard_at
+            is_subscribed = self._subscribed is None or name in self._subscribed
+            if topic.rate <= 0:
+                if silence > LONG_SECONDS:
+                    # It was no more than a few events.
+                    topic.restart()
+                    del self._active[name]
+                else:
+                    self._judge(name, changes)
+            elif self._at >= self._grace_until and is_subscribed:
+                # A silence is judged as a whole: plans need not follow an average on its way down.
+                patience = max(SILENT_SECONDS, SILENT_EVENTS / topic.rate, 2 * topic.longest_silence)
+                if silence > patience:
+                    self._set_rate(name, 0.0, changes)
+                    topic.restart()
+                    del self._active[name]
+        if len(self._topics) > MOST_TOPICS:
+            self._forget(SILENT_SECONDS)
+        elif self._at - self._forgot_at > LONG_SECONDS:
+            self._forgot_at = self._at
+            self._forget(FORGET_SECONDS)
 
-    # Pauses.
-
-    def _pause(self, until: float) -> None:
-        """Nobody counted for a while: events of that time come late, or never.
-
-        That time does not exist for the rates, nor do events that make up for it (see RateCounts); and whoever
-        published may take a while to be back.
-        """
-        topics, awake = self._topics, self._counts.awake
-        seconds = until - self._judge.at
-        self._judge.pass_over(until)
-        self._counts.pause(until, seconds)
-        learning = topics.review_at[awake] < np.inf
-        begun = awake[(topics.since[awake] <= until) & ~learning & (topics.rate[awake] > 0)]
-        topics.since[begun] = topics.last_event[begun] = until + GRACE_SECONDS
-        topics.returning[begun] = True
-        for number in np.flatnonzero((topics.since <= until) & np.isnan(topics.rate)).tolist():
-            self._judge.begin(number, np.inf)
-
-    def _everything_pauses(self, seconds: float) -> bool:
-        topics, awake = self._topics, self._counts.awake
-        judged = awake[
-            (topics.since[awake] <= self._judge.at) & (topics.rate[awake] > 0) & topics.heard[awake]
-        ]
-        expected = float(topics.rate[judged].sum()) * seconds
-        return expected >= LEAST_EXPECTED and float(topics.new[0, judged].sum()) < expected / 2
-
-    # Events.
-
-    def _note_events(self, started: float, numbers: Rows) -> None:
-        """Remember the longest silence that ended, and where a topic that was waited for has begun."""
-        topics = self._topics
-        topics.published[:, numbers] += topics.new[:, numbers]
-        if self._counts.is_settled(started):
-            begun = numbers[np.isinf(topics.since[numbers])]
-            topics.since[begun] = topics.last_event[begun] = started
-            topics.size_since[begun] = started
-            topics.events_before[begun], topics.bytes_before[begun] = (
-                topics.published[:, begun] - topics.new[:, begun]
-            )
-            self._judge.review(begun, self._judge.at + FIRST_LOOK_SECONDS)
-        back = numbers[topics.returning[numbers]]
-        topics.since[back] = topics.last_event[back] = self._judge.at
-        topics.returning[back] = False
-        over = numbers[topics.last_event[numbers] <= started]
-        topics.silence[over] = np.maximum(topics.silence[over], self._judge.at - topics.last_event[over])
-        topics.last_event[numbers[topics.last_event[numbers] < self._judge.at]] = self._judge.at
-        # A single event is no reason to count closely.
-        resting = topics.row[numbers] < 0
-        waking = resting & (started - topics.came_at[numbers] < REST_SECONDS)
-        topics.came_at[numbers] = self._judge.at
-        self._wake(numbers[waking], started)
-        self._judge.expect(numbers[resting & ~waking])
-
-    def _wake(self, numbers: Rows, started: float) -> None:
-        """Count these topics closely. What was judged of them at rest was their silence: rates are judged from now."""
-        if len(numbers) == 0:
+    def _judge(self, name: str, changes: dict[tuple[str, str], RateChange]) -> None:
+        topic = self._topics[name]
+        if topic.long.weight < FIRST_LOOK_SECONDS or topic.first_events < FIRST_EVENTS:
             return
-        topics = self._topics
-        self._counts.wake(numbers)
-        topics.silent_at[numbers] = np.inf
-        known = numbers[(topics.since[numbers] <= started) & np.isinf(topics.review_at[numbers])]
-        topics.since[known] = started
-        for number in numbers.tolist():
-            row, declared = int(topics.row[number]), self._declared.get(topics.names[number])
-            if declared is not None and declared.arrivals:
-                self._horizons.set_prior(row, dispersion(declared.arrivals, USUAL_SECONDS))
-            elif not np.isnan(topics.spread[number]):
-                usual = np.full(HORIZONS, topics.spread[number])
-                self._horizons.set_prior(row, usual, RESTED_BLOCKS)
+        if topic.rate <= 0:
+            self._set_rate(name, topic.long.rate, changes)
+        else:
+            self._judge_rate(name, changes)
+        self._judge_size(name, changes)
 
-    def _let_rest(self) -> None:
-        """Topics of which nothing came for a while need no closer look; those that stopped are forgotten later."""
-        topics, awake = self._topics, self._counts.awake
-        idle = self._judge.at - topics.came_at[awake] > REST_SECONDS
-        if idle.any():
-            spread = self._horizons.dispersion(HORIZON_SHOWN)[idle]
-            topics.spread[awake[idle]] = np.where(np.isnan(spread), UNKNOWN_SPREAD, spread)
-            self._counts.rest(idle)
-            self._judge.expect(awake[idle])
-        quiet = self._judge.at - np.maximum(topics.came_at, topics.told_at) > FORGET_SECONDS
-        idle = topics.in_use & (topics.row < 0) & ~topics.declared & ~(topics.rate > 0)
-        topics.forget(np.flatnonzero(quiet & idle))
+    def _judge_rate(self, name: str, changes: dict[tuple[str, str], RateChange]) -> None:
+        topic, at = self._topics[name], self._at or 0.0
+        # Events of a short interruption may be lost: the short average forgets that soon.
+        interrupted = at < max(self._grace_until, self._recovered_at + 2 * SHORT_SECONDS)
+        for average, deviations in ((topic.short, SHORT_DEVIATIONS), (topic.long, LONG_DEVIATIONS)):
+            if not average.differs(topic.rate, topic.dispersion, deviations) or (
+                interrupted and average.rate < topic.rate
+            ):
+                continue
+            if average is topic.short:
+                # A new regime: what came before says nothing about it.
+                topic.long = replace(topic.short, constant=LONG_SECONDS)
+            self._set_rate(name, average.rate, changes)
+            return
+
+    def _judge_size(self, name: str, changes: dict[tuple[str, str], RateChange]) -> None:
+        """Sizes vary no more than exponential ones: n of them have a mean with a relative variance of 1 / n."""
+        topic = self._topics[name]
+        for average, deviations in ((topic.short, SHORT_DEVIATIONS), (topic.long, LONG_DEVIATIONS)):
+            if average.events < (SIZE_EVENTS if topic.size > 0 else 1):
+                continue
+            size, band = average.octets / average.events, BAND + deviations / math.sqrt(2 * average.events)
+            if abs(size - topic.size) <= band * topic.size:
+                continue
+            if average is topic.short:
+                topic.long = replace(topic.short, constant=LONG_SECONDS)
+            if topic.size > 0:
+                changes[name, "size"] = RateChange(name, "size", topic.size, size)
+            topic.size, topic.size_measured = size, True
+            return
+
+    def _set_rate(self, name: str, rate: float, changes: dict[tuple[str, str], RateChange]) -> None:
+        topic = self._topics[name]
+        changes[name, "rate"] = RateChange(name, "rate", topic.rate, rate)
+        topic.rate, topic.measured = rate, True
+
+    def _forget(self, seconds: float) -> None:
+        """Forget topics that have no rate, are not announced and have been silent for so long."""
+        kept: Iterable[str] = (
+            name
+            for name, topic in self._topics.items()
+            if name in self._active
+            or name in self._declared
+            or topic.new_events
+            or self._listened - topic.heard_at <= seconds
+        )
+        self._topics = {name: self._topics[name] for name in kept}

@@ -16,10 +16,12 @@ from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.store.schema import (
     DECISIONS,
     DROPS,
+    GATEWAYS,
     INTENTS,
     MEASURED_PORTS,
     META,
     ORDERS,
+    PAGE_SESSIONS,
     PORTS,
     TOKENS,
     TOPICS,
@@ -30,6 +32,7 @@ KEPT_DECISIONS = 100_000
 """The newest decisions stay, at least this many."""
 
 MOST_KEPT_TOPICS = 200_000
+MOST_PAGE_SESSIONS = 1_000
 _PRUNED_EVERY = 1_000
 _ROWS_AT_ONCE = 500
 
@@ -96,6 +99,13 @@ def set_bandwidth(connection: Connection, port: str, bandwidth_bps: float) -> No
     connection.execute(insert(PORTS).values(name=port, bandwidth_bps=bandwidth_bps))
 
 
+def set_gateways(connection: Connection, names: Sequence[str]) -> None:
+    """The gateways that have joined, in place of those that were stored before."""
+    connection.execute(delete(GATEWAYS))
+    if names:
+        connection.execute(insert(GATEWAYS), [{"name": name} for name in names])
+
+
 def set_drops(connection: Connection, policy: str, instead_of: str) -> None:
     connection.execute(delete(DROPS))
     connection.execute(insert(DROPS).values(number=0, policy=policy, instead_of=instead_of))
@@ -145,6 +155,25 @@ def revoke_token(connection: Connection, token_id: str, revoked_ns: int) -> None
         .values(revoked_ns=revoked_ns)
     )
     _tokens_changed(connection)
+
+
+def begin_page_session(
+    connection: Connection, number_sha256: str, sealed_token: str, now_ns: int, until_ns: int
+) -> None:
+    """Somebody has signed in to the page; sessions that have ended go, and the oldest if there are too many."""
+    connection.execute(
+        insert(PAGE_SESSIONS).values(
+            number_sha256=number_sha256, sealed_token=sealed_token, until_ns=until_ns
+        )
+    )
+    ends = PAGE_SESSIONS.c.until_ns
+    last = select(ends).order_by(ends.desc()).offset(MOST_PAGE_SESSIONS).limit(1)
+    oldest = connection.execute(last).scalar() or 0
+    connection.execute(delete(PAGE_SESSIONS).where(ends <= max(now_ns, oldest)))
+
+
+def end_page_session(connection: Connection, number_sha256: str) -> None:
+    connection.execute(delete(PAGE_SESSIONS).where(PAGE_SESSIONS.c.number_sha256 == number_sha256))
 
 
 def _tokens_changed(connection: Connection) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     Double,
     Engine,
     Integer,
@@ -20,15 +21,18 @@ from sqlalchemy import (
     insert,
     inspect,
     select,
+    update,
 )
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 
 from triagemq.coordinator.refusals import StoreError
 from triagemq.errors import MissingDependencyError
 from triagemq.exchange.private_files import private_file
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""What is newer is refused; an older database gets the tables and columns that it lacks when it is opened."""
 _BUSY_SECONDS = 10
 _CONNECT_SECONDS = 5
 
@@ -100,12 +104,25 @@ ORDERS = Table(
     Column("generation", BigInteger, nullable=False),
     Column("orders", Text, nullable=False),  # JSON, see decide/orders.py
 )
+GATEWAYS = Table(
+    "gateways",
+    _METADATA,
+    Column("name", String(200), primary_key=True),  # those that have joined
+)
 TOPICS = Table(
     "topics",
     _METADATA,
     Column("topic_hash", String(64), primary_key=True),  # a topic may be longer than an index allows
     Column("topic", Text, nullable=False),
     Column("measured", Text, nullable=False),  # JSON
+)
+
+PAGE_SESSIONS = Table(
+    "page_sessions",
+    _METADATA,
+    Column("number_sha256", String(64), primary_key=True),  # of the number in the browser's cookie
+    Column("sealed_token", String(200), nullable=False),  # only that number opens it
+    Column("until_ns", BigInteger, nullable=False),
 )
 
 
@@ -161,10 +178,10 @@ def _is_sqlite(address: URL) -> bool:
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
     cursor = connection.cursor()
-    # Write-ahead logging: readers never wait for the writer, and a commit needs no flush of the disk; a killed
-    # process loses nothing, a power failure at most the last moments.
+    # Write-ahead logging: readers never wait for the writer. A commit waits for the disk: what is answered survives a
+    # killed process and a power failure.
     cursor.execute("PRAGMA journal_mode=WAL")
-    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA synchronous=FULL")
     cursor.close()
 
 
@@ -179,10 +196,25 @@ def _make_tables(engine: Engine, place: str) -> None:
             )
     _METADATA.create_all(engine)
     with engine.begin() as connection:
+        _add_columns(connection)
         known = set(connection.execute(select(META.c.key)).scalars())
         first = {"schema_version": SCHEMA_VERSION, "tokens_version": 0, "generation": 0}
         if missing := [{"key": key, "value": value} for key, value in first.items() if key not in known]:
             connection.execute(insert(META), missing)
+        stored = update(META).where(META.c.key == "schema_version", META.c.value < SCHEMA_VERSION)
+        connection.execute(stored.values(value=SCHEMA_VERSION))
+
+
+def _add_columns(connection: Connection) -> None:
+    """Those that tables of an older version lack; a column that may not be null brings its server_default along."""
+    found = inspect(connection)
+    for table in _METADATA.sorted_tables:
+        there = {each["name"] for each in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in there:
+                name = connection.dialect.identifier_preparer.format_table(table)
+                added = CreateColumn(column).compile(dialect=connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {name} ADD COLUMN {added}")
 
 
 def first_line(error: Exception) -> str:

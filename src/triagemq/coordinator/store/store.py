@@ -29,10 +29,12 @@ from triagemq.coordinator.store.changes import touch
 from triagemq.coordinator.store.schema import (
     DECISIONS,
     DROPS,
+    GATEWAYS,
     INTENTS,
     MEASURED_PORTS,
     META,
     ORDERS,
+    PAGE_SESSIONS,
     PORTS,
     TOKENS,
     TOPICS,
@@ -163,7 +165,8 @@ class Store:
     def records(self) -> list[Record]:
         with self._reading() as connection:
             rows = connection.execute(select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.name)).all()
-        return [Record(_intent(row), row.owner, row.session_key) for row in rows]
+        found = [(row, _intent(row)) for row in rows]
+        return [Record(intent, row.owner, row.session_key) for row, intent in found if intent is not None]
 
     def generation(self) -> int:
         return self._meta("generation")
@@ -182,6 +185,11 @@ class Store:
     def bandwidths(self) -> dict[str, float]:
         with self._reading() as connection:
             return {row.name: row.bandwidth_bps for row in connection.execute(select(PORTS))}
+
+    def gateways(self) -> list[str]:
+        """The names of those that have joined."""
+        with self._reading() as connection:
+            return list(connection.execute(select(GATEWAYS.c.name)).scalars())
 
     def drops(self, configured: str) -> str:
         """The drop policy that an operator decided on instead of the configured one, or that one."""
@@ -204,6 +212,15 @@ class Store:
     def tokens(self) -> list[Token]:
         with self._reading() as connection:
             return [_token(row) for row in connection.execute(select(TOKENS).order_by(TOKENS.c.created_ns))]
+
+    def page_session(self, number_sha256: str, now_ns: int) -> str | None:
+        """The sealed token of somebody who has signed in to the page, if that has not ended."""
+        wanted = select(PAGE_SESSIONS.c.sealed_token).where(
+            PAGE_SESSIONS.c.number_sha256 == number_sha256, PAGE_SESSIONS.c.until_ns > now_ns
+        )
+        with self._reading() as connection:
+            found = connection.execute(wanted).scalar()
+        return None if found is None else str(found)
 
     def decisions(self, after: int = 0, limit: int = 100) -> list[StoredDecision]:
         """A page in the order in which they were made, beginning behind the number `after`."""
@@ -239,17 +256,22 @@ def _settle(waiting: Sequence[asyncio.Future[None]], failures: Sequence[StoreErr
             done.exception()
 
 
-def _intent(row: Any) -> Intent:
+def _intent(row: Any) -> Intent | None:
+    """None for what this version does not take any more: that client announces itself again, the others go on."""
     about = {"name": row.name, "lease_seconds": row.lease_seconds}
     try:
         intent: Intent = _INTENTS[row.kind].validate_python(json.loads(row.intent) | about)
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise StoreError(
-            f"the database holds what {row.kind} {row.name!r} cannot ask for ({place}: {first['msg']}); delete that "
-            "row of its table intents, and the client may announce itself again"
-        ) from None
+        _LOG.warning(
+            "the database holds what %s %r cannot ask for (%s: %s); it is left out until it is announced again",
+            row.kind,
+            row.name,
+            place,
+            first["msg"],
+        )
+        return None
     return intent
 
 

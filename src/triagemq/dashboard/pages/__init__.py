@@ -10,7 +10,7 @@ from nicegui import app as nicegui_app
 from nicegui import ui
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.coordinator.refusals import ForbiddenError, StoreError, UnauthorisedError
 from triagemq.dashboard.compressing import Compressing
 from triagemq.dashboard.desk import Desk
 from triagemq.dashboard.frame import dark_of, framed
@@ -87,6 +87,8 @@ def _sign_in(desk: Desk) -> None:
             return _form(
                 request, "This token may neither look nor change: it needs the role viewer or operator."
             )
+        except StoreError as error:
+            return _form(request, str(error))
         answer = RedirectResponse(f"{root}/", status_code=303)
         answer.set_cookie(
             COOKIE,
@@ -100,7 +102,7 @@ def _sign_in(desk: Desk) -> None:
 
     @nicegui_app.get("/sign-out")
     async def sign_out(request: Request) -> Response:
-        desk.visitors.sign_out(request)
+        await desk.visitors.sign_out(request)
         return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in")
 
 

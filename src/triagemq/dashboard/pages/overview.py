@@ -9,11 +9,11 @@ _SHOWN_DECISIONS = 12
 
 
 async def show(frame: Frame) -> None:
-    """Four panels, written anew every second."""
+    """Panels that are written anew every second."""
     readings = frame.desk.readings
     panels = {
-        name: frame.panel("panel" if name != "cards" else "")
-        for name in ("cards", "ports", "classes", "decisions")
+        name: frame.panel("panel" if name not in ("cards", "starved") else "")
+        for name in ("cards", "starved", "ports", "classes", "decisions")
     }
 
     def refresh() -> None:

@@ -10,6 +10,7 @@ from typing import Any, get_args
 from nicegui import ui
 
 from triagemq.coordinator.access.tokens import Caller
+from triagemq.coordinator.api.operations import why
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError
 from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page
@@ -214,6 +215,11 @@ class _Table:
         else:
             changed = replace(wanted, topic=topic, utility=utility)
             await self._desk.here.service.change(caller, [intent.with_wanted(changed)])
+        self._note(caller, "worth", f"{subscriber} {topic}", f"{wanted.utility.weight:g}", f"{weight:g}")
+
+    def _note(self, caller: Caller, kind: str, subject: str, before: str, after: str) -> None:
+        """Record who changed what on the page."""
+        self._desk.here.runtime.note([Decision(kind, subject, before, after, why(caller, "on the page"))])
 
     async def _guest(self, name: str, topic: str, utility: Utility, port: str | None = None) -> None:
         if self._frame.port is None:
@@ -239,6 +245,7 @@ class _Table:
                 await self._desk.here.service.change(caller, withdraw=[(SUBSCRIBER, subscriber)])
             else:
                 await self._desk.here.service.change(caller, [intent.without(wanted.topic)])
+            self._note(caller, "ended", f"{subscriber} {wanted.topic}", f"{wanted.utility.weight:g}", "")
 
         await self._change(change, f"{subscriber} does not want {topic} any more")
         await self.refresh()
@@ -259,6 +266,7 @@ class _Table:
             if known is not None and who() not in self._desk.guests:
                 raise ParameterError("subscriber", f"{who()!r} is a program of its own; choose another name")
             await self._guest(who(), what(), utility, port.value)
+            self._note(caller, "subscribed", f"{who()} {what()}", "", f"{utility.weight:g}")
 
         async def subscribe() -> None:
             if await self._change(change, f"{who()} subscribes to {what()}"):

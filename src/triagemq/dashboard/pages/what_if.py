@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 from nicegui import ui
@@ -11,6 +11,7 @@ from nicegui import ui
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer, WhatIfRequest
 from triagemq.coordinator.api.operations import change_planner, change_port, what_if
+from triagemq.coordinator.decide.decide import Decided
 from triagemq.dashboard.frame import Frame, update
 from triagemq.dashboard.showing import bit_rate, shown
 from triagemq.errors import TriageError
@@ -34,13 +35,15 @@ class _Supposed:
         self._here = frame.desk.here
         self._asked = 0
         self._forecast_words = ""
+        self._supposed_of: Decided | None = None
+        self._figures: list[Callable[[], None]] = []
         self._present = dict(list(self._here.runtime.bandwidths.items())[:_MOST_SLIDERS])
         frame.panel("", shown("what_if_head.html"))
         self._widths: dict[str, ui.slider] = {}
         with ui.element("div").classes("panel"), ui.element("div").classes("fields"):
-            for name, width in self._present.items():
+            for name in self._present:
                 self._widths[name] = self._slider(
-                    f"Bandwidth of {name}", lambda factor, width=width: bit_rate(width * factor)
+                    f"Bandwidth of {name}", lambda factor, name=name: bit_rate(self._present[name] * factor)
                 )
             self._rates = self._slider("Publication rates", lambda factor: f"{factor:.2g} × as now")
             self._people = self._slider("Number of subscribers", lambda factor: f"{factor:.2g} × as now")
@@ -74,7 +77,12 @@ class _Supposed:
                 ui.label(title)
                 figure = ui.label(words(1.0)).classes("quiet")
             slider = ui.slider(min=-2.0, max=2.0, step=0.1, value=0.0).props(f'aria-label="{title}"')
-            slider.on_value_change(lambda event: figure.set_text(words(2.0**event.value)))
+
+            def say() -> None:
+                figure.set_text(words(2.0**slider.value))
+
+            slider.on_value_change(say)
+            self._figures.append(say)
             slider.on("change", self.suppose)
         return slider
 
@@ -100,6 +108,7 @@ class _Supposed:
         """Ask for the forecast; an answer to an older question is not shown."""
         self._asked += 1
         asked, begun = self._asked, time.perf_counter()
+        self._supposed_of = self._here.runtime.decided
         problem, answer = "", None
         try:
             caller = self._frame.visitor.caller
@@ -127,17 +136,30 @@ class _Supposed:
         await self.suppose()
 
     async def _apply(self) -> None:
+        reason = f"applied{self._forecast_words}"
+
         async def change(caller: Caller) -> None:
             for name, width in self._request().bandwidths_bps.items():
-                await change_port(name, PortBody(bandwidth_bps=width), caller, self._here)
+                await change_port(name, PortBody(bandwidth_bps=width, reason=reason), caller, self._here)
             if self._drops.value is not None and self._drops.value != self._policy_now():
-                body = PlannerBody(drops=self._drops.value, reason=f"applied{self._forecast_words}")
-                await change_planner(body, caller, self._here)
+                await change_planner(PlannerBody(drops=self._drops.value, reason=reason), caller, self._here)
 
         if await self._frame.changing(change, "Applied: the next plan has it"):
-            self._present |= {name: self._here.runtime.bandwidths[name] for name in self._present}
-            await asyncio.sleep(0)
+            self._follow_bandwidths()
             await self._reset()
+
+    async def refresh(self) -> None:
+        """A new plan changes what is and what would be; so does a bandwidth that somebody else has applied."""
+        self._follow_bandwidths()
+        if self._asked and self._here.runtime.decided is not self._supposed_of:
+            await self.suppose()
+
+    def _follow_bandwidths(self) -> None:
+        present = {name: self._here.runtime.bandwidths[name] for name in self._present}
+        if present != self._present:
+            self._present = present
+            for say in self._figures:
+                say()
 
 
 def _forecast_words(answer: WhatIfAnswer) -> str:
@@ -152,3 +174,4 @@ async def show(frame: Frame) -> None:
     supposed = _Supposed(frame)
     # The page is there before its first answer.
     ui.timer(0.0, supposed.suppose, once=True)
+    frame.every_second(supposed.refresh)

@@ -2,7 +2,7 @@
 
 `red` and `idm-paper` are the paper's, as printed. `idm` is the method it meant, `backlog` reads the length where there
 is one, `model` works the delay out from what comes in, `learned` has seen what came of it, and `guarded` is that one as
-long as it holds, and `idm` otherwise.
+long as it holds, and `backlog` or `idm` otherwise.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from triagemq.delay.estimators.backlog import Backlog
 from triagemq.delay.estimators.contract import Estimator
-from triagemq.delay.estimators.guarded import Guarded
+from triagemq.delay.estimators.guarded import Guarded, fallback_for
 from triagemq.delay.estimators.idm import IncrementalDifference
 from triagemq.delay.estimators.idm_paper import PaperIncrementalDifference
 from triagemq.delay.estimators.learned import Learned
@@ -35,6 +35,7 @@ __all__ = [
     "PaperIncrementalDifference",
     "QueueingModel",
     "Red",
+    "fallback_for",
     "make_estimator",
 ]
 

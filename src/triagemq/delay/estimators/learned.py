@@ -39,6 +39,12 @@ class Learned:
         self._seconds = 0.0 if idle else self._model.delay_seconds(self.features)
 
     @property
+    def silent(self) -> bool:
+        """Whether nothing came and nothing went in the last window."""
+        gained = self._history.gained
+        return gained is not None and gained.silent
+
+    @property
     def now_seconds(self) -> float:
         return self._seconds
 

@@ -88,6 +88,34 @@ def feature_names(counters: str) -> tuple[str, ...]:
     return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
 
 
+_OVER_LONG = ("packet_bytes", "service_seconds", "dispersion", "chance_seconds")
+_OVER_WINDOW = ("period_seconds", "phase", "period_strength")
+
+
+def windows_looked_at(counters: str) -> list[int]:
+    """How many windows each feature is made from, the last one included.
+
+    >>> known = dict(zip(feature_names("linux"), windows_looked_at("linux")))
+    >>> [known[name] for name in ("load", "load_lag_2", "sent_mean_25", "dispersion", "backlog_seconds")]
+    [1, 3, 25, 25, 1]
+    """
+    found = []
+    for name in feature_names(counters):
+        _, is_lag, lag = name.rpartition("_lag_")
+        span = name.rpartition("_")[2]
+        if is_lag:
+            found.append(int(lag) + 1)
+        elif span.isdigit():
+            found.append(int(span))
+        elif name in _OVER_LONG:
+            found.append(LONG)
+        elif name in _OVER_WINDOW:
+            found.append(WINDOW)
+        else:
+            found.append(2 if name == "packets_change" else 1)
+    return found
+
+
 ANCHORS = MappingProxyType({"openflow": "leaving_seconds", "linux": "backlog_leaving_seconds"})
 """The feature that is a wait by itself. With the time a packet takes to be sent it is a delay, and trees learn what the
 truth differs from it by: where they have seen nothing like it, this holds, and a queue can be longer than any they have

@@ -12,12 +12,14 @@ import getpass
 import hashlib
 import json
 import os
+import pwd
 import secrets
 import signal
 import ssl
 import sys
+import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
 
@@ -26,13 +28,21 @@ from triagemq.errors import BrokerError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.broker.ports import FurtherListener, free_port, had_before, remember, to_be_had
 from triagemq.exchange.broker.users import BrokerUser, hashed_password, write_users
-from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, write_private
-from triagemq.programs import find_program
+from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, private_file, write_private
+from triagemq.programs import find_program, send_signal
 
 _PR_SET_PDEATHSIG = 1
 _START_SECONDS = 15.0
 _ATTEMPTS = 3
 _SAVE_AFTER_SECONDS = 0.2
+# A snapshot is of everything: it may take this share of the broker's time.
+_SAVING_SHARE = 0.05
+_SAVE_EVERY_SECONDS = (1.0, 60.0)
+_MOST_LOG_BYTES = 1 << 20
+_LAST_WORDS_BYTES = 2_000
+_LAST_LINES = 3
+_UNPRIVILEGED_USERS = ("mosquitto", "nobody")
+_FIRST_FREE_PORT = 1024
 
 _CONFIGURATION = """\
 listener {port} {host}
@@ -40,9 +50,12 @@ listener {port} {host}
 persistence true
 persistence_location {directory}/
 autosave_interval 60
-# The gateway reads everything at once and keeps it itself: nothing may wait or be dropped here.
+# The gateway reads everything at once; this is what waits for it while it is started again, and for every other client
+# that does not read.
 max_inflight_messages 0
-max_queued_messages 0
+max_inflight_bytes 33554432
+max_queued_messages 100000
+max_queued_bytes 134217728
 set_tcp_nodelay true
 log_type error
 log_type warning
@@ -51,6 +64,7 @@ _ANYBODY = "allow_anonymous true\n"
 _USERS_ONLY = "allow_anonymous false\npassword_file {passwords}\nacl_file {rights}\n"
 _OWN_SECRET = "gateway.secret"
 _BOOT = "boot"
+_TLS_FILES = ("certificate.pem", "key.pem")
 
 
 def find_mosquitto() -> str | None:
@@ -112,6 +126,10 @@ class BrokerProcess:
         self._watcher: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
         self._saving: asyncio.TimerHandle | None = None
+        self._keeping: asyncio.Task[None] | None = None
+        self._account = self._unprivileged_account()
+        self._last_words = b""
+        self._reading: asyncio.Task[None] | None = None
         self.restarts = 0
         self.said_aloud = ""
         """What people should know about where it listens now."""
@@ -134,6 +152,22 @@ class BrokerProcess:
         """A file whose content is another after every start: then the broker may have forgotten things."""
         return self._directory / _BOOT
 
+    @property
+    def log(self) -> Path:
+        """What it writes to its standard error."""
+        return self._directory / "broker.log"
+
+    def _unprivileged_account(self) -> pwd.struct_passwd | None:
+        """Whom Mosquitto runs as where we are root; None: as we do, which ports below 1024 need."""
+        if self._mosquitto is None or os.geteuid() != 0:
+            return None
+        if self.further is not None and self.further.port < _FIRST_FREE_PORT:
+            return None
+        for name in _UNPRIVILEGED_USERS:
+            with contextlib.suppress(KeyError):
+                return pwd.getpwnam(name)
+        return None
+
     async def start(self) -> None:
         """Start it and wait until it answers; then see that it stays."""
         if self.further is not None:
@@ -153,27 +187,30 @@ class BrokerProcess:
             self.said_aloud = f"the broker is at port {self.address.port}: {self._had_before} is taken"
         remember(self._directory, self.address.port, self.further)
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        if self._mosquitto is not None:
+            self._keeping = asyncio.get_running_loop().create_task(self._keep_saving())
         if self._mosquitto is not None and self.further is not None and self.further.certificate is not None:
             self._renewing = asyncio.get_running_loop().create_task(self._keep_renewing(self.further))
 
-    async def stop(self) -> None:
-        """End it."""
+    async def stop(self, seconds: float = 5.0) -> None:
+        """End it, and kill it if it has not ended after so long."""
         if self._saving is not None:
             self._saving.cancel()
-        for task in (self._renewing, self._watcher):
+        for task in (self._renewing, self._keeping, self._watcher):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         process = self._process
         if process is None or process.returncode is not None:
             return
-        process.terminate()
+        send_signal(process, signal.SIGTERM)
         try:
-            async with asyncio.timeout(5.0):
-                await process.communicate()
+            async with asyncio.timeout(seconds):
+                await process.wait()
         except TimeoutError:
-            process.kill()
-            await process.communicate()
+            send_signal(process, signal.SIGKILL)
+            await process.wait()
+        await self._read_all()
 
     def save_soon(self) -> None:
         """Have subscriptions and retained messages written, so that they survive kill -9 of the broker.
@@ -185,27 +222,47 @@ class BrokerProcess:
 
     def _save(self) -> None:
         self._saving = None
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGUSR1)
+        if self._process is not None:
+            send_signal(self._process, signal.SIGUSR1)
+
+    async def _keep_saving(self) -> None:
+        """Mosquitto stores snapshots only: have one written as often as it can afford it, if something has come.
+
+        What it has acknowledged since the last one is lost when it is killed.
+        """
+        shortest, longest = _SAVE_EVERY_SECONDS
+        due, received, has_changed = 0.0, 0, False
+        while True:
+            await asyncio.sleep(_SAVE_AFTER_SECONDS)
+            before, received = received, _received(self.pid)
+            has_changed |= received > before
+            begun = time.monotonic()
+            if not has_changed or begun < due:
+                continue
+            has_changed, former = False, _identity(self._database)
+            self._save()
+            while _identity(self._database) == former and time.monotonic() - begun < longest * _SAVING_SHARE:
+                await asyncio.sleep(0.01)
+            now = time.monotonic()
+            due = now + min(max((now - begun) / _SAVING_SHARE, shortest), longest)
 
     def let_in(self, users: Sequence[BrokerUser]) -> None:
         """From now on these, with what they may do, and nobody else but the gateway; others are disconnected."""
         self._users = tuple(users)
-        self._write_users()
+        self._hand_over({file.name: file for file in self._write_users()})
         self._reload()
 
     def _reload(self) -> None:
         """Have Mosquitto read its files again; the embedded one looks by itself."""
-        if self._mosquitto is not None and self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGHUP)
+        if self._mosquitto is not None and self._process is not None:
+            send_signal(self._process, signal.SIGHUP)
 
     async def _keep_renewing(self, further: FurtherListener) -> None:
         files = [str(further.certificate), str(further.private_key)]
 
         def load() -> None:
             ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(*files)
+            self._hand_over(dict(zip(_TLS_FILES, map(Path, files), strict=True)))
             self._reload()
 
         watch = RenewalWatch(
@@ -224,8 +281,41 @@ class BrokerProcess:
         own = BrokerUser(self.gateway_client_id, self._own_password, everything, everything)
         return write_users(self._directory, (own, *users))
 
-    def command(self) -> list[str]:
-        """What runs it, with its configuration written; for those who start it themselves."""
+    @property
+    def _own_directory(self) -> Path:
+        """What Mosquitto itself reads and writes: where it is another user, a directory of that user."""
+        return self._directory if self._account is None else self._directory / "mosquitto"
+
+    @property
+    def _database(self) -> Path:
+        return self._own_directory / "mosquitto.db"
+
+    def _hand_over(self, files: Mapping[str, Path]) -> None:
+        """Copy files to where the user that Mosquitto runs as can read them, under these names."""
+        if self._account is None:
+            return
+        own, owner = self._own_directory, (self._account.pw_uid, self._account.pw_gid)
+        own.mkdir(mode=0o700, exist_ok=True)
+        former = self._directory / "mosquitto.db"
+        if former.exists() and not self._database.exists():
+            former.replace(self._database)
+        # A restored backup belongs to root. Links in a directory of another user are not followed.
+        for path in (own, *own.iterdir()):
+            os.chown(path, *owner, follow_symlinks=False)
+        for name, file in files.items():
+            unfinished = own / f"{name}.new"
+            unfinished.unlink(missing_ok=True)
+            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as copy:
+                copy.write(file.read_bytes())
+                os.fchown(copy.fileno(), *owner)
+            unfinished.replace(own / name)
+
+    def command(self, *, handed_over: bool = False) -> list[str]:
+        """What runs it, with its configuration written; for those who start it themselves.
+
+        `handed_over`: it runs in its own directory, whose files it names without a path. The way there may be closed to
+        the user that it runs as.
+        """
         host, port = self.address.host, self.address.port
         files = None if self._users is None else self._write_users()
         if self._mosquitto is None:
@@ -238,7 +328,15 @@ class BrokerProcess:
             }
             configuration = write_private(self._directory / "embedded.json", json.dumps(document))
             return [sys.executable, "-m", "triagemq.exchange.broker.embedded", str(configuration)]
-        access = _ANYBODY if files is None else _USERS_ONLY.format(passwords=files[0], rights=files[1])
+        names = [str(file) for file in files or ()]
+        further, directory = self.further, str(self._directory)
+        if handed_over and self._account is not None:
+            names, directory = [file.name for file in files or ()], "."
+            if further is not None and further.certificate is not None and further.private_key is not None:
+                pair = Path(further.certificate), Path(further.private_key)
+                self._hand_over(dict(zip(_TLS_FILES, pair, strict=True)))
+                further = replace(further, certificate=_TLS_FILES[0], private_key=_TLS_FILES[1])
+        access = _USERS_ONLY.format(passwords=names[0], rights=names[1]) if names else _ANYBODY
         configuration = write_private(
             self._directory / "mosquitto.conf",
             _CONFIGURATION.format(
@@ -246,14 +344,17 @@ class BrokerProcess:
                 port=port,
                 access=access,
                 user=getpass.getuser(),
-                directory=self._directory,
-                further="" if self.further is None else _listener(self.further),
+                directory=directory,
+                further="" if further is None else _listener(further),
             ),
         )
-        return [self._mosquitto, "-c", str(configuration)]
+        if handed_over:
+            self._hand_over({file.name: file for file in (configuration, *(files or ()))})
+        return [self._mosquitto, "-c", configuration.name if handed_over else str(configuration)]
 
     async def _launch(self) -> None:
-        command = self.command()
+        command = self.command(handed_over=True)
+        account = self._account
         write_private(self.boot_file, secrets.token_hex(8))
         # A session of its own: Ctrl-C ends the gateway first, and the gateway ends the broker.
         self._process = await asyncio.create_subprocess_exec(
@@ -264,16 +365,21 @@ class BrokerProcess:
             start_new_session=True,
             preexec_fn=dying_with_parent(),
             umask=PRIVATE_UMASK,
+            cwd=self._own_directory,
+            user=None if account is None else account.pw_uid,
+            group=None if account is None else account.pw_gid,
+            extra_groups=None if account is None else (),
         )
+        self._last_words = b""
+        self._reading = asyncio.get_running_loop().create_task(self._keep_reading(self._process))
         await self._wait_until_it_answers(self._process)
 
     async def _wait_until_it_answers(self, process: Process) -> None:
         deadline = asyncio.get_running_loop().time() + _START_SECONDS
         while asyncio.get_running_loop().time() < deadline:
             if process.returncode is not None:
-                _, said = await process.communicate()
-                last = said.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-                raise BrokerError(f"the {self.kind} broker ended at once: {last[0]}")
+                await self._read_all()
+                raise BrokerError(f"the {self.kind} broker ended at once: {self._said()}")
             try:
                 _, writer = await asyncio.open_connection(self.address.host, self.address.port)
             except OSError:
@@ -283,15 +389,39 @@ class BrokerProcess:
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
             return
-        process.kill()
-        await process.communicate()
+        send_signal(process, signal.SIGKILL)
+        await process.wait()
         raise BrokerError(f"the {self.kind} broker does not answer on {self.address}")
+
+    async def _keep_reading(self, process: Process) -> None:
+        """Its standard error goes to a file of a bounded size; the last of it is remembered."""
+        assert process.stderr is not None
+        while data := await process.stderr.read(4096):
+            self._last_words = (self._last_words + data)[-_LAST_WORDS_BYTES:]
+            with contextlib.suppress(OSError):
+                private_file(self.log)
+                if self.log.stat().st_size > _MOST_LOG_BYTES:
+                    self.log.replace(self.log.with_name("broker.log.1"))
+                    private_file(self.log)
+                with self.log.open("ab") as log:
+                    log.write(data)
+
+    async def _read_all(self) -> None:
+        if self._reading is not None:
+            await asyncio.wait([self._reading], timeout=1.0)
+
+    def _said(self) -> str:
+        lines = self._last_words.decode(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        return " | ".join(lines) or "it said nothing"
 
     async def _watch(self) -> None:
         delay = 0.1
         while True:
             assert self._process is not None
-            await self._process.communicate()
+            code = await self._process.wait()
+            await self._read_all()
+            self.problem = f"the {self.kind} broker ended ({code}): {self._said()}; see {self.log}"
+            print(f"broker: {self.problem}", file=sys.stderr, flush=True)
             self.restarts += 1
             await asyncio.sleep(delay)
             try:
@@ -301,6 +431,25 @@ class BrokerProcess:
             except (BrokerError, OSError) as error:
                 self.problem = str(error)
                 delay = min(2 * delay, 5.0)
+
+
+def _received(pid: int) -> int:
+    """Grows when packets come that are more than pings and acknowledgements; 0 if it is not known.
+
+    These are octets beyond one for each read: Mosquitto reads the first two of a packet one by one.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = Path(f"/proc/{pid}/io").read_text(encoding="ascii").splitlines()
+        counts = {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
+        return counts["rchar"] - counts["syscr"]
+    return 0
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def _listener(further: FurtherListener) -> str:

@@ -10,10 +10,11 @@ from triagemq.exchange.mqtt.session import MqttSession
 
 
 class SendControl(NamedTuple):
-    """Everything but PUBLISH: passes first and is never dropped."""
+    """Everything but PUBLISH: passes first and is never dropped. `after_commit`: not before all changes are stored."""
 
     endpoint: Endpoint
     datagram: bytes
+    after_commit: bool = False
 
 
 class SendPublish(NamedTuple):

@@ -1,22 +1,12 @@
-"""What clients hear of their broker: that it lets them in or not, stays away, or ends the connection over a packet.
-
-All clients may share that connection. The MQTT session finds such a packet (mqtt/suspicion.py); its sender is answered
-as if the broker had refused it, and what it sends to that topic later is refused for a while; a sender of several of
-them is refused altogether. The rest flows.
-"""
+"""What clients hear of their broker: that it lets them in or not, stays away, or does not take a filter any more."""
 
 from __future__ import annotations
 
-from triagemq.exchange.gateway import broker_link, connecting, leaving, publishing, subscribing
-from triagemq.exchange.gateway.actions import Say
+from triagemq.exchange.gateway import connecting, leaving, subscribing
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.model.limits import SetAside
-from triagemq.exchange.gateway.model.sessions import BrokerLink, SessionState
+from triagemq.exchange.gateway.model.sessions import BrokerLink, Session, SessionState
 from triagemq.exchange.gateway.settings import BrokerLoss
-from triagemq.exchange.mqtt.packets import REFUSED, ConnectAnswer, PacketType
-from triagemq.exchange.mqtt.session import MqttSession
-from triagemq.exchange.mqtt.suspicion import Packet
-from triagemq.hiding import without_key
+from triagemq.exchange.mqtt.packets import ConnectAnswer
 from triagemq.mqttsn import ConnAck, Disconnect, ReturnCode
 
 
@@ -57,29 +47,13 @@ def lost(gateway: GatewayCore, link: BrokerLink) -> None:
         gateway.after(gateway.settings.broker_grace_seconds, tell)
 
 
-def rejected(gateway: GatewayCore, link: BrokerLink, lane: MqttSession, packet: Packet) -> None:
-    """The broker has ended connections over this packet."""
-    topic = packet.topic.decode()
-    _record(gateway, packet)
-    until_ns = gateway.now_ns + int(gateway.settings.quarantine_seconds * 1e9)
-    if packet.kind is not PacketType.PUBLISH:
-        gateway.quarantine.hold_filter(topic, until_ns)
-        for session in broker_link.reject(gateway, link, topic):
-            subscribing.drop(gateway, session, topic)
-        return
-    is_repeated = gateway.quarantine.hold_publications(packet.sender, topic, until_ns)
-    withdrawn = lane.withdraw(packet.sender, None if is_repeated else packet.topic)
-    for one in withdrawn:
-        _record(gateway, one)
-    for one in (packet, *withdrawn):
-        publishing.broker_answered(gateway, one.token, REFUSED)
+def filter_refused(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
+    """The broker has refused a filter that it took before.
 
-
-def _record(gateway: GatewayCore, packet: Packet) -> None:
-    gateway.counters.quarantined += 1
-    name = without_key(gateway.slots.name_of(packet.sender)) if packet.sender else ""
-    record = SetAside(
-        gateway.now_ns, name, packet.kind.name, packet.topic.decode(), packet.qos, packet.payload
-    )
-    gateway.quarantine.records.append(record)
-    gateway.act(Say(str(record)))
+    MQTT-SN has no message for that: the client is sent away, and hears it when it comes back and subscribes.
+    """
+    gateway.counters.refused["subscribe: broker"] += 1
+    subscribing.drop(gateway, session, topic_filter)
+    if session.connected:
+        gateway.send(session.endpoint, Disconnect())
+        leaving.to_disconnected(gateway, session)

@@ -13,14 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from triagemq.exchange.gateway.actions import OpenBroker
+from triagemq.exchange.gateway.actions import OpenBroker, Say
 from triagemq.exchange.gateway.core import GatewayCore
 from triagemq.exchange.gateway.model.messages import Subscription
 from triagemq.exchange.gateway.model.sessions import BrokerLink, Filter, Join, Session
 from triagemq.exchange.gateway.spreading import spread, spread_retained
-from triagemq.exchange.mqtt.packets import REFUSED, ConnectAnswer, Message
-from triagemq.exchange.mqtt.session import Login, MqttSession
-from triagemq.exchange.mqtt.suspicion import Packet
+from triagemq.exchange.mqtt.packets import REFUSED, BrokerLimits, ConnectAnswer, Message
+from triagemq.exchange.mqtt.session import Login, MqttSession, Receiving
 from triagemq.mqttsn.filters import overlap
 
 # Without an answer: what is more waits for answers.
@@ -56,7 +55,7 @@ def publish(
     if session is not None:
         link, sender, publisher = session.link, session.client_id, session.publisher
     lane = link.lanes[0]
-    if gateway.quarantine.refuses(sender, topic, gateway.now_ns) or (qos and not lane.has_room):
+    if qos and not lane.has_room:
         return False
     note_publisher(gateway, link, topic, payload, publisher)
     return lane.publish(
@@ -98,10 +97,17 @@ def fit_peers(gateway: GatewayCore, logins: Mapping[str, Login]) -> None:
         for session in gateway.sessions.values():
             for subscription in session.subscriptions.values():
                 _put_back(gateway, link, session, subscription, 0)
+        lane = link.lanes[0]
+        lane.receiving |= gateway.restored_receiving.pop(_receiving_key(link, lane), {})
         if not link.filters:
             # What it may have for us is for clients that nobody knows any more.
             link.begin_anew()
         gateway.open(link)
+
+
+def _receiving_key(link: BrokerLink, session: MqttSession) -> str:
+    """What QoS 2 state is stored under: all peers know this gateway by the same client id."""
+    return f"{session.login.client_id}@{link.key}" if link.is_peer else session.login.client_id
 
 
 def _leave_peer(gateway: GatewayCore, link: BrokerLink) -> None:
@@ -242,18 +248,6 @@ def withdraw(gateway: GatewayCore, session: Session) -> None:
     session.subscribing.clear()
 
 
-def reject(gateway: GatewayCore, link: BrokerLink, topic_filter: str) -> list[Session]:
-    """The broker will not be asked for a filter, and whoever waits for it is refused; those who have it lose it now."""
-    entry = link.filters.get(topic_filter)
-    if entry is None:
-        return []
-    _forget(gateway, link, entry)
-    for join in (*entry.asking, *entry.joining):
-        link.waiting -= 1
-        join.answer(REFUSED)
-    return list(entry.members)
-
-
 def _drop_if_unused(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
     if not entry.is_unused or link.filters.get(entry.topic_filter) is not entry:
         return
@@ -299,7 +293,7 @@ def _ask(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
     entry.asked_ns = gateway.now_ns
     _identify(gateway, link, entry)
     entry.fetchers[entry.identifier] = dict.fromkeys(join.session for join in entry.asking)
-    _subscribe(link, entry, lane, with_retained=True)
+    _subscribe(gateway, link, entry, lane, with_retained=True)
 
 
 def _identify(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
@@ -309,12 +303,57 @@ def _identify(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> None:
         gateway.changes.put("filters", (link.key, entry.topic_filter, entry.identifier))
 
 
-def _subscribe(link: BrokerLink, entry: Filter, lane: MqttSession, *, with_retained: bool) -> None:
+def _subscribe(
+    gateway: GatewayCore, link: BrokerLink, entry: Filter, lane: MqttSession, *, with_retained: bool
+) -> None:
+    refusal = lane.refuses_filter(entry.topic_filter)
+    if refusal:
+        _answered(gateway, link, entry, refusal)
+        return
     identifier = entry.identifier if lane.has_identifiers else None
     entry.packet_id = lane.subscribe(
         entry.topic_filter, entry.qos, identifier=identifier, with_retained=with_retained
     )
     link.by_packet[entry.lane, entry.packet_id] = entry
+
+
+def _answered(gateway: GatewayCore, link: BrokerLink, entry: Filter, code: int) -> None:
+    """The answer to a SUBSCRIBE goes to every client that waits for it, and a refusal to those who lose the filter."""
+    entry.packet_id = 0
+    asking, entry.asking = entry.asking, []
+    link.waiting -= len(asking)
+    if code < REFUSED:
+        entry.granted, entry.is_subscribed = code, True
+        entry.members |= {join.session: join.subscription for join in asking}
+        gateway.on_subscriptions()
+    for join in asking:
+        join.answer(code)
+    if code >= REFUSED and not entry.is_subscribed:
+        _lose(gateway, link, entry, code)
+    link.routes.forget_topics_of(entry.topic_filter)
+    early, entry.early = entry.early, []
+    for origin, message in early:
+        spread_retained(gateway, link, origin, message)
+    _ask(gateway, link, entry)
+    _drop_if_unused(gateway, link, entry)
+
+
+def _lose(gateway: GatewayCore, link: BrokerLink, entry: Filter, code: int) -> None:
+    """The broker does not take a filter any more that clients have."""
+    members = list(entry.members)
+    if not members:
+        return
+    broker = f"the broker of {link.key}" if link.is_peer else "the broker"
+    gateway.act(
+        Say(
+            f"{broker} refuses the filter {entry.topic_filter!r} ({code:#04x}), which {len(members)} clients have"
+        )
+    )
+    if link.is_peer:
+        gateway.counters.refused["subscribe: broker of a peer"] += len(members)
+        return
+    for session in members:
+        gateway.handlers.filter_refused(gateway, session, entry.topic_filter)
 
 
 def _ask_more(gateway: GatewayCore, link: BrokerLink, number: int) -> None:
@@ -340,7 +379,7 @@ def _resubscribe(gateway: GatewayCore, link: BrokerLink, entry: Filter, lane: Mq
     if not entry.packet_id and entry.members:
         if not entry.identifier:
             _identify(gateway, link, entry)
-        _subscribe(link, entry, lane, with_retained=False)
+        _subscribe(gateway, link, entry, lane, with_retained=False)
 
 
 def _spread_over_lanes(gateway: GatewayCore, link: BrokerLink) -> None:
@@ -360,6 +399,7 @@ class _Reports:
     def __init__(self, gateway: GatewayCore, link: BrokerLink) -> None:
         self._gateway = gateway
         self._link = link
+        self._limits = BrokerLimits()
 
     def mqtt_connected(self, session: MqttSession, answer: ConnectAnswer) -> None:
         """Subscribe to everything again: the broker may have forgotten it, and it costs little if not."""
@@ -371,6 +411,7 @@ class _Reports:
             link.is_down_since_ns = None
             link.up_since_ns = gateway.now_ns
             link.routes.clear()
+            self._say(answer.limits)
             _spread_over_lanes(gateway, link)
             if not answer.session_present:
                 link.to_unsubscribe.clear()
@@ -379,6 +420,12 @@ class _Reports:
         _ask_more(gateway, link, number)
         if number == 0:
             self._is_up()
+
+    def _say(self, limits: BrokerLimits) -> None:
+        if str(limits) != str(self._limits) and (self._link.is_peer or not self._link.key):
+            broker = f"the broker of {self._link.key}" if self._link.is_peer else "the broker"
+            self._gateway.act(Say(f"{broker} takes {str(limits) or 'everything'}"))
+        self._limits = limits
 
     def _is_up(self) -> None:
         self._gateway.handlers.broker_reached(self._gateway, self._link)
@@ -438,31 +485,12 @@ class _Reports:
         _ask_more(gateway, link, number)
         if entry is None or entry.packet_id != packet_id:
             return
-        entry.packet_id = 0
-        if code < REFUSED:
-            entry.granted = code
-            gateway.on_subscriptions()
-        asking, entry.asking = entry.asking, []
-        link.waiting -= len(asking)
-        for join in asking:
-            if code < REFUSED:
-                entry.members[join.session] = join.subscription
-            join.answer(code)
-        link.routes.forget_topics_of(entry.topic_filter)
-        early, entry.early = entry.early, []
-        for origin, message in early:
-            spread_retained(gateway, link, origin, message)
-        _ask(gateway, link, entry)
-        _drop_if_unused(gateway, link, entry)
+        _answered(gateway, link, entry, code)
 
     def mqtt_unsubscribed(self, session: MqttSession) -> None:
         """There is room for another request."""
         if session in self._link.lanes:
             _ask_more(self._gateway, self._link, self._link.lanes.index(session))
-
-    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
-        """The broker has ended the connection over a packet."""
-        self._gateway.handlers.broker_rejected(self._gateway, self._link, session, packet)
 
     def mqtt_writes(self, session: MqttSession) -> None:
         """There is something to write to the broker, once everything is stored."""
@@ -473,14 +501,14 @@ class _Reports:
         self._gateway.changes.put("boots", (session.login.client_id, boot))
 
     def mqtt_receiving(
-        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+        self, session: MqttSession, packet_id: int, digest: int | None, stage: Receiving
     ) -> None:
         """QoS 2: remember across a restart what has been taken over already."""
-        key = (session.login.client_id, packet_id)
+        key = (_receiving_key(self._link, session), packet_id)
         if digest is None:
             self._gateway.changes.remove("receiving", key)
         else:
-            self._gateway.changes.put("receiving", (*key, digest, int(finished)))
+            self._gateway.changes.put("receiving", (*key, digest, int(stage)))
 
 
 class _PeerReports(_Reports):
@@ -488,10 +516,6 @@ class _PeerReports(_Reports):
 
     def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
         """It does not want us; it is asked again."""
-
-    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
-        """It has ended the connection over a filter: that one is not asked for any more."""
-        reject(self._gateway, self._link, packet.topic.decode())
 
     def _is_up(self) -> None:
         pass

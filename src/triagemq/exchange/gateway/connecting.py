@@ -113,7 +113,7 @@ def connected(gateway: GatewayCore, session: Session) -> None:
     gateway.slots.changed(session)
     gateway.changes.put("sessions", rows.session(session))
     gateway.present(session)
-    gateway.send(session.endpoint, ConnAck(ReturnCode.ACCEPTED))
+    gateway.answer(session, ConnAck(ReturnCode.ACCEPTED))
     leaving.supervise(gateway, session, session.duration_seconds)
     if session.buffer:
         session.draining = True

@@ -23,7 +23,7 @@ from triagemq.exchange.gateway.actions import (
     Present,
     SendControl,
 )
-from triagemq.exchange.gateway.model.limits import PendingConnects, Places, Quarantine
+from triagemq.exchange.gateway.model.limits import PendingConnects, Places
 from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
 from triagemq.exchange.gateway.model.publications import KnownPublications
 from triagemq.exchange.gateway.model.rows import RowChanges
@@ -34,8 +34,7 @@ from triagemq.exchange.gateway.model.topics import SharedTopics
 from triagemq.exchange.gateway.observer import GatewayCounters, Numbers, Observer
 from triagemq.exchange.gateway.settings import GatewaySettings
 from triagemq.exchange.mqtt.packets import ConnectAnswer
-from triagemq.exchange.mqtt.session import Login, MqttSession
-from triagemq.exchange.mqtt.suspicion import Packet
+from triagemq.exchange.mqtt.session import Login, MqttSession, Receiving
 from triagemq.mqttsn import (
     Advertise,
     Disconnect,
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
     from triagemq.trace.schema import Outcome
 
 _NS = 1_000_000_000
+# Answers that wait for the disk; a client whose answer goes asks again.
+_MOST_UNCOMMITTED = 10_000
 
 
 class Handlers(NamedTuple):
@@ -66,8 +67,8 @@ class Handlers(NamedTuple):
     broker_reached: Callable[[GatewayCore, BrokerLink], None]
     broker_refused: Callable[[GatewayCore, BrokerLink, ConnectAnswer], None]
     broker_lost: Callable[[GatewayCore, BrokerLink], None]
-    broker_rejected: Callable[[GatewayCore, BrokerLink, MqttSession, Packet], None]
-    """It has ended connections over a packet."""
+    filter_refused: Callable[[GatewayCore, Session, str], None]
+    """It does not take a filter any more that a client has."""
     broker_answered: Callable[[GatewayCore, object, int], None]
     """It has (code below 0x80) or has refused what was published with a token."""
     broker_holds: Callable[[GatewayCore, object, bool], None]
@@ -109,7 +110,6 @@ class GatewayCore:
             settings.predefined_topics, settings.last_topic_id, settings.topic_ids_in_all
         )
         self.publications = KnownPublications()
-        self.quarantine = Quarantine()
         self.counters = GatewayCounters()
         self.changes = RowChanges(enabled=stores)
         self.numbers = numbers or Numbers()
@@ -118,7 +118,7 @@ class GatewayCore:
         self.on_subscriptions: Callable[[], None] = lambda: None
         # False while the store cannot be written: then nothing is promised that a kill would lose.
         self.can_store = True
-        self._promised: list[tuple[Endpoint, PlainMessage]] = []
+        self._uncommitted: list[SendControl] = []
         # Of QoS 2 messages from clients that the broker does not have.
         self.arrival_bytes = 0
         # Broker sessions with octets to write after the changes have been stored.
@@ -132,6 +132,8 @@ class GatewayCore:
         # The links to the brokers of other gateways, by name.
         self.peers: dict[str, BrokerLink] = {}
         self.peers_made = 0
+        # QoS 2 messages of their brokers that were taken over before a restart.
+        self.restored_receiving: dict[str, dict[int, tuple[int, Receiving]]] = {}
         # Are clients asked how far it is to them?
         self.is_probing = False
         self.link = handlers.new_link(
@@ -142,6 +144,7 @@ class GatewayCore:
                 clean=False,
                 fresh=not stores,
                 keep_alive_seconds=settings.broker_keep_alive_seconds,
+                ping_seconds=settings.broker_ping_seconds,
                 user=settings.user,
                 password=settings.password,
             ),
@@ -166,13 +169,15 @@ class GatewayCore:
 
     def take_actions(self) -> list[Action]:
         """Everything to be done since the last call, in order."""
-        if self._promised and self.can_store:
-            promised, self._promised = self._promised, []
-            for endpoint, message in promised:
-                self.send(endpoint, message)
         actions = self._actions
         if actions:
             self._actions = []
+        if not self.can_store:
+            held = [one for one in actions if isinstance(one, SendControl) and one.after_commit]
+            self._uncommitted = [*self._uncommitted, *held][-_MOST_UNCOMMITTED:]
+            return [one for one in actions if not (isinstance(one, SendControl) and one.after_commit)]
+        if self._uncommitted:
+            actions, self._uncommitted = [*self._uncommitted, *actions], []
         return actions
 
     def open(self, link: BrokerLink) -> None:
@@ -195,9 +200,20 @@ class GatewayCore:
         """Send anything but a PUBLISH."""
         self._actions.append(SendControl(endpoint, self.framed(endpoint, encode(message))))
 
-    def promise(self, endpoint: Endpoint, message: PlainMessage) -> None:
+    def send_after_commit(self, endpoint: Endpoint, message: PlainMessage) -> None:
         """Send it as soon as all that has changed until now is stored."""
-        self._promised.append((endpoint, message))
+        self._actions.append(SendControl(endpoint, self.framed(endpoint, encode(message)), after_commit=True))
+
+    def answer(self, session: Session, message: PlainMessage) -> None:
+        """Answer a request that changes a session: the client relies on the change, also after kill -9.
+
+        A clean session of which the store knows nothing is gone after that, and its client connects anew: it need not
+        wait for a disk that is full.
+        """
+        if session.clean and not self.changes.is_stored("sessions", session.client_id):
+            self.send(session.endpoint, message)
+        else:
+            self.send_after_commit(session.endpoint, message)
 
     def framed(self, endpoint: Endpoint, datagram: bytes) -> bytes:
         """A datagram as it goes to an endpoint: encapsulated if a forwarder carries it."""

@@ -53,16 +53,13 @@ def deliver(
     if session.state is SessionState.DISCONNECTED and qos == 0:
         gateway.settle(session, subscription, publication, Outcome.subscriber_gone, "not connected")
         return
-    policy = gateway.settings.policy
-    if qos and not drawn:
-        drop_rate = policy.drop_rate(session.client_id, publication.topic)
-        if drop_rate > 0.0 and gateway.draw() < drop_rate:
-            priority_class = policy.priority_class(session.client_id, publication.topic)
-            dropped = Delivery(0, publication, subscription, qos, retain, priority_class)
-            gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned", dropped)
-            return
-    priority_class = policy.priority_class(session.client_id, publication.topic)
-    delivery = Delivery(session.next_sequence, publication, subscription, qos, retain, priority_class)
+    treatment = gateway.settings.policy.treatment(session.client_id, publication.topic)
+    delivery = Delivery(
+        session.next_sequence, publication, subscription, qos, retain, treatment.priority_class
+    )
+    if qos and not drawn and treatment.drop_rate > 0.0 and gateway.draw() < treatment.drop_rate:
+        gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned", delivery)
+        return
     session.next_sequence += 1
     limit = gateway.settings.buffer_messages
     if session.unregistered:
@@ -76,6 +73,17 @@ def deliver(
         store(gateway, session, delivery)
     if session.state in (SessionState.ACTIVE, SessionState.AWAKE):
         pump(gateway, session)
+
+
+def rerank(gateway: GatewayCore, session: Session) -> None:
+    """A new plan: what waits for a client goes in the order that it wants."""
+    if not session.buffer:
+        return
+    policy = gateway.settings.policy
+    for delivery in session.buffer.clear():
+        treatment = policy.treatment(session.client_id, delivery.publication.topic)
+        delivery.priority_class = treatment.priority_class
+        session.buffer.push_back(delivery)
 
 
 def store(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
@@ -103,7 +111,7 @@ def pump(gateway: GatewayCore, session: Session) -> None:
         delivery = session.buffer.peek()
         topic_name = delivery.publication.topic
         reference = naming.reference(gateway, session, delivery.subscription, topic_name)
-        if delivery.qos and len(session.in_flight) >= settings.in_flight_messages:
+        if delivery.qos and _window_is_full(session, delivery, settings.in_flight_messages):
             break
         if reference is None:
             if not _register(gateway, session, topic_name):
@@ -123,6 +131,14 @@ def pump(gateway: GatewayCore, session: Session) -> None:
         session.link.routes.forget(session)
     if session.state is SessionState.AWAKE:
         gateway.handlers.awake_served(gateway, session)
+
+
+def _window_is_full(session: Session, delivery: Delivery, most: int) -> bool:
+    """Each class has an in-flight window: what waits in the network behind it must not hold back a better one."""
+    if len(session.in_flight) < most:
+        return False
+    level = delivery.priority_class
+    return sum(other.priority_class <= level for other in session.in_flight.values()) >= most
 
 
 def _pump_again(gateway: GatewayCore, session: Session) -> None:
@@ -228,6 +244,7 @@ def _send(
         delivery.attempts > 1,
         delivery.message_id,
     )
+    delivery.waits_for_port = True
     gateway.act(SendPublish(session, delivery, gateway.framed(session.endpoint, datagram)))
 
 
@@ -241,8 +258,11 @@ def fate(
 ) -> None:
     """What the network did with a PUBLISH to one client."""
     delivery.enqueued_ns, delivery.dequeued_ns = enqueued_ns, dequeued_ns
+    delivery.waits_for_port = False
     if outcome is Outcome.delivered:
         gateway.counters.sent += 1
+        # The client has Tretry from now on.
+        delivery.sent_ns = gateway.now_ns
         if delivery.qos == 0:
             gateway.settle(session, delivery.subscription, delivery.publication, outcome, delivery=delivery)
     elif delivery.qos == 0:
@@ -262,7 +282,9 @@ def pub_ack(gateway: GatewayCore, session: Session, message: PubAck) -> None:
     delivery = session.in_flight.get(message.message_id)
     if message.return_code is ReturnCode.REJECTED_INVALID_TOPIC_ID:
         naming.unknown_to_client(gateway, session, message.topic_id)
-        if delivery is not None:
+        # A client that has forgotten the id gets it again at once. One that refuses it once more gets the message by
+        # the retry timer, which gives up in the end.
+        if delivery is not None and delivery.stage is DeliveryStage.SENT and delivery.attempts == 1:
             del session.in_flight[message.message_id]
             session.buffer.push_front([delivery])
     elif delivery is None or message.return_code is ReturnCode.REJECTED_CONGESTION:

@@ -212,7 +212,7 @@ def policy_changed(gateway: GatewayCore) -> None:
 
 def disconnect(gateway: GatewayCore, session: Session, message: Disconnect) -> None:
     """A client leaves, or goes to sleep for a while."""
-    gateway.send(session.endpoint, Disconnect())
+    gateway.answer(session, Disconnect())
     if not message.duration_seconds:
         to_disconnected(gateway, session)
         return

@@ -43,7 +43,6 @@ class GatewayCounters:
     broker_losses: int = 0
     client_messages: int = 0
     duplicates: int = 0
-    quarantined: int = 0
     """Packets that are not sent to the broker any more: it ends the connection over them, or over others like them."""
     storage_failures: int = 0
     """How often the state could not be stored from some moment on."""

@@ -55,8 +55,6 @@ def from_stranger(gateway: GatewayCore, endpoint: Endpoint, message: Publish) ->
         gateway.counters.refused["publish: topic of the broker"] += 1
     elif gateway.settings.policy.forbids_publication("", name):
         gateway.counters.refused["publish: not allowed"] += 1
-    elif gateway.quarantine.refuses("", name, gateway.now_ns):
-        gateway.counters.refused["publish: quarantined"] += 1
     elif not broker_link.publish(gateway, None, name, message.payload, qos=0, retain=message.retain):
         gateway.counters.refused["publish: no broker"] += 1
 
@@ -73,7 +71,7 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         return
     if message.qos == 2 and _is_stored(session, message, name):
         gateway.counters.duplicates += 1
-        gateway.promise(session.endpoint, PubRec(message.message_id))
+        gateway.send_after_commit(session.endpoint, PubRec(message.message_id))
         return
     if message.qos == 1 and _is_duplicate(gateway, session, message):
         return
@@ -84,8 +82,6 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "topic of the broker")
     elif gateway.settings.policy.forbids_publication(session.client_id, name):
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "not allowed")
-    elif gateway.quarantine.refuses(session.client_id, name, gateway.now_ns):
-        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
     elif gateway.settings.policy.refuses_publication(session.client_id, name, gateway.now_ns):
         _refuse(gateway, session, message, ReturnCode.REJECTED_CONGESTION, "policy")
     elif message.qos <= 0:
@@ -107,7 +103,7 @@ def publish(gateway: GatewayCore, session: Session, message: Publish) -> None:
         arrival = Arrival(name, message.payload, message.retain)
         keep(gateway, session, message.message_id, arrival)
         gateway.changes.put("arrivals", rows.arrival(session, message.message_id, arrival))
-        gateway.promise(session.endpoint, PubRec(message.message_id))
+        gateway.send_after_commit(session.endpoint, PubRec(message.message_id))
 
 
 def _holds_too_much(gateway: GatewayCore, session: Session, message: Publish) -> bool:
@@ -151,9 +147,6 @@ def pub_rel(gateway: GatewayCore, session: Session, message: PubRel) -> None:
 def resume(gateway: GatewayCore, session: Session, message_id: int, arrival: Arrival) -> None:
     """Hand a released QoS 2 message to the broker, perhaps for the second time after a restart."""
     token = _Token(session.client_id, message_id, 0, 2)
-    if gateway.quarantine.refuses(session.client_id, arrival.topic, gateway.now_ns):
-        broker_answered(gateway, token, REFUSED)
-        return
     broker_link.note_publisher(gateway, session.link, arrival.topic, arrival.payload, session.publisher)
     session.link.lanes[0].publish(
         arrival.topic.encode(),
@@ -193,13 +186,19 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
         return
     if token.qos == 2:
         arrival = forget(gateway, session, token.message_id)
-        if arrival is not None:
-            session.answered.pop(token.message_id, None)
+        if arrival is None:
+            return
+        gateway.changes.remove("arrivals", (session.client_id, token.message_id))
+        session.answered.pop(token.message_id, None)
+        answer: PubAck | PubComp = PubComp(token.message_id)
+        if code < REFUSED:
             session.answered[token.message_id] = _finished(arrival.topic, arrival.payload)
             _forget_old_answers(session)
-            gateway.changes.remove("arrivals", (session.client_id, token.message_id))
-            if session.connected:
-                gateway.send(session.endpoint, PubComp(token.message_id))
+        else:
+            # PUBCOMP has no return code. A client that does not take this for the end gets PUBCOMP for its next PUBREL.
+            answer = PubAck(token.topic_id, token.message_id, ReturnCode.REJECTED_NOT_SUPPORTED)
+        if session.connected:
+            gateway.send(session.endpoint, answer)
         return
     session.publishing.discard(token.message_id)
     accepted = code < REFUSED
@@ -207,8 +206,8 @@ def broker_answered(gateway: GatewayCore, token: object, code: int) -> None:
         session.answered.pop(token.message_id, None)
     _forget_old_answers(session)
     if session.connected:
-        answer = ReturnCode.ACCEPTED if accepted else ReturnCode.REJECTED_NOT_SUPPORTED
-        gateway.send(session.endpoint, PubAck(token.topic_id, token.message_id, answer))
+        return_code = ReturnCode.ACCEPTED if accepted else ReturnCode.REJECTED_NOT_SUPPORTED
+        gateway.send(session.endpoint, PubAck(token.topic_id, token.message_id, return_code))
 
 
 def _is_stored(session: Session, message: Publish, name: str | None) -> bool:
@@ -272,7 +271,7 @@ def update_will_topic(gateway: GatewayCore, session: Session, message: WillTopic
         payload = session.will.payload if session.will else b""
         session.will = LastWill(message.topic_name, payload, message.qos, message.retain)
     gateway.changes.put("sessions", rows.session(session))
-    gateway.send(session.endpoint, WillTopicResp(ReturnCode.ACCEPTED))
+    gateway.answer(session, WillTopicResp(ReturnCode.ACCEPTED))
 
 
 def update_will_message(gateway: GatewayCore, session: Session, message: WillMsgUpd) -> None:
@@ -282,7 +281,7 @@ def update_will_message(gateway: GatewayCore, session: Session, message: WillMsg
         return
     session.will = replace(session.will, payload=message.payload)
     gateway.changes.put("sessions", rows.session(session))
-    gateway.send(session.endpoint, WillMsgResp(ReturnCode.ACCEPTED))
+    gateway.answer(session, WillMsgResp(ReturnCode.ACCEPTED))
 
 
 def publish_will(gateway: GatewayCore, session: Session) -> None:

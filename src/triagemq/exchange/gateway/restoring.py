@@ -11,6 +11,7 @@ from triagemq.exchange.gateway.model.messages import Arrival, Delivery, Delivery
 from triagemq.exchange.gateway.model.rows import Row
 from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
 from triagemq.exchange.gateway.model.topics import ClientTopics
+from triagemq.exchange.mqtt.session import Receiving
 from triagemq.mqttsn import TopicIdType
 
 
@@ -34,9 +35,13 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     lanes = {
         lane.login.client_id: lane for link in (gateway.link, *gateway.links.values()) for lane in link.lanes
     }
-    for client_id, packet_id, digest, finished in tables["receiving"]:
+    for client_id, packet_id, digest, stage in tables["receiving"]:
         if client_id in lanes:
-            lanes[client_id].receiving[packet_id] = (digest, bool(finished))
+            lanes[client_id].receiving[packet_id] = (digest, Receiving(stage))
+        else:
+            # Of a peer's broker, to which there is no link yet.
+            unfinished = gateway.restored_receiving.setdefault(client_id, {})
+            unfinished[packet_id] = (digest, Receiving(stage))
     for client_id, boot in tables["boots"]:
         if client_id in lanes:
             lanes[client_id].boot = boot

@@ -17,6 +17,7 @@ from triagemq.trace.schema import Outcome
 
 # Exchanges of QoS 2 that a client never finished, and whose message ids it may still know.
 _MOST_ABANDONED = 1024
+_LONGEST_WAIT_NS = 60_000_000_000
 
 
 def answer_due(gateway: GatewayCore, session: Session) -> None:
@@ -27,7 +28,11 @@ def answer_due(gateway: GatewayCore, session: Session) -> None:
     settings = gateway.settings
     retry_ns = int(settings.retry_seconds * 1e9)
     oldest_ns = gateway.now_ns - retry_ns
-    late = [delivery for delivery in session.in_flight.values() if delivery.sent_ns <= oldest_ns]
+    late = [
+        delivery
+        for delivery in session.in_flight.values()
+        if delivery.sent_ns <= oldest_ns and not _is_at_port(gateway, delivery)
+    ]
     unknown = {topic_id: one for topic_id, one in session.registering.items() if one.sent_ns <= oldest_ns}
     attempts = [one.attempts for one in late] + [one.attempts for one in unknown.values()]
     silent_ns = gateway.now_ns - session.heard_ns
@@ -58,7 +63,9 @@ def answer_due(gateway: GatewayCore, session: Session) -> None:
             registering.attempts += 1
             registering.sent_ns = gateway.now_ns
             tell_id(gateway, session, topic_id, registering)
-    waiting = [one.sent_ns for one in session.in_flight.values()]
+    waiting = [
+        gateway.now_ns if _is_at_port(gateway, one) else one.sent_ns for one in session.in_flight.values()
+    ]
     waiting += [one.sent_ns for one in session.registering.values()]
     if waiting:
         session.retry_is_due = True
@@ -66,6 +73,14 @@ def answer_due(gateway: GatewayCore, session: Session) -> None:
     if given_up:
         # Its place in the window is free.
         pump(gateway, session)
+
+
+def _is_at_port(gateway: GatewayCore, delivery: Delivery) -> bool:
+    """Does a message still wait in an output port? Its client cannot have answered it.
+
+    Ports behind the gateway may never tell: then it is sent again all the same.
+    """
+    return delivery.waits_for_port and gateway.now_ns - delivery.sent_ns < _LONGEST_WAIT_NS
 
 
 def _is_ignored(session: Session, unanswered: Delivery | Registering, retries: int) -> bool:

@@ -10,6 +10,7 @@ from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
 from triagemq.exchange.gateway.model.messages import Publication
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
+from triagemq.plan.dataplane import Treatment
 
 
 class Mode(StrEnum):
@@ -44,7 +45,7 @@ class Policy:
 
     `priorities` gives topic filters a class (0 is served first); the first that matches counts.
 
-    >>> Policy(priorities=[("+/smoke", 0)], lowest_class=7).priority_class("sensor", "floor3/smoke")
+    >>> Policy(priorities=[("+/smoke", 0)], lowest_class=7).treatment("sensor", "floor3/smoke").priority_class
     0
     """
 
@@ -65,20 +66,16 @@ class Policy:
             if priority_class < 0:
                 raise ParameterError("priorities", f"the class of {topic_filter!r} is negative")
 
-    def priority_class(self, client_id: str, topic: str) -> int:
-        """The class in which a client's messages of a topic wait. It must not change while they do."""
+    def treatment(self, client_id: str, topic: str) -> Treatment:
+        """The class in which a client's messages of a topic wait, and the share that is not delivered, on purpose.
+
+        QoS 1 and 2 are dropped in the gateway, once for each message; the network, which would do it once for each
+        attempt, drops QoS 0 only.
+        """
         for topic_filter, priority_class in self.priorities:
             if matches(topic_filter, topic):
-                return priority_class
-        return self.lowest_class
-
-    def drop_rate(self, client_id: str, topic: str) -> float:
-        """The share of a client's messages of a topic that is not delivered, on purpose.
-
-        QoS 1 and 2 follow it here, once for each message; the network, which would do it once for each attempt,
-        drops QoS 0 only.
-        """
-        return 0.0
+                return Treatment(priority_class)
+        return Treatment(self.lowest_class)
 
     def hears_directly(self, client_id: str, publication: Publication) -> bool:
         """Has a client got a message without a broker, that was sent that way to some?"""
@@ -160,6 +157,8 @@ class GatewaySettings:
     arrival_bytes: int = 64 << 20
     """QoS 2 messages of all clients that the broker does not have; each may have one beyond that."""
     broker_keep_alive_seconds: int = 30
+    broker_ping_seconds: float = 2.0
+    """How often a broker that all clients share is asked whether it is there; dead is one that is silent for 5 s."""
     broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
     broker_grace_seconds: float = 2.0
     """How long the broker may be away before clients are told."""
@@ -178,8 +177,6 @@ class GatewaySettings:
     handshakes: int = 4096
     """Clients whose wills are being asked for; the oldest is forgotten for one more."""
     connect_timeout_seconds: float = 5.0
-    quarantine_seconds: float = 600.0
-    """How long a client's messages to a topic are refused after the broker has ended the connection over one."""
     retained_quiet_seconds: float = 0.5
     """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
     read_timestamps: bool = False

@@ -24,7 +24,7 @@ from triagemq.exchange.gateway.model.sessions import (
 )
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.mqttsn import TopicIdType, matches, valid_topic_name
-from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, published_ns_of, split_publisher
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, split_publisher, stamped_ns
 from triagemq.trace.schema import Outcome
 
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
@@ -125,15 +125,12 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
         known.last_origins.add(origin)
         return last
     published_ns, publisher = None, ""
-    reads = gateway.settings.read_timestamps
-    if reads:
-        published_ns = published_ns_of(message.payload)
+    if gateway.settings.read_timestamps:
+        published_ns = stamped_ns(message.payload, message.user_properties)
     for name, value in message.user_properties:
         if name == PUBLISHER_PROPERTY:
             # Anybody may have written it; names of ours are short.
             publisher = value[:_LONGEST_NAME]
-        elif reads and name == USER_PROPERTY and value.isascii() and value.isdigit() and len(value) < 19:
-            published_ns = int(value)
     if published_ns is None:
         published_ns = gateway.now_ns
     publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
@@ -171,7 +168,7 @@ def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: st
                 and len(carrier.endpoint) == 2
             ):
                 reference = naming.reference(gateway, carrier, best, topic_name)
-            priority_class = policy.priority_class(carrier.client_id, topic_name)
+            priority_class = policy.treatment(carrier.client_id, topic_name).priority_class
             ranked.append((priority_class, reference, (carrier, best)))
     route.recipients = _in_class_order(ranked)
     link.routes.keep(key, route)

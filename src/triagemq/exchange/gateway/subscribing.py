@@ -49,9 +49,6 @@ def subscribe(gateway: GatewayCore, session: Session, message: Subscribe) -> Non
         # It would take its share of the messages away from others, and no client here would get them.
         _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "shared subscription")
         return
-    if gateway.quarantine.refuses_filter(topic_filter, gateway.now_ns):
-        _refuse(gateway, session, message, ReturnCode.REJECTED_NOT_SUPPORTED, "quarantined")
-        return
     policy = gateway.settings.policy
     is_new = topic_filter not in session.subscriptions
     needs_id = message.topic_id_type is TopicIdType.NORMAL and not has_wildcard(topic_filter)
@@ -118,7 +115,7 @@ def _answered(
     if known is not None:
         naming.confirmed(gateway, session, known)
         topic_id = known.topic_id
-    gateway.send(session.endpoint, SubAck(topic_id, message_id, ReturnCode.ACCEPTED, subscription.qos))
+    gateway.answer(session, SubAck(topic_id, message_id, ReturnCode.ACCEPTED, subscription.qos))
 
 
 def unsubscribe(gateway: GatewayCore, session: Session, message: Unsubscribe) -> None:
@@ -126,7 +123,7 @@ def unsubscribe(gateway: GatewayCore, session: Session, message: Unsubscribe) ->
     topic_filter = _filter(gateway, message)
     if topic_filter is not None:
         drop(gateway, session, topic_filter)
-    gateway.send(session.endpoint, UnsubAck(message.message_id))
+    gateway.answer(session, UnsubAck(message.message_id))
 
 
 def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:

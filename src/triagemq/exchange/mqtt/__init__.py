@@ -1,7 +1,7 @@
 """An MQTT 3.1.1 and 5 client.
 
 packets, properties    pure functions between values and octets
-suspicion, outbox      what goes to the broker, and which of it the broker ends the connection over
+outbox                 messages that the broker does not have for sure, within what it takes
 session                octets in, octets and reports out, no socket
 connection             the sockets
 ear                    what passes through a broker, for who only listens

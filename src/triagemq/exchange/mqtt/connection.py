@@ -8,6 +8,8 @@ import random
 import socket
 import ssl
 import sys
+import time
+from collections import deque
 from collections.abc import Callable, Iterable
 
 from triagemq.errors import MqttError
@@ -18,10 +20,17 @@ _FIRST_DELAY_SECONDS = 0.1
 _LONGEST_DELAY_SECONDS = 5.0
 _SLOWER = 1.7
 _CONNECT_TIMEOUT_SECONDS = 10.0
-# Some brokers of 3.1.1 say nothing at all to a CONNECT of MQTT 5.
-_ANSWER_TIMEOUT_SECONDS = 3.0
+# What is lost sooner than this is waited for longer each time.
+_STABLE_SECONDS = 1.0
+# Ticks without a word of the broker, two to a ping. Some brokers of 3.1.1 say nothing at all to a CONNECT of MQTT 5.
+_TICKS_UNTIL_DEAD = 5
+_CONNECTING_TICKS = 3
+# The broker ends connections again and again.
+_UNSTABLE_LOSSES = 3
+_UNSTABLE_SECONDS = 60.0
 _MOST_UNWRITTEN_BYTES = 4 << 20
 _READ_BYTES = 1 << 18
+_TAKEN_OVER = "session taken over"
 _TCP_INFO_BYTES, _ROUND_TRIP_AT = 104, 68
 """How long Linux's struct tcp_info is at least, and where tcpi_rtt is in it, in microseconds."""
 
@@ -49,9 +58,10 @@ class MqttConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
         self._lost = asyncio.Event()
-        self._heard = 0.0
+        self._is_heard = False
         self._closing = False
-        self._was_accepted = False
+        self._accepted_at: float | None = None
+        self._losses: deque[tuple[float, str]] = deque(maxlen=100)
         self.session = session
         self.last_problem = ""
 
@@ -74,28 +84,49 @@ class MqttConnection(asyncio.Protocol):
             except (OSError, TimeoutError) as error:
                 self.last_problem = str(error) or type(error).__name__
             else:
-                await self._stay(loop)
-                if self._was_accepted:
+                await self._stay()
+                if self._accepted_at is not None and loop.time() - self._accepted_at > _STABLE_SECONDS:
                     delay = _FIRST_DELAY_SECONDS
             # Spread out, so that the connections of one gateway do not all come at the same instant.
             await asyncio.sleep(delay * random.uniform(0.8, 1.2))
             delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
 
-    async def _stay(self, loop: asyncio.AbstractEventLoop) -> None:
-        deadline = loop.time() + _ANSWER_TIMEOUT_SECONDS
+    async def _stay(self) -> None:
+        """Until the connection is lost, or the broker does not answer.
+
+        Silence is counted in ticks and not in seconds: after this process itself was stopped for a while, the broker's
+        octets are there and not read yet.
+        """
+        session, silent_ticks, tick = self.session, 0, 0
         while not self._lost.is_set():
-            keep_alive = self.session.keep_alive_seconds
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(keep_alive / 2 if self.session.connected else 1.0):
+                async with asyncio.timeout(session.ping_seconds / 2 if session.connected else 1.0):
                     await self._lost.wait()
             if self._lost.is_set():
                 return
-            silent = loop.time() - self._heard
-            if silent > 1.5 * keep_alive or (not self.session.connected and loop.time() > deadline):
+            silent_ticks = 0 if self._is_heard else silent_ticks + 1
+            self._is_heard = False
+            tick += 1
+            if silent_ticks >= (_TICKS_UNTIL_DEAD if session.connected else _CONNECTING_TICKS):
                 self._abort("the broker does not answer")
-            elif self.session.connected:
-                self.session.ping()
+            elif session.connected and tick % 2 == 0 and not session.unanswered_pings:
+                session.ping()
                 self.flush()
+
+    @property
+    def instability(self) -> str:
+        """What is wrong with a broker that ends connections again and again; nothing if it does not."""
+        since = time.monotonic() - _UNSTABLE_SECONDS
+        losses = [reason for lost_at, reason in self._losses if lost_at > since]
+        takeovers = [reason for reason in losses if _TAKEN_OVER in reason]
+        if takeovers:
+            return (
+                f"the broker lets another client in as {self.session.login.client_id!r}, which is our client id: "
+                "a copy of this state directory may be in use elsewhere"
+            )
+        if len(losses) >= _UNSTABLE_LOSSES:
+            return f"the broker ends the connection again and again, at last: {losses[-1]}"
+        return ""
 
     def flush(self) -> None:
         """Write what the session has to say."""
@@ -121,22 +152,24 @@ class MqttConnection(asyncio.Protocol):
         if transport.get_extra_info("ssl_object") is None:
             self._socket = transport.get_extra_info("socket").dup()
         self.session.is_congested = False
-        self._heard = asyncio.get_running_loop().time()
-        self._was_accepted = False
+        self._is_heard, self._accepted_at = True, None
         self.session.opened(self._boot())
         self.flush()
 
     def data_received(self, data: bytes) -> None:
         """Octets are there; half a packet is as good as ten."""
-        self._heard = asyncio.get_running_loop().time()
+        self._is_heard = True
         self._before()
+        problem = ""
         try:
             self.session.receive(data)
         except MqttError as error:
-            self._abort(str(error))
-        if self.session.connected:
-            self._was_accepted = True
+            problem = str(error)
+        if self.session.connected and self._accepted_at is None:
+            self._accepted_at = asyncio.get_running_loop().time()
             self.last_problem = ""
+        if problem:
+            self._abort(problem)
         self._changed(self)
 
     @property
@@ -168,6 +201,9 @@ class MqttConnection(asyncio.Protocol):
                 if error is not None:
                     self._read_last(left)
             self._socket = None
+        if self._accepted_at is not None and not self._closing:
+            self.last_problem = self.last_problem or "the broker closed the connection"
+            self._losses.append((time.monotonic(), self.last_problem))
         self._before()
         self.session.closed()
         self._lost.set()
@@ -243,9 +279,11 @@ class BrokerConnections:
         return list(self._running)
 
     def problem(self, session: MqttSession) -> str:
-        """Why a session could not be connected at the last attempt."""
+        """Why a session could not be connected at the last attempt, or does not stay connected."""
         found = self._running.get(session)
-        return "" if found is None else found[0].last_problem
+        if found is None:
+            return ""
+        return found[0].instability or ("" if session.connected else found[0].last_problem)
 
     def round_trip_seconds(self, session: MqttSession) -> float | None:
         """How long it takes to the broker of a session and back."""

@@ -1,94 +1,189 @@
-"""BrokerEar: hears what passes through a broker, and remembers topic, time and size of every message until asked."""
+"""BrokerEar: hears what passes through a broker, and remembers topic, time and size of every message until asked.
+
+The session outlives connections and processes (QoS 1, a stable client id): the broker queues what is published at QoS 1
+or 2 in an outage, as far as its limits allow. What it sends from that queue has the time that its publisher wrote into
+it; without one its time is not known, and it is counted as `queued` and handed to nobody.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
 import time
 from array import array
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.mqtt.connection import MqttConnection
+from triagemq.exchange.mqtt.packets import ConnectAnswer, Message
 from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.mqttsn.timestamps import stamped_ns
 
 _MOST_WAITING = 1_000_000
 """Messages that wait to be asked for, at some 20 bytes each."""
 _PATIENCE_SECONDS = 15.0
+_PING_SECONDS = 2.0
+"""Up to the last word of the broker all is known: pings are frequent, so that quiet topics do not stop the time."""
+_SILENCE_NS = 6_000_000_000
+_SESSION_EXPIRY_SECONDS = 300
 _REFUSED = 0x80
 
 
 class BrokerEar:
     """A session with the broker, in a thread of its own; also what an `MqttOwner` is.
 
-    Times never go back, not even behind those of a stream before this one: the watermark has passed them.
+    Times never go back, not even behind those of a stream before this one: the watermark has passed them. `earliest_ns`
+    is when that ended, if there was one; an outage lasts from then, or from the last word of the broker, until the
+    subscription holds again and the broker's queue is empty.
     """
 
-    def __init__(self, address: BrokerAddress, topic_filter: str, earliest_ns: int) -> None:
-        self._now_ns = earliest_ns
+    def __init__(
+        self, address: BrokerAddress, topic_filter: str, client_id: str, earliest_ns: int | None
+    ) -> None:
+        self._heard_ns = earliest_ns
+        self._away_since_ns = earliest_ns
         self._filter = topic_filter
         self._lock = threading.Lock()
         self._forget()
-        self._is_heard = False
+        self.lost, self.queued = 0, 0
+        self.outages: list[list[int]] = []
+        self._was_heard, self._is_away, self._is_subscribed = False, True, False
+        self._expect_queue(False)
         self._problem = ""
         self._since = time.monotonic()
-        login = Login(f"triagemq-{secrets.token_hex(6)}", user=address.user, password=address.password)
-        self._session = MqttSession(self, login, version=address.version)
+        self._login = Login(
+            client_id,
+            clean=False,
+            session_expiry_seconds=_SESSION_EXPIRY_SECONDS,
+            ping_seconds=_PING_SECONDS,
+            user=address.user,
+            password=address.password,
+        )
+        self._session = MqttSession(self, self._login, version=address.version)
         self._connection = MqttConnection(
-            address, self._session, before=lambda: None, changed=lambda connection: connection.flush()
+            address, self._session, before=self._octets_came, changed=self._connection_changed
         )
         self._address = address
-        threading.Thread(target=lambda: asyncio.run(self._connection.run()), daemon=True).start()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
-    def take(self) -> tuple[int, list[str], Any, Any, Any, int]:
-        """The time up to which all is told, names of topics, then number among them, time and size of every message,
-        and how many had no place."""
-        if (not self._is_heard and time.monotonic() - self._since > _PATIENCE_SECONDS) or self._problem:
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._connection.run())
+
+    def close(self) -> None:
+        """Leave the broker, which goes on to queue for a while."""
+        asyncio.run_coroutine_threadsafe(self._connection.close(), self._loop)
+        self._thread.join()
+
+    def take(self) -> tuple[int | None, list[str], Any, Any, Any]:
+        """The time up to which all is known, names of topics, then number among them, time and size of every message.
+
+        During an outage, and while the broker's queue is being emptied, nothing new is.
+        """
+        if (not self._was_heard and time.monotonic() - self._since > _PATIENCE_SECONDS) or self._problem:
             why = self._problem or self._connection.last_problem or "it does not answer"
             raise ConnectionError(f"{self._address}: {why}")
         with self._lock:
             names, *columns = self._names, self._topics, self._times, self._sizes
-            lost, now_ns = self._lost, self._time()
-            self._forget()
+            if self._is_away:
+                names, columns = {}, [array("q")] * 3
+            else:
+                self._forget()
+            heard_ns = self._heard_ns
         numbers, when, large = (np.array(values, dtype=np.int64) for values in columns)
-        return now_ns, [name.decode(errors="replace") for name in names], numbers, when, large, lost
-
-    def _time(self) -> int:
-        self._now_ns = max(self._now_ns, time.time_ns())
-        return self._now_ns
+        return heard_ns, [name.decode(errors="replace") for name in names], numbers, when, large
 
     def _forget(self) -> None:
         self._names: dict[bytes, int] = {}
         self._topics, self._times, self._sizes = array("i"), array("q"), array("i")
-        self._lost = 0
 
-    def mqtt_connected(self, session: MqttSession, answer: object) -> None:
+    def _time(self) -> int:
+        return max(self._heard_ns or 0, time.time_ns())
+
+    def _octets_came(self) -> None:
+        """After this process itself was stopped, what waited for it is a queue, too."""
+        with self._lock:
+            if not self._is_away and self._time() - (self._heard_ns or 0) > _SILENCE_NS:
+                self._is_away, self._away_since_ns = True, self._heard_ns
+                self._expect_queue(True)
+                self._session.ping()
+
+    def _expect_queue(self, there_is_one: bool) -> None:
+        self._has_queue, self._since_ping = there_is_one, 0
+        self._patient_until = time.monotonic() + _PATIENCE_SECONDS
+
+    def _connection_changed(self, connection: MqttConnection) -> None:
+        """Octets of the broker have been looked at, or the connection is gone."""
+        with self._lock:
+            if not self._session.connected:
+                if not self._is_away:
+                    self._is_away, self._away_since_ns = True, self._heard_ns
+                self._is_subscribed = False
+            elif self._is_away and self._is_subscribed and not self._session.unanswered_pings:
+                self._empty_queue()
+            if not self._is_away:
+                self._heard_ns = self._time()
+        # A session of MQTT 3.1.1 has no expiry: the broker would queue for ever after the last stream.
+        self._session.login = replace(self._login, clean=self._session.version < 5)
+        connection.flush()
+
+    def _empty_queue(self) -> None:
+        """The answer to a ping comes after all that the broker can send: if nothing else did, the queue is empty."""
+        if self._has_queue and time.monotonic() < self._patient_until:
+            self._has_queue, self._since_ping = self._since_ping > 0, 0
+            if self._has_queue:
+                self._session.ping()
+                return
+        self._is_away = False
+        if self._away_since_ns is not None:
+            # The first stream of a table begins without one.
+            self.outages.append([self._away_since_ns, self._time()])
+
+    def mqtt_connected(self, session: MqttSession, answer: ConnectAnswer) -> None:
         """Every connection has its subscription."""
-        session.subscribe(self._filter, 0, identifier=None, with_retained=False)
+        self._expect_queue(answer.session_present)
+        session.subscribe(self._filter, 1, identifier=None, with_retained=False)
 
-    def mqtt_refused(self, session: MqttSession, answer: Any) -> None:
+    def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
         """Nothing helps but another password."""
         self._problem = f"refuses the connection ({answer.code:#04x})"
 
     def mqtt_subscribed(self, session: MqttSession, packet_id: int, code: int) -> None:
         """From now on messages come."""
-        self._is_heard = code < _REFUSED
-        if not self._is_heard:
+        if code >= _REFUSED:
             self._problem = f"refuses a subscription to {self._filter} ({code:#04x})"
+            return
+        self._was_heard = self._is_subscribed = True
+        if self._has_queue:
+            session.ping()
+        else:
+            with self._lock:
+                self._empty_queue()
 
-    def mqtt_message(self, session: MqttSession, message: Any) -> None:
+    def mqtt_message(self, session: MqttSession, message: Message) -> None:
         """A message; retained ones are old, and come from brokers of before MQTT 5 nevertheless."""
         if message.retain:
             return
         with self._lock:
+            self._since_ping += 1
+            now_ns = self._time()
+            if self._is_away:
+                stamp_ns = stamped_ns(message.payload, message.user_properties)
+                # What was sent before may have been counted before.
+                if stamp_ns is None or message.dup:
+                    self.queued += 1
+                    return
+                now_ns = min(max(stamp_ns, self._heard_ns or 0), now_ns)
             if len(self._times) >= _MOST_WAITING:
-                self._lost += 1
+                self.lost += 1
                 return
             self._topics.append(self._names.setdefault(message.topic, len(self._names)))
-            self._times.append(self._time())
+            self._times.append(now_ns)
             self._sizes.append(len(message.payload))
 
     def __getattr__(self, name: str) -> Any:

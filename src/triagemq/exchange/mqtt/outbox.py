@@ -1,28 +1,39 @@
-"""What goes to the broker: messages that it does not have for sure, requests, and what is lost if it is not sent now.
-
-Messages go in order, no more at once than the broker takes; while packets are suspected (see suspicion.py) everything
-waits in one queue.
-"""
+"""Messages to the broker that it does not have for sure, in order, no more at once and none that it does not take."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from triagemq.errors import MqttError
 from triagemq.exchange.mqtt.packets import (
-    LARGEST_PACKET_BYTES,
+    BrokerLimits,
     PacketType,
+    ReasonCode,
     encode_acknowledgement,
-    encode_ping,
     encode_publish,
+    publisher_property,
 )
-from triagemq.exchange.mqtt.suspicion import Packet, Suspicion
-from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 
-_PACKET_TOO_LARGE = 0x95
-_MOST_HELD_BACK = 1_000
 _MOST_PACKETS = 65_000
+
+
+@dataclass(slots=True, eq=False)
+class Packet:
+    """A PUBLISH at QoS 1 or 2. Nobody waits for the answer to one without a `token`."""
+
+    topic: bytes
+    payload: bytes
+    qos: int
+    retain: bool
+    sender: str
+    publisher: str
+    token: object
+    packet_id: int
+    # QoS 2: the broker holds it. `sent`: over this or an earlier connection.
+    released: bool = False
+    sent: bool = False
 
 
 class MqttOutbox:
@@ -36,11 +47,9 @@ class MqttOutbox:
         self._requests: set[int] = set()
         self._waiting: deque[Packet] = deque()
         self._in_flight: set[int] = set()
-        self._suspicion = Suspicion()
         self._next_packet_id = 1
         self._version = 5
-        self._window = 0xFFFF
-        self._most_packet_bytes = LARGEST_PACKET_BYTES
+        self._limits = BrokerLimits()
         self._is_open = False
 
     # What there is.
@@ -59,11 +68,6 @@ class MqttOutbox:
     def unanswered_requests(self) -> int:
         """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
         return len(self._requests)
-
-    @property
-    def unanswered_pings(self) -> int:
-        """Pings that the broker has not answered yet."""
-        return self._suspicion.unanswered_pings
 
     def messages(self) -> Iterable[Packet]:
         """Those that the broker does not have for sure."""
@@ -91,37 +95,17 @@ class MqttOutbox:
         self._waiting.append(packet)
         self._send_waiting()
 
-    def request(self, kind: PacketType, topic_filter: str, packet_id: int, octets: bytes) -> None:
-        """A SUBSCRIBE or UNSUBSCRIBE over the present connection."""
+    def request(self) -> int:
+        """The packet id of a SUBSCRIBE or UNSUBSCRIBE over the present connection."""
+        packet_id = self.reserve()
         self._requests.add(packet_id)
-        self.offer(Packet(kind, topic_filter.encode(), packet_id=packet_id, octets=octets))
+        return packet_id
 
-    def offer(self, packet: Packet) -> bool:
-        """Send at once, or hold back while others are suspected; False if it is too large, or too much is held back."""
-        if len(packet.octets) > self._most_packet_bytes and not packet.packet_id:
-            return False
-        if self._suspicion.is_idle or (not self._waiting and self._suspicion.may_go(packet)):
-            self._transmit(packet, packet.octets)
-            return True
-        if not packet.packet_id and len(self._waiting) >= _MOST_HELD_BACK:
-            return False
-        self._waiting.append(packet)
-        self._send_waiting()
-        return True
-
-    def ping(self) -> None:
-        """See whether the broker is there, after all that was sent before."""
-        self._write(encode_ping())
-        self._suspicion.ping_sent()
-
-    def withdraw(self, sender: str, topic: bytes | None = None) -> list[Packet]:
-        """Messages of a sender, or only those to one topic, are not sent any more."""
-        found = [
-            packet
-            for packet in self._messages.values()
-            if packet.sender == sender and (topic is None or packet.topic == topic) and not packet.released
-        ]
-        for packet in found:
+    def withdraw(self, sender: str) -> None:
+        """Messages of a sender are not sent any more."""
+        for packet in list(self._messages.values()):
+            if packet.sender != sender or packet.released:
+                continue
             if packet.qos == 2 and packet.sent:
                 # The broker may know its packet id: a new message under it would be taken for this one.
                 packet.released, packet.payload, packet.sender = True, b"", ""
@@ -129,46 +113,31 @@ class MqttOutbox:
                 del self._messages[packet.packet_id]
                 self._in_flight.discard(packet.packet_id)
         self._send_waiting()
-        return found
 
     # Connections come and go.
 
-    def connected(self, version: int, window: int, most_packet_bytes: int) -> None:
+    def connected(self, version: int, limits: BrokerLimits) -> None:
         """The broker is there, and what it takes; messages wait for `begin`."""
-        self._version, self._window, self._most_packet_bytes = version, window, most_packet_bytes
+        self._version, self._limits = version, limits
 
     def begin(self) -> None:
-        """First the requests that were made already, then the messages of before, then what follows."""
-        requests = [packet for packet in self._waiting if not packet.qos]
-        self._waiting = deque((*requests, *self._messages.values()))
+        """The messages of before go first, in their order."""
+        self._waiting = deque(self._messages.values())
         self._is_open = True
         self._send_waiting()
 
-    def lost(self, *, judge: bool) -> Packet | None:
-        """The connection is gone: the packet over which the broker ends it, if that is known now. It is forgotten."""
+    def lost(self) -> None:
+        """The connection is gone."""
         self._is_open = False
         self._requests.clear()
         self._waiting.clear()
         self._in_flight.clear()
-        culprit = None
-        if judge:
-            culprit = self._suspicion.lost()
-        else:
-            self._suspicion.reset()
-        if culprit is not None and self._messages.get(culprit.packet_id) is culprit:
-            del self._messages[culprit.packet_id]
-        return culprit
 
     # What the broker says.
 
     def answered(self, packet_id: int) -> None:
         """A request has its answer."""
         self._requests.discard(packet_id)
-
-    def ping_answered(self) -> None:
-        """The broker was still there."""
-        self._suspicion.ping_answered()
-        self._send_waiting()
 
     def finished(self, packet_id: int, code: int) -> None:
         """The broker has a message, or has refused it."""
@@ -179,46 +148,39 @@ class MqttOutbox:
             self._send_waiting()
 
     def _send_waiting(self) -> None:
-        while self._waiting and self._is_open:
-            packet = self._waiting[0]
-            if packet.qos and self._messages.get(packet.packet_id) is not packet:
-                self._waiting.popleft()
+        while self._waiting and self._is_open and len(self._in_flight) < self._limits.receive_maximum:
+            packet = self._waiting.popleft()
+            if self._messages.get(packet.packet_id) is not packet:
                 continue
-            if packet.qos and len(self._in_flight) >= self._window:
-                return
-            if not self._suspicion.may_go(packet):
-                if self._suspicion.wants_ping:
-                    self.ping()
-                return
-            self._waiting.popleft()
-            if packet.qos:
-                self._send_message(packet)
+            code = self._send(packet)
+            if code is None:
+                self._in_flight.add(packet.packet_id)
             else:
-                self._transmit(packet, packet.octets)
+                del self._messages[packet.packet_id]
+                self._report(packet, code)
 
-    def _send_message(self, packet: Packet) -> None:
-        packet_id = packet.packet_id
+    def _send(self, packet: Packet) -> ReasonCode | None:
+        """Write a message; the code with which it is finished already, if it is."""
+        packet_id, limits = packet.packet_id, self._limits
         if packet.released:
-            octets = encode_acknowledgement(PacketType.PUBREL, packet_id)
-        else:
-            octets = encode_publish(
-                self._version,
-                packet.topic,
-                packet.payload,
-                qos=packet.qos,
-                retain=packet.retain,
-                dup=packet.sent,
-                packet_id=packet_id,
-                user_properties=((PUBLISHER_PROPERTY, packet.publisher),) if packet.publisher else (),
-            )
-        self._in_flight.add(packet_id)
-        if len(octets) > self._most_packet_bytes:
-            self.finished(packet_id, _PACKET_TOO_LARGE)
-            return
+            self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+            return None
+        qos = min(packet.qos, limits.maximum_qos)
+        if not qos and packet.token is not None:
+            # The broker acknowledges nothing: then neither is this, whose sender relies on it.
+            return ReasonCode.QOS_NOT_SUPPORTED
+        octets = encode_publish(
+            self._version,
+            packet.topic,
+            packet.payload,
+            qos=qos,
+            retain=packet.retain and limits.retain_available,
+            dup=packet.sent and qos > 0,
+            packet_id=packet_id,
+            user_properties=publisher_property(packet.publisher),
+        )
+        if len(octets) > limits.maximum_packet_bytes:
+            return ReasonCode.PACKET_TOO_LARGE
         packet.sent = True
-        self._transmit(packet, octets)
-
-    def _transmit(self, packet: Packet, octets: bytes) -> None:
         self._write(octets)
-        if self._suspicion.sent(packet):
-            self.ping()
+        return None if qos else ReasonCode.SUCCESS

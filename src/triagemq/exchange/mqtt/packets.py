@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from triagemq.errors import MqttError
 from triagemq.exchange.mqtt import properties as property_names
 from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
+from triagemq.mqttsn.topics import is_plain_text
 
 REFUSED = 0x80
 """Codes of SUBACK, PUBACK and PUBREC from here on are refusals."""
@@ -22,6 +25,8 @@ _DENIED = {0x04, 0x05, 0x86, 0x87}
 # No datagram holds more than a sixteenth of it. What is larger the broker need not send, nor we have in memory.
 _MOST_RECEIVED_BYTES = 1 << 20
 _LARGEST_CACHED_PROPERTIES = 5
+# An MQTT-SN datagram with its topic, and some properties.
+_LARGEST_FROM_CLIENTS_BYTES = 2 << 16
 
 
 class PacketType(IntEnum):
@@ -44,6 +49,48 @@ class PacketType(IntEnum):
     AUTH = 15
 
 
+class ReasonCode(IntEnum):
+    """Those of MQTT 5 (2.4) that a client gives or explains."""
+
+    SUCCESS = 0x00
+    PACKET_IDENTIFIER_NOT_FOUND = 0x92
+    SERVER_SHUTTING_DOWN = 0x8B
+    KEEP_ALIVE_TIMEOUT = 0x8D
+    SESSION_TAKEN_OVER = 0x8E
+    TOPIC_NAME_INVALID = 0x90
+    RECEIVE_MAXIMUM_EXCEEDED = 0x93
+    PACKET_TOO_LARGE = 0x95
+    QUOTA_EXCEEDED = 0x97
+    ADMINISTRATIVE_ACTION = 0x98
+    RETAIN_NOT_SUPPORTED = 0x9A
+    QOS_NOT_SUPPORTED = 0x9B
+    WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED = 0xA2
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLimits:
+    """What CONNACK says that the broker takes (MQTT 5, 3.2.2.3). One of 3.1.1 cannot say, and has none here."""
+
+    receive_maximum: int = 0xFFFF
+    maximum_qos: int = 2
+    retain_available: bool = True
+    maximum_packet_bytes: int = LARGEST_PACKET_BYTES
+    wildcard_subscriptions: bool = True
+
+    def __str__(self) -> str:
+        """What a client of the gateway may miss; nothing if that is nothing.
+
+        >>> str(BrokerLimits(maximum_qos=1, retain_available=False))
+        'QoS 1 at most, no retained messages'
+        """
+        said = [f"QoS {self.maximum_qos} at most"] if self.maximum_qos < 2 else []
+        said += [] if self.retain_available else ["no retained messages"]
+        said += [] if self.wildcard_subscriptions else ["no wildcards in topic filters"]
+        if self.maximum_packet_bytes < _LARGEST_FROM_CLIENTS_BYTES:
+            said.append(f"packets of {self.maximum_packet_bytes} octets at most")
+        return ", ".join(said)
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectAnswer:
     """The broker's answer to CONNECT; the last fields are MQTT 5's and as 3.1.1 implies them otherwise."""
@@ -51,10 +98,9 @@ class ConnectAnswer:
     session_present: bool
     code: int
     reason: str = ""
-    receive_maximum: int = 0xFFFF
     server_keep_alive: int | None = None
     subscription_identifiers: bool = False
-    maximum_packet_bytes: int = LARGEST_PACKET_BYTES
+    limits: BrokerLimits = BrokerLimits()
 
     @property
     def refusal(self) -> str:
@@ -150,6 +196,12 @@ def encode_publish(
     return bytes((first,)) + encode_length(len(head) + len(payload)) + head + payload
 
 
+@lru_cache(4096)
+def publisher_property(publisher: str) -> tuple[tuple[str, str], ...]:
+    """The user property that names a publisher; none for a name that a broker might end the connection over."""
+    return ((PUBLISHER_PROPERTY, publisher),) if publisher and is_plain_text(publisher) else ()
+
+
 def encode_subscribe(
     version: int,
     packet_id: int,
@@ -211,11 +263,33 @@ def parse_connack(version: int, body: bytes) -> ConnectAnswer:
         present,
         code,
         reason=found.get(property_names.REASON_STRING, b"").decode(errors="replace"),
-        receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
         server_keep_alive=found.get(property_names.SERVER_KEEP_ALIVE),
         subscription_identifiers=bool(found.get(property_names.SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
-        maximum_packet_bytes=found.get(property_names.MAXIMUM_PACKET_SIZE) or LARGEST_PACKET_BYTES,
+        limits=BrokerLimits(
+            receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
+            maximum_qos=found.get(property_names.MAXIMUM_QOS, 2),
+            retain_available=bool(found.get(property_names.RETAIN_AVAILABLE, 1)),
+            maximum_packet_bytes=found.get(property_names.MAXIMUM_PACKET_SIZE) or LARGEST_PACKET_BYTES,
+            wildcard_subscriptions=bool(found.get(property_names.WILDCARD_SUBSCRIPTION_AVAILABLE, 1)),
+        ),
     )
+
+
+def parse_disconnect(version: int, body: bytes) -> str:
+    """Why the broker ends the connection, in words.
+
+    >>> parse_disconnect(5, bytes((0x8E,)))
+    'session taken over (0x8e)'
+    """
+    if version < 5 or not body:
+        return "no reason given"
+    try:
+        words = ReasonCode(body[0]).name.lower().replace("_", " ").replace("qos", "QoS")
+    except ValueError:
+        words = "reason"
+    found: dict[int, Any] = dict(parse_properties(body, 1)[0]) if len(body) > 1 else {}
+    more = found.get(property_names.REASON_STRING, b"").decode(errors="replace")
+    return f"{words} ({body[0]:#04x}{': ' if more else ''}{more})"
 
 
 def parse_publish(version: int, first: int, body: bytes) -> Message:

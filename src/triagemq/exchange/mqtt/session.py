@@ -2,40 +2,47 @@
 
 What is published at QoS 1 or 2 is kept until the broker has it, over any number of connections. What the broker sends
 at QoS 1 or 2 is acknowledged in `output`, which whoever owns the socket writes only after everything that was
-reported has been stored; so nothing acknowledged is ever lost. A packet over which the broker ends the connection is
-found (see suspicion.py), reported, and not sent again.
+reported has been stored; so nothing acknowledged is ever lost. What CONNACK says that the broker does not take is not
+sent to it: a QoS is lowered, a filter refused as the broker would.
 """
 
 from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Protocol
 
 from triagemq.errors import MqttError
-from triagemq.exchange.mqtt.outbox import MqttOutbox
+from triagemq.exchange.mqtt.outbox import MqttOutbox, Packet
 from triagemq.exchange.mqtt.packets import (
     REFUSED,
+    BrokerLimits,
     ConnectAnswer,
     Message,
     PacketStream,
     PacketType,
+    ReasonCode,
     encode_acknowledgement,
     encode_connect,
     encode_disconnect,
+    encode_ping,
     encode_publish,
     encode_subscribe,
     encode_unsubscribe,
     parse_acknowledgement,
     parse_connack,
+    parse_disconnect,
     parse_publish,
     parse_suback,
+    publisher_property,
 )
-from triagemq.exchange.mqtt.suspicion import Packet
-from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
+from triagemq.mqttsn.filters import has_wildcard
 
 _UNACCEPTABLE_VERSION = {0x01, 0x84}
 _FRESH_SESSION_EXPIRY_SECONDS = 60
+# A SUBSCRIBE without its filter: header, packet id, identifier, length, options.
+_SUBSCRIBE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +50,8 @@ class Login:
     """What a CONNECT says. A session that is not `clean` outlives its connections on the broker, too.
 
     One that is `fresh` (MQTT 5 only) takes over nothing from before, but outlives broken connections from then on.
-    One that `purges` begins by removing what the broker has of an earlier session.
+    One that `purges` begins by removing what the broker has of an earlier session. A broker that is silent for two and
+    a half times `ping_seconds` (half the keep-alive, unless it is given) is taken for dead.
     """
 
     client_id: str
@@ -51,9 +59,20 @@ class Login:
     fresh: bool = False
     purges: bool = False
     keep_alive_seconds: int = 60
+    ping_seconds: float | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     session_expiry_seconds: int = 7 * 86400
+
+
+class Receiving(IntEnum):
+    """How far a QoS 2 message from the broker is."""
+
+    BEGUN = 0
+    FINISHED = 1
+    """PUBREL has come."""
+    FINISHED_BEFORE_RESTART = 2
+    """That was before the broker was started anew; it may not know."""
 
 
 class MqttOwner(Protocol):
@@ -86,14 +105,11 @@ class MqttOwner(Protocol):
     def mqtt_unsubscribed(self, session: MqttSession) -> None:
         """The broker has answered an UNSUBSCRIBE."""
 
-    def mqtt_rejected(self, session: MqttSession, packet: Packet) -> None:
-        """The broker has ended connections over a packet, which is not sent again. The connection is gone now."""
-
     def mqtt_writes(self, session: MqttSession) -> None:
         """The session's `output`, which was empty, is to be written."""
 
     def mqtt_receiving(
-        self, session: MqttSession, packet_id: int, digest: int | None, finished: bool
+        self, session: MqttSession, packet_id: int, digest: int | None, stage: Receiving
     ) -> None:
         """A QoS 2 message of that packet id has come, or is finished: to be stored for a restart. None: forget it."""
 
@@ -114,20 +130,30 @@ class MqttSession:
         self._was_connected = False
         self._is_purging = False
         self._next_boot = ""
+        self._is_settling = False
         self.login = login
         self.keep_alive_seconds = login.keep_alive_seconds
         self.version = version
         self.connected = False
         self.has_identifiers = False
+        self.limits = BrokerLimits()
+        # Pings that the broker has not answered yet.
+        self.unanswered_pings = 0
         self.is_congested = False
-        # QoS 2 messages of the broker by packet id: a digest, and whether the exchange is finished.
-        self.receiving: dict[int, tuple[int, bool]] = {}
+        # QoS 2 messages of the broker by packet id: a digest, and how far the exchange is.
+        self.receiving: dict[int, tuple[int, Receiving]] = {}
         self.boot = ""
         self.output = bytearray()
         # Where in `output` acknowledgements are, and those that are held back.
         self._acknowledged: list[tuple[int, int]] = []
         self._held = bytearray()
         self._is_holding = False
+
+    @property
+    def ping_seconds(self) -> float:
+        """How often the broker is asked whether it is there."""
+        longest = self.keep_alive_seconds / 2
+        return longest if self.login.ping_seconds is None else min(self.login.ping_seconds, longest)
 
     @property
     def backlog(self) -> int:
@@ -143,11 +169,6 @@ class MqttSession:
     def unanswered_requests(self) -> int:
         """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
         return self._outbox.unanswered_requests
-
-    @property
-    def unanswered_pings(self) -> int:
-        """Pings that the broker has not answered yet."""
-        return self._outbox.unanswered_pings
 
     def opened(self, boot: str = "") -> None:
         """A TCP connection is there: introduce ourselves.
@@ -179,11 +200,10 @@ class MqttSession:
         if self._opened and not self._version_is_known:
             # Some brokers answer a CONNECT of a version they do not know by closing: try the other one next.
             self.version = 4 if self.version == 5 else 5
-        was_connected, self._opened, self.connected = self.connected, False, False
+        self._opened = self.connected = self._is_settling = False
         self._forget_output()
-        culprit = self._outbox.lost(judge=was_connected and not self._has_left)
-        if culprit is not None:
-            self.owner.mqtt_rejected(self, culprit)
+        self.unanswered_pings = 0
+        self._outbox.lost()
 
     def receive(self, data: bytes) -> None:
         """Octets from the broker; MqttError if they are not MQTT."""
@@ -222,31 +242,24 @@ class MqttSession:
         if qos == 0:
             if not self.connected or self.is_congested:
                 return False
-            about = ((PUBLISHER_PROPERTY, publisher),) if publisher else ()
-            octets = encode_publish(self.version, topic, payload, retain=retain, user_properties=about)
-            return self._outbox.offer(
-                Packet(
-                    PacketType.PUBLISH, topic, payload=payload, retain=retain, sender=sender, octets=octets
-                )
+            octets = encode_publish(
+                self.version,
+                topic,
+                payload,
+                retain=retain and self.limits.retain_available,
+                user_properties=publisher_property(publisher),
             )
-        packet = Packet(
-            PacketType.PUBLISH,
-            topic,
-            payload=payload,
-            qos=qos,
-            retain=retain,
-            sender=sender,
-            publisher=publisher,
-            token=token,
-            packet_id=self.reserve() if packet_id is None else packet_id,
-            released=released,
-        )
-        self._outbox.add(packet)
+            if len(octets) > self.limits.maximum_packet_bytes:
+                return False
+            self._write(octets)
+            return True
+        packet_id = self.reserve() if packet_id is None else packet_id
+        self._outbox.add(Packet(topic, payload, qos, retain, sender, publisher, token, packet_id, released))
         return True
 
-    def withdraw(self, sender: str, topic: bytes | None = None) -> list[Packet]:
-        """Messages of a sender, or only those to one topic, are not sent to the broker any more."""
-        return self._outbox.withdraw(sender, topic)
+    def withdraw(self, sender: str) -> None:
+        """Messages of a sender are not sent to the broker any more."""
+        self._outbox.withdraw(sender)
 
     def reserve(self) -> int:
         """A packet id that is in no use."""
@@ -256,22 +269,31 @@ class MqttSession:
         self, topic_filter: str, qos: int, *, identifier: int | None, with_retained: bool = True
     ) -> int:
         """Subscribe over the present connection; the answer comes with the packet id that this returns."""
-        packet_id = self.reserve()
-        octets = encode_subscribe(
-            self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
+        packet_id = self._outbox.request()
+        self._write(
+            encode_subscribe(
+                self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
+            )
         )
-        self._outbox.request(PacketType.SUBSCRIBE, topic_filter, packet_id, octets)
         return packet_id
+
+    def refuses_filter(self, topic_filter: str) -> ReasonCode:
+        """Why the broker, by what it has said, does not take a filter; SUCCESS if it may."""
+        if not self.limits.wildcard_subscriptions and has_wildcard(topic_filter):
+            return ReasonCode.WILDCARD_SUBSCRIPTIONS_NOT_SUPPORTED
+        if len(topic_filter.encode()) + _SUBSCRIBE_BYTES > self.limits.maximum_packet_bytes:
+            return ReasonCode.PACKET_TOO_LARGE
+        return ReasonCode.SUCCESS
 
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe over the present connection."""
-        packet_id = self.reserve()
-        octets = encode_unsubscribe(self.version, packet_id, topic_filter)
-        self._outbox.request(PacketType.UNSUBSCRIBE, topic_filter, packet_id, octets)
+        if not self.refuses_filter(topic_filter):
+            self._write(encode_unsubscribe(self.version, self._outbox.request(), topic_filter))
 
     def ping(self) -> None:
         """Show the broker that we are there, and see whether it is: its answer comes after all that it has sent."""
-        self._outbox.ping()
+        self.unanswered_pings += 1
+        self._write(encode_ping())
 
     def leave(self) -> None:
         """Say good-bye: the broker need not wait for the connection to die."""
@@ -326,14 +348,18 @@ class MqttSession:
             self._acknowledge(PacketType.PUBACK, packet_id)
             return
         digest = _digest(message.topic, message.payload)
-        before, finished = self.receiving.get(packet_id, (-1, False))
-        # A broker that was killed knows less than it did: it uses packet ids again that we have not finished, and sends
-        # again what we have. A copy is what says so, or what comes in the middle of its own exchange.
-        if before != digest or (finished and not message.dup):
-            self.receiving[packet_id] = (digest, False)
-            self.owner.mqtt_receiving(self, packet_id, digest, False)
+        before, stage = self.receiving.get(packet_id, (-1, Receiving.FINISHED))
+        # A packet id is free after PUBREL: what comes under it is new, also with DUP. A broker that was killed knows
+        # less than it did: it uses packet ids again that we have not finished, and sends again what we have.
+        is_copy = stage is Receiving.BEGUN or (stage is Receiving.FINISHED_BEFORE_RESTART and message.dup)
+        if before != digest or not is_copy:
+            self._receiving(packet_id, digest, Receiving.BEGUN)
             self.owner.mqtt_message(self, message)
         self._acknowledge(PacketType.PUBREC, packet_id)
+
+    def _receiving(self, packet_id: int, digest: int, stage: Receiving) -> None:
+        self.receiving[packet_id] = (digest, stage)
+        self.owner.mqtt_receiving(self, packet_id, digest, stage)
 
     def _other(self, packet_type: int, body: bytes) -> None:
         if packet_type == PacketType.CONNACK:
@@ -341,15 +367,17 @@ class MqttSession:
         elif not self.connected:
             raise MqttError("the broker sent something before its CONNACK")
         elif packet_type in (PacketType.PUBACK, PacketType.PUBCOMP):
-            self._outbox.finished(*parse_acknowledgement(body))
+            packet_id, code = parse_acknowledgement(body)
+            # The broker does not know what we release: it has finished that, and the answer was lost (4.4).
+            known = code != ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
+            self._outbox.finished(packet_id, code if known else ReasonCode.SUCCESS)
         elif packet_type == PacketType.PUBREC:
             self._received(*parse_acknowledgement(body))
         elif packet_type == PacketType.PUBREL:
             packet_id, _ = parse_acknowledgement(body)
-            digest, finished = self.receiving.get(packet_id, (-1, True))
-            if not finished:
-                self.receiving[packet_id] = (digest, True)
-                self.owner.mqtt_receiving(self, packet_id, digest, True)
+            digest, stage = self.receiving.get(packet_id, (-1, Receiving.FINISHED))
+            if stage is Receiving.BEGUN:
+                self._receiving(packet_id, digest, Receiving.FINISHED)
             self._acknowledge(PacketType.PUBCOMP, packet_id)
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
@@ -359,8 +387,12 @@ class MqttSession:
             self._outbox.answered(parse_acknowledgement(body)[0])
             self.owner.mqtt_unsubscribed(self)
         elif packet_type == PacketType.PINGRESP:
-            self._outbox.ping_answered()
-        elif packet_type != PacketType.DISCONNECT:
+            self.unanswered_pings = max(0, self.unanswered_pings - 1)
+            if self._is_settling:
+                self._begin()
+        elif packet_type == PacketType.DISCONNECT:
+            raise MqttError(f"the broker ended the connection: {parse_disconnect(self.version, body)}")
+        else:
             raise MqttError(f"the broker sent a packet of type {packet_type}, which only clients send")
 
     def _connack(self, answer: ConnectAnswer) -> None:
@@ -380,24 +412,41 @@ class MqttSession:
                 raise MqttError("the broker has a session of an earlier gateway, which is removed now")
         self.connected = self._was_connected = True
         self.has_identifiers = answer.subscription_identifiers
-        self._outbox.connected(self.version, answer.receive_maximum, answer.maximum_packet_bytes)
+        self.limits = answer.limits
+        self._outbox.connected(self.version, answer.limits)
         # 0 means that the broker does not look; we still want to know whether it is there.
         self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
+            self._release_none()
             for packet_id in self.receiving:
-                self.owner.mqtt_receiving(self, packet_id, None, True)
+                self.owner.mqtt_receiving(self, packet_id, None, Receiving.FINISHED)
             self.receiving.clear()
+        if self._next_boot and self.boot not in ("", self._next_boot):
+            for packet_id, (digest, stage) in list(self.receiving.items()):
+                if stage is Receiving.FINISHED:
+                    self._receiving(packet_id, digest, Receiving.FINISHED_BEFORE_RESTART)
+            self._is_settling = answer.session_present
+        self.owner.mqtt_connected(self, answer)
+        if self._is_settling:
+            # What it still holds for us comes before the answer, and shows what it has distributed.
+            self.ping()
+        else:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Send what waits; the broker has told everything of before."""
+        if self._is_settling:
+            self._is_settling = False
+            self._release_none()
         if self._next_boot and self._next_boot != self.boot:
-            if self.boot:
-                self._release_none()
             self.boot = self._next_boot
             self.owner.mqtt_booted(self, self.boot)
-        self.owner.mqtt_connected(self, answer)
         self._outbox.begin()
 
     def _release_none(self) -> None:
-        """The broker was started anew and may not hold any more what it has acknowledged by PUBREC: a PUBREL would be
-        answered all the same. What has come back to us it has distributed, and the rest is sent again.
+        """The broker was started anew or has lost our session, and may not hold any more what it has acknowledged by
+        PUBREC: a PUBREL would be answered all the same. What has come back to us it has distributed; the rest is sent
+        again.
         """
         seen = {digest for digest, _ in self.receiving.values()}
         for packet in self._outbox.messages():

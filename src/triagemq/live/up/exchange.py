@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from triagemq.coordinator.channel.messages import ControlError
 from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.exchange.private_files import private_directory, write_private
-from triagemq.live.processes import Child, EndedError
+from triagemq.live.processes import HURRY_STORING_SECONDS, Child, EndedError
 from triagemq.live.rig import (
     EMBEDDED_CLASSES,
     GATEWAY_MODULE,
@@ -29,7 +30,7 @@ from triagemq.live.rig import (
     Rig,
     RigOptions,
 )
-from triagemq.live.up.state import TOKEN_FILE, hold, own_token
+from triagemq.live.up.state import TOKEN_FILE, hold, own_token, remember_start
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ EMBEDDED_BROKER = "embedded"
 
 _LOOK_SECONDS = 1.0
 _ANSWER_SECONDS = 2.0
+_HUNG_SECONDS = 15.0
+"""A gateway that is ready, and has not answered for so long, hangs."""
 
 _Result = TypeVar("_Result")
 
@@ -77,6 +80,8 @@ class ExchangeOptions(RigOptions):
     """With DTLS: whose certificates clients need."""
     name: str = "gateway"
     """What the gateway is called where there are several: as its broker in the scenario."""
+    started_with: Mapping[str, Any] | None = None
+    """The options that the next start with this `state` shall have, unless others are given."""
     beside: Mapping[str, str | None] = field(default_factory=dict)
     """The other brokers of the scenario by name, each with a gateway of its own: as URLs, None for one of our own."""
 
@@ -208,18 +213,36 @@ class Exchange(Rig):
 
     async def _tell_problems(self) -> None:
         told: dict[str, str] = {}
+        answered: dict[str, float] = {}
         while True:
+            for child in self.children.values():
+                child.bound_log()
             problems = self._cannot_start()
+            if self.kernel_ports is not None:
+                problems["queues of the kernel"] = self.kernel_ports.problem
             for name, link in self.links.items():
+                child = self.children[self._process_of(name)]
+                # One that has ended is started again by itself.
+                if not child.is_ready:
+                    answered[name] = time.monotonic()
                 with contextlib.suppress(ControlError, TimeoutError, OSError):
-                    async with asyncio.timeout(_LOOK_SECONDS):
+                    async with asyncio.timeout(_ANSWER_SECONDS):
                         found = (await link.measure(flows=False, topics=False)).broker_problem
-                        problems[f"link {name}"] = found
+                    problems[f"link {name}"] = found
+                    answered[name] = time.monotonic()
+                if time.monotonic() - answered.setdefault(name, time.monotonic()) >= _HUNG_SECONDS:
+                    self._on_problem(f"gateway {name} hangs; it is started again")
+                    child.kill()
+                    answered[name] = time.monotonic()
             for name, words in problems.items():
                 if words and told.get(name) != words:
                     self._on_problem(f"{words}; still trying")
             told |= problems
             await asyncio.sleep(_LOOK_SECONDS)
+
+    def _process_of(self, gateway: str) -> str:
+        """What the process of a gateway is called."""
+        return next((site.process for site in self._sites if site.name == gateway), "gateway")
 
     async def _start(self) -> None:
         await self._unless_ended(self._start_all())
@@ -265,6 +288,7 @@ class Exchange(Rig):
             page_broker=self.options.broker if self.broker is None else self.broker.address.with_password(),
             tables=str((self.options.tables or self.state / "tables").absolute()),
             gateway_name=self.options.name,
+            host_names=[] if self.options.advertise is None else [self.options.advertise],
             **self.options.coordinator,
         )
         for site in self._sites:
@@ -279,6 +303,8 @@ class Exchange(Rig):
         if self.broker is not None:
             self._beside(self._keep_saving(self.broker, self.link))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
+        if self.options.started_with is not None:
+            remember_start(self.state, self.options.started_with)
 
     async def _start_broker(self, *, embedded: bool) -> None:
         self.broker = BrokerProcess(
@@ -436,15 +462,16 @@ class Exchange(Rig):
         await asyncio.gather(
             *(self.stop(name, hurry=self._in_a_hurry) for name in ("publishers", "subscribers"))
         )
-        await asyncio.gather(*(self.stop(site.process) for site in self._sites))
-        await super()._end()
+        await asyncio.gather(
+            *(self.stop(site.process, hurry=self._in_a_hurry) for site in self._sites), super()._end()
+        )
 
     async def _end_broker(self) -> None:
         for rights in self._broker_rights:
             await rights.close()
-        for broker in (self.broker, *(site.broker for site in self._sites)):
-            if broker is not None:
-                await broker.stop()
+        brokers = [each for each in (self.broker, *(site.broker for site in self._sites)) if each is not None]
+        seconds = [HURRY_STORING_SECONDS] if self._in_a_hurry else []
+        await asyncio.gather(*(broker.stop(*seconds) for broker in brokers))
 
     async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         loop = asyncio.get_running_loop()

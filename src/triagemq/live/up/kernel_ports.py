@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -29,7 +30,12 @@ from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.plan import Counters, FlowCounters, FlowKey, Instructed
 from triagemq.waiting import end
 
+_LOG = logging.getLogger("triagemq.kernel_ports")
+
 _TELL_SECONDS = 0.2
+_LAST_SECONDS = 2.0
+_CONTROL = ""
+"""Among the names of gateways, the control of widths."""
 _MOST_FLOWS_AT_ONCE = 5000
 
 _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
@@ -47,6 +53,13 @@ class _Told:
     epoch: str = ""
 
     async def tell(self, found: Counters, at_ns: int) -> None:
+        try:
+            await self._tell(found, at_ns)
+        except ControlError:
+            # Whoever is there next has heard nothing.
+            self.flows.clear()
+
+    async def _tell(self, found: Counters, at_ns: int) -> None:
         changed = [(key, flow) for key, flow in found.flows.items() if self.flows.get(key) != flow]
         # What a flow has counted last before it went is told as well.
         last = {key: flow for key, flow in found.gone if key not in found.flows}
@@ -63,7 +76,8 @@ class _Told:
 
 
 class KernelPorts:
-    """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not.
+    """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not, or why
+    gateways do not learn what the queues count.
 
     The gateways, by name, are told five times a second what the queues count: they alone know whose packets those were.
     With `estimators` the widths of queues are controlled, for one gateway; those in force are `kept` in a file.
@@ -96,45 +110,80 @@ class KernelPorts:
             for number, (name, link) in enumerate(links.items())
         ]
         self._tasks: list[asyncio.Task[None]] = []
+        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._failing: dict[str, str] = {}
         self.counters = Counters()
 
     @property
     def problem(self) -> str:
-        return next((each.problem for each in self._followers if each.problem), "")
+        problems = (*(each.problem for each in self._followers), *self._failing.values())
+        return next((each for each in problems if each), "")
 
     def open(self, listeners: Sequence[TrustedAddress]) -> None:
         """Follow from now on; what comes from where the exchange listens goes with control packets."""
         self._plane.trust(listeners)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(each.run()) for each in self._followers]
-        self._tasks.append(loop.create_task(self._keep_telling()))
+        following = [
+            (f"following gateway {name}", each.run)
+            for name, each in zip(self._told, self._followers, strict=True)
+        ]
+        self._tasks = [
+            asyncio.create_task(self._keep_on(what, work))
+            for what, work in [*following, ("counting", self._tell_later)]
+        ]
 
     async def close(self) -> None:
         """Put every interface back; what was counted stays in `counters`."""
-        await end(*self._tasks)
-        await self._tell()
-        self.counters = self._plane.counters()
-        await asyncio.to_thread(self._plane.close)
+        try:
+            await end(*self._tasks)
+            await self._tell(_LAST_SECONDS)
+            self.counters = self._plane.counters()
+        except Exception:
+            _LOG.exception("the last counters of the queues are lost")
+        finally:
+            try:
+                await end(*self._telling.values())
+            finally:
+                await asyncio.to_thread(self._plane.close)
 
-    async def _keep_telling(self) -> None:
+    async def _keep_on(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
+        """Do it again and again. An error that nobody foresaw is a problem that is told, not the end of it."""
         while True:
-            # At moments of chance: how often a queue is met busy says how much its port has to do.
-            await asyncio.sleep(random.uniform(0.5, 1.5) * _TELL_SECONDS)
-            await self._tell()
+            try:
+                await work()
+                self._failing.pop(what, None)
+            except Exception as error:
+                words = f"{what} fails: {error!r}"
+                if self._failing.get(what) != words:
+                    _LOG.exception("%s", words)
+                self._failing[what] = words
+                await asyncio.sleep(_TELL_SECONDS)
 
-    async def _tell(self) -> None:
+    async def _tell_later(self) -> None:
+        # At moments of chance: how often a queue is met busy says how much its port has to do.
+        await asyncio.sleep(random.uniform(0.5, 1.5) * _TELL_SECONDS)
+        await self._tell(_TELL_SECONDS)
+
+    async def _tell(self, wait_seconds: float) -> None:
+        """One that does not answer keeps nobody else waiting: it is told again when it has."""
         at_ns = self._clock()
         found = self._plane.counters()
-        if self._control is not None:
-            with contextlib.suppress(ControlError):
-                await self._control.feed(found.ports, at_ns, self._plane.queue_times())
-        for name, part in self._shared.shared_out(found).items():
-            told = self._told[name]
-            try:
-                await told.tell(part, at_ns)
-            except ControlError:
-                # Whoever is there next has heard nothing.
-                told.flows.clear()
+        work = {
+            name: self._told[name].tell(part, at_ns)
+            for name, part in self._shared.shared_out(found).items()
+            if name not in self._telling
+        }
+        if self._control is not None and _CONTROL not in self._telling:
+            work[_CONTROL] = self._feed_control(self._control, found, at_ns)
+        self._telling |= {name: asyncio.create_task(each) for name, each in work.items()}
+        if self._telling:
+            await asyncio.wait(self._telling.values(), timeout=wait_seconds)
+        ended = [self._telling.pop(name) for name, task in list(self._telling.items()) if task.done()]
+        for task in ended:
+            task.result()
+
+    async def _feed_control(self, control: ControlBehindGateway, found: Counters, at_ns: int) -> None:
+        with contextlib.suppress(ControlError):
+            await control.feed(found.ports, at_ns, self._plane.queue_times())
 
     def figures(self) -> dict[str, Any]:
         """Packets by port and class, for people and scripts."""

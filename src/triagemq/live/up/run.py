@@ -6,6 +6,7 @@ While it runs it is watched class by class: packets by its gateway's counters, t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from triagemq.live.figures import (
     of_scenario,
     utility_figures,
 )
+from triagemq.live.processes import HURRY_SECONDS
 from triagemq.live.run import (
     PlannedFigures,
     let_run,
@@ -78,7 +80,7 @@ class Watch:
                 several = {
                     name: await link.measure(flows=True, topics=False) for name, link in self._links.items()
                 }
-                now = merged(several, {})
+                now = merged(several, several, {}, time.time_ns())
                 if now.generation != self._orders.generation or len(several) > 1:
                     orders = [await link.current() for link in self._links.values()]
                     flows = {name: flow for each in orders for name, flow in each.flows.items()}
@@ -219,10 +221,11 @@ async def run_live(
         until_ns = await stop_publishing(exchange, hurry=ended.is_set())
         from_ns = measured_from(begun_ns, until_ns)
         try:
-            for link in exchange.links.values():
-                await link.measured(from_ns, expected.level.tolist())
-        except ControlError as error:
-            on_problem(f"the trace does not say what is measured: {error}")
+            async with asyncio.timeout(HURRY_SECONDS if ended.is_set() else _ANSWER_SECONDS):
+                for link in exchange.links.values():
+                    await link.measured(from_ns, expected.level.tolist())
+        except (ControlError, TimeoutError) as error:
+            on_problem(f"the trace does not say what is measured: {error or 'a gateway does not answer'}")
         restarts = exchange.restarts
         moved = await _moved(exchange.rest) if len(exchange.links) > 1 else None
     await loading

@@ -2,8 +2,8 @@
 
 It can be copied, also while it is in use: from the copy `triage up --state` goes on as from the original. The broker's
 memory is copied first, then the gateway's and the coordinator's, so that a message that moves on meanwhile is in the
-copy twice rather than not at all. Both databases are copied as they are at one moment; the gateway, which alone may
-open its own, does that itself. Logs and traces are not copied.
+copy twice rather than not at all; of several gateways likewise, all brokers first. Databases are copied as they are at
+one moment; a gateway, which alone may open its own, does that itself. Logs and traces are not copied.
 """
 
 from __future__ import annotations
@@ -15,18 +15,27 @@ import os
 import shutil
 import sqlite3
 import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from pydantic_core import from_json, to_json
+
+from triagemq.addresses import place
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.errors import OutputError, ParameterError
+from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.private_files import private_directory, private_file, write_private
 
 TOKEN_FILE = "operator.token"
+OWN_BROKER = "own"
+_STARTED = "started.json"
 _NOT_COPIED = frozenset({"lock", "logs", "trace"})
-_GATEWAY, _COORDINATOR = Path("gateway", "gateway.sqlite"), Path("coordinator.sqlite")
+_STORE, _COORDINATOR = "gateway.sqlite", Path("coordinator.sqlite")
 _SAVING_SECONDS = 1.0
 _ANSWER_SECONDS = 60.0
 _CONNECT_SECONDS = 10.0
@@ -61,6 +70,51 @@ def hold(state: Path) -> int:
             "state", f"{state} is in use by another `triage up`; give another directory"
         ) from None
     return lock
+
+
+def started_with(state: Path) -> dict[str, Any]:
+    """The options of `triage up` that a state directory was started with, by the names of its parameters.
+
+    `broker` is a URL, "embedded", or OWN_BROKER for one of the exchange's own.
+    """
+    try:
+        found = from_json((state / _STARTED).read_bytes())
+    except FileNotFoundError:
+        # A state of before options were remembered: a broker of its own has left its directory.
+        own = (state / "lock").exists() and (state / "broker").exists()
+        return {"broker": OWN_BROKER} if own else {}
+    except (OSError, ValueError) as error:
+        raise ParameterError(
+            "state", f"{state / _STARTED} does not say what it was started with: {type(error).__name__}"
+        ) from None
+    return dict(found)
+
+
+def remember_start(state: Path, options: Mapping[str, Any]) -> None:
+    """Keep what an exchange is started with; a broker's password is in its gateway's configuration, too."""
+    write_private(state / _STARTED, to_json(options).decode())
+
+
+def check_same_broker(state: Path, option: str, before: str | None, now: str | None) -> None:
+    """ParameterError if a state had another broker.
+
+    Retained messages and sessions are the broker's: with another one they would be gone without a word.
+    """
+    if before is None or now is None or _place_of(before) == _place_of(now):
+        return
+    raise ParameterError(
+        option,
+        f"{state} was started with {_place_of(before)}, which has its retained messages and sessions; leave "
+        f"{option} away to go on with that, give another --state, or add --other-broker to go on without them",
+    )
+
+
+def _place_of(broker: str) -> str:
+    """What tells brokers apart; a password may change."""
+    if "://" not in broker:
+        return f"the broker {broker!r}" if broker != OWN_BROKER else "a broker of its own"
+    address = BrokerAddress.parse(broker)
+    return f"{'mqtts' if address.tls else 'mqtt'}://{place(address.host, address.port)}"
 
 
 def own_token(path: Path, database: str, request: TokenRequest | None = None) -> str:
@@ -113,37 +167,73 @@ async def _copy(state: Path, copy: Path) -> None:
     except ParameterError:
         lock = None
     try:
-        (copy / "gateway").mkdir(mode=0o700, exist_ok=True)
-        if lock is None:
-            link = GatewayLink(state / "gateway" / "control.sock")
-            link.start()
-            try:
-                # It may just be started again.
-                if not await link.wait_connected(_CONNECT_SECONDS):
-                    raise TimeoutError
-                await _saved(link, state / "broker" / "mosquitto.db")
-                _copy_files(state, copy)
-                async with asyncio.timeout(_ANSWER_SECONDS):
-                    await link.back_up((copy / _GATEWAY).absolute())
-            except (ControlError, TimeoutError) as error:
-                raise OutputError(
-                    f"the gateway of {state} does not copy its memory: {error or 'it does not answer'}"
-                ) from None
-            finally:
-                await link.close()
-        else:
+        gateways = [_KeptGateway(state / "gateway" / "control.sock", Path("gateway"), Path("broker"))]
+        for site in sorted((state / "sites").glob("*")):
+            here = Path("sites", site.name)
+            gateways.append(_KeptGateway(site / "control.sock", here / "gateway", here / "broker"))
+        async with contextlib.AsyncExitStack() as stack:
+            links: dict[_KeptGateway, GatewayLink] = {}
+            for each in gateways:
+                # A site of before that the exchange does not have any more has no gateway that could be asked.
+                if lock is None and each.control.exists():
+                    links[each] = await stack.enter_async_context(_connected(each.control))
+            brokers = [_saved(link, _memory(state / each.broker)) for each, link in links.items()]
+            await asyncio.gather(*brokers)
             _copy_files(state, copy)
-            _copy_database(state / _GATEWAY, copy / _GATEWAY)
+            for each in gateways:
+                if each in links:
+                    async with _answering(each.control):
+                        await links[each].back_up((copy / each.state / _STORE).absolute())
+                else:
+                    _copy_database(state / each.state / _STORE, copy / each.state / _STORE)
         _copy_database(state / _COORDINATOR, copy / _COORDINATOR)
     finally:
         if lock is not None:
             os.close(lock)
 
 
+@dataclass(frozen=True, slots=True)
+class _KeptGateway:
+    """The control socket of a gateway, and its directory and its broker's below that of the exchange."""
+
+    control: Path
+    state: Path
+    broker: Path
+
+
+@contextlib.asynccontextmanager
+async def _answering(control: Path) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            yield
+    except (ControlError, TimeoutError) as error:
+        why = error if str(error) else "it does not answer"
+        raise OutputError(f"the gateway at {control} does not copy its memory: {why}") from None
+
+
+@contextlib.asynccontextmanager
+async def _connected(control: Path) -> AsyncIterator[GatewayLink]:
+    link = GatewayLink(control)
+    link.start()
+    try:
+        async with _answering(control):
+            # It may just be started again.
+            if not await link.wait_connected(_CONNECT_SECONDS):
+                raise TimeoutError
+        yield link
+    finally:
+        await link.close()
+
+
+def _memory(broker: Path) -> Path:
+    """The broker's file. Where we are root, it is another user's, in a directory of its own."""
+    return next(broker.rglob("mosquitto.db"), broker / "mosquitto.db")
+
+
 async def _saved(link: GatewayLink, memory: Path) -> None:
     """Give the broker the time to write down what it holds; an older file will do if it does not."""
     before = _modified(memory)
-    async with asyncio.timeout(_ANSWER_SECONDS):
+    async with _answering(memory.parent):
         await link.save_broker()
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_SAVING_SECONDS if before else 0):

@@ -7,11 +7,22 @@ next transmission starts at the end of the one before, not when somebody looked:
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from triagemq.network.embedded.window import Window
-from triagemq.plan import FlowCounters, FlowKey, OutgoingPacket, PortCounters, QueueCounters, SetFlow, SetPort
+from triagemq.plan import (
+    FlowCounters,
+    FlowKey,
+    OutgoingPacket,
+    PortCounters,
+    QueueCounters,
+    SetFlow,
+    SetPort,
+    Treatment,
+)
 
 PRIORITY_CLASSES = 8
 
@@ -20,6 +31,9 @@ NEVER = 1 << 63
 
 # Control packets are queue 0 of a port, and class c is queue c + 1: the lowest bit of a set of queues is served first.
 CONTROL = 0
+
+_NONE_WAITS = (CONTROL, 0.0)
+"""The rank of the last packet that waits where none does: no packet has a higher one."""
 
 
 class Flow:
@@ -38,6 +52,7 @@ class Flow:
         "port",
         "queue",
         "removed",
+        "whole_port",
         "window",
     )
 
@@ -49,10 +64,10 @@ class Flow:
         self.window: Window | None = None
         self.removed = False
 
-    def configure(self, settings: SetFlow[FlowKey], port: OutputPort) -> None:
-        """`port` is the one by which its class leaves."""
+    def configure(self, settings: SetFlow[FlowKey], whole_port: Divided) -> None:
         self.flow_id = settings.flow_id
-        self.port = port
+        self.whole_port = whole_port
+        self.port = whole_port.part(settings.priority_class)
         self.queue = settings.priority_class + 1
         self.drop_rate = settings.drop_rate
 
@@ -73,14 +88,21 @@ class Flow:
         )
 
 
+class Divided(Protocol):
+    """A port of which each class may have a part of its own."""
+
+    def part(self, priority_class: int) -> OutputPort: ...
+
+
 class Queued(NamedTuple):
-    """A packet at a port, with the queue it came to: a new plan does not move it."""
+    """A packet at a port, with the queue in which it waits; one with a `worth` goes before those of its queue."""
 
     packet: OutgoingPacket
     flow: Flow
     queue: int
     wire_bytes: int
     enqueued_ns: int
+    worth: float = 0.0
 
 
 class OutputPort:
@@ -94,12 +116,15 @@ class OutputPort:
         "_bytes_out",
         "_drops",
         "_held",
+        "_moved",
         "_ns_per_byte",
         "_packets_in",
         "_packets_out",
         "_queues",
         "_reported",
         "_sending",
+        "_unseen",
+        "_unseen_count",
         "_width_bps",
         "ends_ns",
         "name",
@@ -113,6 +138,9 @@ class OutputPort:
         self.scheduled = False
         self._queues: tuple[deque[Queued], ...] = tuple(deque() for _ in range(queues))
         self._busy = 0
+        # Packets of topics that were not seen before, the first to be sent last: by queue, worth and arrival.
+        self._unseen: list[tuple[int, float, int, Queued]] = []
+        self._unseen_count = 0
         # All but control, the one in transmission included.
         self._held = 0
         self._sending: Queued | None = None
@@ -120,6 +148,8 @@ class OutputPort:
         self._packets_in, self._bytes_in = [0] * queues, [0] * queues
         self._packets_out, self._bytes_out = [0] * queues, [0] * queues
         self._drops, self._bytes_dropped = [0] * queues, [0] * queues
+        # Packets and bytes that a new plan has brought here from other queues, less those that it took away.
+        self._moved = [[0] * queues, [0] * queues]
         self.configure(settings)
 
     def configure(self, settings: SetPort) -> None:
@@ -141,13 +171,20 @@ class OutputPort:
         self._bytes_in[queue] += packet.wire_bytes
         if queue != CONTROL:
             if self._held + 1 >= self._buffer_packets and self._is_full():
-                if self._busy.bit_length() - 1 <= queue:
+                if (-queue, packet.worth) <= self._last_to_go():
                     self._drop(packet, dropped)
                     return
                 self._push_out(dropped)
             self._held += 1
-        self._queues[queue].append(packet)
-        self._busy |= 1 << queue
+        self._append(packet)
+
+    def _append(self, packet: Queued) -> None:
+        if packet.worth > 0.0:
+            self._unseen_count += 1
+            insort(self._unseen, (-packet.queue, packet.worth, -self._unseen_count, packet))
+        else:
+            self._queues[packet.queue].append(packet)
+            self._busy |= 1 << packet.queue
 
     def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
         """An idle port begins with the highest class that has come, as if it had ended something just now."""
@@ -169,27 +206,51 @@ class OutputPort:
                 if number != CONTROL:
                     self._held -= 1
                 sent.append(packet)
-            busy = self._busy
-            if not busy:
+            busy, unseen = self._busy, self._unseen
+            if unseen and (not busy or -unseen[-1][0] < (busy & -busy).bit_length()):
+                self._sending = packet = unseen.pop()[3]
+            elif busy:
+                bit = busy & -busy
+                queue = self._queues[bit.bit_length() - 1]
+                self._sending = packet = queue.popleft()
+                if not queue:
+                    self._busy = busy ^ bit
+            else:
                 self._sending = None
                 ends_ns = NEVER
                 break
-            bit = busy & -busy
-            queue = self._queues[bit.bit_length() - 1]
-            self._sending = packet = queue.popleft()
-            if not queue:
-                self._busy = busy ^ bit
             ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
         self.ends_ns = ends_ns
 
     def empty(self) -> list[Queued]:
         """Take everything away that has not been sent, in the order in which it would have been."""
         left = [] if self._sending is None else [self._sending]
-        for queue in self._queues:
-            left += queue
-            queue.clear()
-        self._sending, self._busy, self._held, self.ends_ns = None, 0, 0, NEVER
+        left += self._take_waiting()
+        self._sending, self._held, self.ends_ns = None, 0, NEVER
         return left
+
+    def _take_waiting(self) -> list[Queued]:
+        unseen, waiting = self._unseen[::-1], list[Queued]()
+        for number, queue in enumerate(self._queues):
+            waiting += [packet for owner, _, _, packet in unseen if owner == -number]
+            waiting += queue
+            queue.clear()
+        self._unseen.clear()
+        self._busy = 0
+        return waiting
+
+    def reclassify(self, treatment_of: Callable[[Queued], Treatment | None]) -> None:
+        """Put what waits where a new plan wants it; what is in transmission stays. None: as before."""
+        for packet in self._take_waiting():
+            now = None if packet.queue == CONTROL else treatment_of(packet)
+            if now is not None:
+                queue = now.priority_class + 1
+                if queue != packet.queue:
+                    for moved, amount in zip(self._moved, (1, packet.wire_bytes), strict=True):
+                        moved[packet.queue] -= amount
+                        moved[queue] += amount
+                packet = packet._replace(queue=queue, worth=now.worth)
+            self._append(packet)
 
     def counters(self) -> PortCounters:
         control, *queues = (self._queue_counters(queue) for queue in range(self._reported + 1))
@@ -202,13 +263,23 @@ class OutputPort:
             return self._held >= self._buffer_packets and self._ns_per_byte > 0.0
         return self._held + (self._sending.queue == CONTROL) >= self._buffer_packets
 
-    def _push_out(self, dropped: list[Queued]) -> None:
-        """The newest packet of the lowest class that waits gives up its place."""
+    def _last_to_go(self) -> tuple[int, float]:
+        """The rank of the last packet that waits, lower ones being later: its queue negated, and its worth."""
         lowest = self._busy.bit_length() - 1
-        self._drop(self._queues[lowest].pop(), dropped)
+        planned = (-lowest, 0.0) if lowest > CONTROL else _NONE_WAITS
+        return min(planned, self._unseen[0][:2]) if self._unseen else planned
+
+    def _push_out(self, dropped: list[Queued]) -> None:
+        """The packet that would be sent last gives up its place."""
+        queue, worth = self._last_to_go()
+        if worth > 0.0:
+            last = self._unseen.pop(0)[3]
+        else:
+            last = self._queues[-queue].pop()
+            if not self._queues[-queue]:
+                self._busy ^= 1 << -queue
+        self._drop(last, dropped)
         self._held -= 1
-        if not self._queues[lowest]:
-            self._busy ^= 1 << lowest
 
     def _drop(self, packet: Queued, dropped: list[Queued]) -> None:
         self._drops[packet.queue] += 1
@@ -224,7 +295,7 @@ class OutputPort:
             bytes_out=bytes_out,
             packets_out=packets_out,
             drops=drops,
-            backlog_bytes=bytes_in - bytes_out - self._bytes_dropped[queue],
-            backlog_packets=packets_in - packets_out - drops,
+            backlog_bytes=bytes_in - bytes_out - self._bytes_dropped[queue] + self._moved[1][queue],
+            backlog_packets=packets_in - packets_out - drops + self._moved[0][queue],
             width_bps=self._width_bps,
         )

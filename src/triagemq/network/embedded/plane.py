@@ -33,6 +33,7 @@ from triagemq.plan import (
     SetFlow,
     SetLimiter,
     SetPort,
+    Treatment,
     UnmanagedCounters,
 )
 from triagemq.trace import Outcome
@@ -143,7 +144,7 @@ class EmbeddedDataPlane:
             if flow is None:
                 unmanaged.append(packet)
                 continue
-            port = flow.port
+            port, worth = flow.port, 0.0
             wire_bytes = len(packet.datagram) + overhead_bytes
             if packet.control:
                 queue = 0
@@ -154,17 +155,24 @@ class EmbeddedDataPlane:
                     if packet.token is not None:
                         fates.append((packet.token, Outcome.limited, None, None))
                     continue
-                if flow.drop_rate > 0.0 and not packet.spared and random_number() < flow.drop_rate:
+                treatment = packet.treatment
+                if treatment is None:
+                    queue, drop_rate = flow.queue, flow.drop_rate
+                else:
+                    priority_class, drop_rate, worth = treatment
+                    queue = priority_class + 1
+                    if queue != flow.queue:
+                        port = flow.whole_port.part(priority_class)
+                if drop_rate > 0.0 and random_number() < drop_rate:
                     flow.dropped_by_policy += 1
                     if packet.token is not None:
                         fates.append((packet.token, Outcome.dropped_by_policy, None, None))
                     continue
-                queue = flow.queue
             if port.ends_ns <= now_ns:
                 port.finish(now_ns, sent)
             if port.ends_ns == NEVER:
                 idle[port] = None
-            port.arrive(Queued(packet, flow, queue, wire_bytes, now_ns), dropped)
+            port.arrive(Queued(packet, flow, queue, wire_bytes, now_ns, worth), dropped)
         for port in idle:
             port.start(now_ns, sent, dropped)
             if not port.scheduled and port.ends_ns != NEVER:
@@ -173,6 +181,17 @@ class EmbeddedDataPlane:
         if unmanaged:
             self._pass_unmanaged(unmanaged, fates)
         self._hand_over(sent, dropped, fates, now_ns)
+
+    def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
+        """Put what waits where a new plan wants it, by what packets have for a token.
+
+        Ports whose queues have widths leave it where it is: each queue has a bandwidth of its own.
+        """
+        for port in self._ports.values():
+            if type(port) is OutputPort:
+                port.reclassify(
+                    lambda queued: None if queued.packet.token is None else treatment_of(queued.packet.token)
+                )
 
     def counters(self, *, with_flows: bool = True) -> Counters:
         """What has been counted until now; ports alone are quicker to tell than tens of thousands of flows."""
@@ -240,7 +259,7 @@ class EmbeddedDataPlane:
         key = settings.key
         flow = self._flows.get(key) or self._draining_flows.pop(key, None) or Flow(key)
         flow.removed = False
-        flow.configure(settings, self._ports[settings.port].part(settings.priority_class))
+        flow.configure(settings, self._ports[settings.port])
         self._flows[key] = flow
 
     def _remove_flow(self, flow: Flow) -> None:
@@ -374,14 +393,14 @@ class EmbeddedDataPlane:
                 unsent = self._send(sent)
         finally:
             self._set_alarm()
-        for packet, flow, _, _, enqueued_ns in dropped:
+        for packet, flow, _, _, enqueued_ns, _ in dropped:
             flow.dropped_by_buffer += 1
             if packet.token is not None:
                 fates.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
             if flow.removed:
                 self._forget_if_empty(flow)
         not_sent = {one.place: one for one in unsent}
-        for place, (packet, flow, _, _, enqueued_ns) in enumerate(sent):
+        for place, (packet, flow, _, _, enqueued_ns, _) in enumerate(sent):
             if not packet.control:
                 flow.packets_out += 1
                 if packet.token is not None:

@@ -10,8 +10,9 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   whose content nobody sees, without the mark of control. One of QoS 1 or 2 is never dropped: the gateway has drawn for
   it already, once for all times that it is sent. It is known by its mark (DSCP AF31), which also shows on what is
   encrypted, or by itself where a switch has marked it anew.
-* What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like
-  and whoever sends it: it goes to the queue of its class here, and is never control.
+* What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like:
+  it goes to the queue of its class here, and is never control. If the flow has a source, what others send there is
+  foreign: it is counted, and unmanaged.
 * What goes to the address of a topic's code (topic_codes) and has no flow of its own is an event for whoever asked for
   a part of the tree of topics. If a prefix at this port fits, it goes to the queue that its address says, else it is
   discarded and counted. That is so as soon as there is any prefix at all.
@@ -75,8 +76,8 @@ STAMP_SHIFT = 6
 """That time is in steps of 64 ns, so that its 32 bits last for 274 s."""
 _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
-_BEFORE, _AFTER = 8, 32
-_PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER = 0, 4, 8, 16, 20
+_BEFORE, _AFTER = 8, 48
+_PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER, _SOURCE = 0, 4, 8, 16, 20, 24
 # In the record of a limiter: its settings, its state, and the packets that have passed.
 _MOST, _WINDOW, _JITTER, _PASSED_BYTES, _PASSED_PACKETS = range(0, 40, 8)
 _RING = WINDOW_SETTINGS.size + WINDOW_STATE.size
@@ -84,7 +85,7 @@ _AGAIN, _UP_TO = _RING, _RING + 8
 # Where beside the generation it says whether there are prefixes.
 _ARE_PREFIXES = 8
 # The parts of a COUNTER.
-_CAME, _BY_POLICY, _PASSED, _BY_LIMITER = 0, 8, 16, 24
+_CAME, _BY_POLICY, _PASSED, _BY_LIMITER, _FOREIGN = 0, 8, 16, 24, 32
 
 
 def classifier_program(maps: ClassifierMaps, *, timed: bool = False) -> bytes:
@@ -154,7 +155,23 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.load(2, 1, 10, Stack.KEY + 18)
     a.jump_if(1, "==", 0, "of one subscriber")
     a.set(9, 0)
-    a.jump("trusted")
+    a.load(8, 1, 7, _SOURCE)
+    a.load(8, 2, 7, _SOURCE + 8)
+    a.copy(3, 1)
+    a.compute_by(3, "|", 2)
+    a.jump_if(3, "==", 0, "trusted")
+    a.load(8, 3, 10, Stack.SOURCE)
+    a.jump_if_by(1, "!=", 3, "foreign")
+    a.load(8, 3, 10, Stack.SOURCE + 8)
+    a.jump_if_by(2, "==", 3, "trusted")
+    a.label("foreign")
+    a.load(4, 1, 7, _COUNTER)
+    a.store(4, 10, Stack.NUMBER, 1)
+    look_up(a, maps.counters, Stack.NUMBER)
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.set(1, 1)
+    a.count_alone(0, _FOREIGN, 1, 2)
+    a.jump("unmanaged")
     a.label("of one subscriber")
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, 4)

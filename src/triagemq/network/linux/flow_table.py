@@ -33,6 +33,7 @@ from triagemq.network.linux.records import (
     BOUNDS,
     CLASSES,
     COUNTER,
+    COUNTERS,
     FLOW_KEY,
     FLOW_POLICY,
     FRAGMENT_KEY,
@@ -80,7 +81,7 @@ class TrustedAddress(NamedTuple):
 class FlowPolicy(NamedTuple):
     """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32.
 
-    `limiter` is the number of the flow's window, 0 if it has none.
+    `limiter` is the number of the flow's window, 0 if it has none. A multicast flow may be one `source`'s alone.
     """
 
     port: int
@@ -88,6 +89,7 @@ class FlowPolicy(NamedTuple):
     threshold: int
     counter: int
     limiter: int = 0
+    source: bytes = bytes(16)
 
 
 class PolicyChange(NamedTuple):
@@ -165,6 +167,11 @@ def packed_key(key: FlowKey, port: int = 0) -> bytes:
     'ffff0a0000012710'
     """
     return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), port)
+
+
+def packed_source(address: str) -> bytes:
+    """The source of a flow, zeros for any."""
+    return _octets(address) if address else bytes(16)
 
 
 def _packed_prefix(port: int, prefix: Prefix) -> bytes:
@@ -292,8 +299,10 @@ class FlowTable:
         self._flows.delete([each.packed_key for each in staged if each.before is None])
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
-        """A row for each of the first counters: packets that came, dropped by policy, bytes passed on, limited."""
-        return np.frombuffer(self._counters.memory, np.uint64, count * 4).reshape(count, 4).copy()
+        """A row for each of the first counters: packets that came, dropped by policy, bytes passed on, limited,
+        foreign."""
+        found = np.frombuffer(self._counters.memory, np.uint64, count * COUNTERS)
+        return found.reshape(count, COUNTERS).copy()
 
     def queue_counters(self, port: int) -> NDArray[np.uint64]:
         """A row for each queue of a port: packets and bytes put into it."""

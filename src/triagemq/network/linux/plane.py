@@ -26,6 +26,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
+  What others than its source send there is unmanaged, and counted as foreign at each port that it leaves by.
   So it is with prefixes of topics' codes, which change one by one, each in an instant.
 """
 
@@ -49,6 +50,7 @@ from triagemq.network.linux.flow_table import (
     PolicyChange,
     TrustedAddress,
     drop_threshold,
+    packed_source,
 )
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
@@ -315,7 +317,9 @@ class LinuxDataPlane:
                 taken.append(counter)
             limiter = self._state.limiter(flow.key, flow.port, change) if self._limits else None
             window = self._windows.number(limiter, 0 if before is None else before.limiter, undo)
-            policy = FlowPolicy(number, queue, drop_threshold(flow.drop_rate), counter, window)
+            policy = FlowPolicy(
+                number, queue, drop_threshold(flow.drop_rate), counter, window, packed_source(flow.source)
+            )
             moves.append(_Move(account, flow, policy))
         if moves:
             switched = False

@@ -26,16 +26,17 @@ Copies of one multicast packet thus have a policy at each port.
 IPV4_MAPPED = bytes(10) + b"\xff\xff"
 """What stands before an IPv4 address that is mapped into an IPv6 one."""
 
-FLOW_POLICY = struct.Struct("=IxxxxIIQIIIIQII")
+FLOW_POLICY = struct.Struct("=IxxxxIIQII16sIIQII16s")
 """The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter,
-limiter.
+limiter, source.
 
-A port of 0 means that there is no such flow, a limiter of 0 that there is none.
+A port of 0 means that there is no such flow, a limiter of 0 that there is none, a source of zeros that it is any.
 """
 
-COUNTER = struct.Struct("=QQQQ")
-"""Of one flow in one queue: packets that came (but control), those dropped by policy, bytes that were passed on, and
-packets that were limited."""
+COUNTER = struct.Struct("=QQQQQ")
+"""Of one flow in one queue: packets that came (but control), those dropped by policy, bytes that were passed on,
+packets that were limited, and packets of others than its source."""
+COUNTERS = COUNTER.size // 8
 
 WINDOW_SETTINGS = struct.Struct("=QQQ")
 """A limiter: the bytes that may pass in a window, its ns, and those of the jitter."""

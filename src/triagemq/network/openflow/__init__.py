@@ -14,6 +14,7 @@ encoding, decoding      messages to octets and back
 from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing
 from triagemq.network.openflow.rules import RateLimit
+from triagemq.network.openflow.server import SwitchTls
 from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
@@ -25,6 +26,7 @@ __all__ = [
     "RateLimit",
     "SwitchCounters",
     "SwitchError",
+    "SwitchTls",
     "Timing",
     "Topology",
 ]

@@ -18,7 +18,7 @@ from triagemq.network.openflow.discovery import Discovery
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, FlowRules, RuleBook
 from triagemq.network.openflow.rules import FLOW_KINDS, Rule, RuleKey, switch_name
 from triagemq.network.openflow.searching import Search
-from triagemq.network.openflow.server import Meeting, Place
+from triagemq.network.openflow.server import Meeting, Place, SwitchTls
 from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId, Topology
@@ -58,6 +58,8 @@ class Controller:
         queued: Container[str] = (),
         reserved: Collection[tuple[int, str]] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
+        tls: SwitchTls | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         self.session_counters = SessionCounters()
         self.counters = {"rules put": 0, "rules deleted": 0, "updates": 0}
@@ -65,7 +67,7 @@ class Controller:
         self.discovery = Discovery(
             link_seconds=timing.link_lost_seconds, forget_seconds=timing.switch_lost_seconds
         )
-        self.meeting = Meeting(self._serve)
+        self.meeting = Meeting(self._serve, tls=tls, allowed=allowed)
         self._expected, self._timing = set(expected), timing
         self._ports, self._queued = {} if ports is None else ports, queued
         self._reserved = frozenset(reserved)
@@ -167,6 +169,8 @@ class Controller:
     # What switches say.
 
     def packet_in(self, session: SwitchSession, packet: PacketIn) -> None:
+        if not self._is_ours(session):
+            return
         at = PortId(session.datapath_id, packet.port)
         if frames.is_discovery(packet.frame):
             left = self._search.origin(packet.frame)
@@ -190,18 +194,21 @@ class Controller:
             self._wake.set()
 
     def port_changed(self, session: SwitchSession, gone: bool, port: PortDescription) -> None:
-        table = self._tables.get(session.datapath_id)
-        if table is not None and table.session is session and port.number <= _LAST_REAL_PORT:
+        if self._is_ours(session) and port.number <= _LAST_REAL_PORT:
             self._search.begin_again(PortId(session.datapath_id, port.number))
             self.discovery.port_changed(session.datapath_id, port.number, None if gone else port.up)
             self._wake.set()
 
     def closed(self, session: SwitchSession) -> None:
-        table = self._tables.get(session.datapath_id)
-        if table is not None and table.session is session:
+        if self._is_ours(session):
             del self._tables[session.datapath_id]
             self._ready.discard(session.datapath_id)
             self.discovery.left(session.datapath_id, self._now())
+
+    def _is_ours(self, session: SwitchSession) -> bool:
+        """Whether this connection is the one its switch was let in by."""
+        table = self._tables.get(session.datapath_id)
+        return table is not None and table.session is session
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session = SwitchSession(reader, writer, self, self.session_counters, self._timing.session)
@@ -209,6 +216,9 @@ class Controller:
             await session.open()
         except NetworkError:
             return  # Counted by the session.
+        if session.datapath_id not in self._expected:
+            session.close("not expected")
+            return
         try:
             table = SwitchTable(session, self._cookies)
             await table.read()
@@ -224,9 +234,14 @@ class Controller:
         except Exception as error:  # Octets that no codec foresaw.
             session.close(f"nonsense: {error!r}")
             return
-        older = self._tables.get(session.datapath_id)
-        if older is not None:
-            older.session.close("connected twice")
+        # A switch that has lost its connection may come again before that is known here; a second one that claims to be
+        # the first does not displace it.
+        while (older := self._tables.get(session.datapath_id)) is not None:
+            if await older.session.answers_echo(self._timing.session.echo_seconds):
+                session.close("connected twice")
+                return
+        if session.closed:
+            return
         self._tables[session.datapath_id] = table
         self.discovery.rules_seen(session.datapath_id, table.rules.values())
         ports = {port.number: port.up for port in session.ports.values() if port.number <= _LAST_REAL_PORT}
@@ -287,7 +302,8 @@ class Controller:
 
     def _ask_for_hosts(self) -> None:
         if self._started.is_set():
-            missing = [each for each in self._book.sources if each not in self.network.hosts]
+            sources = {*self._book.sources, *self._book.topic_sources}
+            missing = [each for each in sorted(sources) if each not in self.network.hosts]
             self._search.ask_for([*self.unplaced, *missing], self._edges, self._now())
 
     async def _refresh(self) -> None:

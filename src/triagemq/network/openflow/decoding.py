@@ -74,13 +74,17 @@ class FlowEntry(NamedTuple):
     meter: int | None
 
 
+class IncompatibleVersionError(NonsenseError):
+    """A HELLO without OpenFlow 1.3 among its versions."""
+
+
 def check_hello(version: int, message: bytes) -> None:
     """A switch begins with HELLO, and must be able to speak OpenFlow 1.3.
 
     >>> check_hello(VERSION, HEADER.pack(VERSION, 0, 16, 0) + struct.pack("!HHI", VERSION_BITMAP, 8, 1 << VERSION))
     >>> check_hello(1, HEADER.pack(1, 0, 8, 0))
     Traceback (most recent call last):
-    triagemq.network.openflow.decoding.NonsenseError: OpenFlow, but not 1.3
+    triagemq.network.openflow.decoding.IncompatibleVersionError: this controller speaks OpenFlow 1.3 ...
     """
     versions = set(range(1, version + 1))
     offset = HEADER.size
@@ -93,7 +97,10 @@ def check_hello(version: int, message: bytes) -> None:
             versions = {number for number in range(32) if bitmap >> number & 1}
         offset += (length + 7) // 8 * 8
     if VERSION not in versions:
-        raise NonsenseError("OpenFlow, but not 1.3")
+        offered = ", ".join(f"0x{number:02x}" for number in sorted(versions)) or "none"
+        raise IncompatibleVersionError(
+            f"this controller speaks OpenFlow 1.3 (0x04), the switch offers {offered}"
+        )
 
 
 def _field_value(name: str, octets: bytes) -> int | str:

@@ -61,6 +61,15 @@ def hello_body() -> bytes:
     return struct.pack("!HHI", VERSION_BITMAP, 8, 1 << VERSION)
 
 
+def hello_failed_body(explanation: str) -> bytes:
+    """Of an ERROR with type HELLO_FAILED and code INCOMPATIBLE (A.4.4): no version in common.
+
+    >>> hello_failed_body("1.3 only")
+    b'\\x00\\x00\\x00\\x001.3 only'
+    """
+    return struct.pack("!HH", 0, 0) + explanation.encode("ascii", "replace")
+
+
 # Fields of packets, by the names of OpenFlow, which matches and actions have as a header and a value (A.2.3).
 
 FIELDS = {

@@ -186,10 +186,16 @@ def topic_rules(
     flows: Collection[LimitedFlow],
     places: Mapping[str, PortId],
     queued: Collection[PortId] = (),
+    entries: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of a multicast key: on each switch copies leave by the ports that flows name, marked by their classes.
 
     Limits act on what hosts send; what comes from another switch has met them there. Ports are where `places` says.
+
+    Where flows have a source, copies are made of what comes from its address, at one of its `entries` (anywhere if
+    there are none) or from another switch. All else to the key goes nowhere, on every switch: none passes on what
+    pretends to be the source's. What comes from a source that has moved to a switch without copies is flooded until
+    there is a plan for it.
     """
     copies: dict[int, list[tuple[Copy, LimitedFlow]]] = {}
     for each in flows:
@@ -200,6 +206,7 @@ def topic_rules(
             copies.setdefault(at.switch, []).append((copy, each))
     outputs = {switch: [copy.port for copy, _ in some] for switch, some in copies.items()}
     fields = {**address_fields(key.address), "udp_dst": key.udp_port}
+    source = _source_of(flows)
     rules: _Rules = {}
     for switch, some in copies.items():
         if any(copy.queue is not None for copy, _ in some):
@@ -215,15 +222,44 @@ def topic_rules(
             "hops": _switches_behind(routes, outputs, switch),
             "rank": max(each.flow.priority_class for _, each in some),
         }
-        made = [_rule(Kind.FLOW, matching(**fields), **actions, limit=limits[0] if limits else None)]
-        if limits:
+        limit = limits[0] if limits else None
+        made = [
+            _rule(Kind.FLOW, matching(**fields, **entry), **actions, limit=limit)
+            for entry in _entry_fields(source, entries, switch)
+        ]
+        if limits or source:
             made += [
-                _rule(Kind.FLOW_FROM_LINK, matching(**fields, in_port=here.port), **actions)
+                _rule(Kind.FLOW_FROM_LINK, matching(**fields, **_from(source), in_port=here.port), **actions)
                 for here in routes.network.links
                 if here.switch == switch
             ]
         rules[switch] = {rule.key: rule for rule in made}
+    if source and rules:
+        foreign = _rule(Kind.FOREIGN, matching(**fields), hops=len(routes.network.ports))
+        strayed = any(at.switch not in copies for at in entries)
+        for switch in copies if strayed else routes.network.ports:
+            rules.setdefault(switch, {})[foreign.key] = foreign
     return rules
+
+
+def _source_of(flows: Iterable[LimitedFlow]) -> str:
+    """The address of a multicast key's publisher, as hosts are known; "" for any."""
+    source = next((each.flow.source for each in flows), "")
+    return str(ipaddress.ip_address(source)) if source else ""
+
+
+def _from(source: str) -> dict[str, int | str]:
+    """What packets of a source have."""
+    if not source:
+        return {}
+    return {"ipv6_src" if ":" in source else "ipv4_src": source}
+
+
+def _entry_fields(source: str, entries: Collection[PortId], switch: int) -> list[dict[str, int | str]]:
+    """How packets of a source are known where they enter a switch; none if they enter at another."""
+    if not entries:
+        return [_from(source)]
+    return [{**_from(source), "in_port": at.port} for at in entries if at.switch == switch]
 
 
 def prefix_rules(
@@ -360,6 +396,8 @@ class RuleBook:
         """Which of them have queues of their switch's own."""
         self.prefixes: frozenset[PrefixKey] = frozenset()
         self._rules_of: dict[_Owner, _Rules] = {}
+        # Where publishers of multicast keys were found.
+        self._found: dict[str, tuple[HostPlace, ...]] = {}
 
     def fit(
         self,
@@ -372,6 +410,7 @@ class RuleBook:
         self.places = self.places if places is None else places
         self.queued = self.queued if queued is None else queued
         self.wanted = base_rules(self.routes)
+        self._found = {source: self._found[source] for source in self.topic_sources & self._found.keys()}
         owners: list[_Owner] = [*self.flows, *self.topics, None]
         self._rules_of = {owner: self._rules(owner) for owner in owners}
         for some in self._rules_of.values():
@@ -422,9 +461,25 @@ class RuleBook:
                 self.wanted[switch].update(rules)
         return undoing, touched
 
+    @property
+    def topic_sources(self) -> set[str]:
+        """The addresses of the publishers of multicast keys."""
+        return {source for flows in self.topics.values() if (source := _source_of(flows))}
+
+    def _entries_of(self, source: str) -> list[PortId]:
+        """Where a publisher is. Another device that claims its address elsewhere does not take its place while the port
+        where it was found is up."""
+        now, before = self.network.hosts.get(source, ()), self._found.get(source, ())
+        is_there = any(host.at.port in self.network.ports.get(host.at.switch, ()) for host in before)
+        if not is_there or {host.ethernet for host in now} & {host.ethernet for host in before}:
+            self._found[source] = before = now
+        return [host.at for host in before]
+
     def _rules(self, owner: _Owner) -> _Rules:
         if owner is None:
             return prefix_rules(self.routes, self.prefixes, self.places, self.queued)
         if isinstance(owner, FlowKey):
-            return topic_rules(self.routes, owner, self.topics.get(owner, ()), self.places, self.queued)
+            flows = self.topics.get(owner, ())
+            entries = self._entries_of(_source_of(flows))
+            return topic_rules(self.routes, owner, flows, self.places, self.queued, entries)
         return address_rules(self.routes, owner, self.flows[owner].values(), self.sources, self.queued)

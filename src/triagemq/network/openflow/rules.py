@@ -49,6 +49,8 @@ class Kind(enum.Enum):
     """Events of a limited topic that come from another switch, where they have met their limit."""
     FLOW = (1, 300)
     """PUBLISH messages of one flow, or events of a topic."""
+    FOREIGN = (1, 290)
+    """To the address of a promised topic, but not from its source: goes nowhere, and is counted."""
     CODED = (1, 250)
     """Events of topics, marked by the queue in their address, go on to be matched."""
     PREFIX = (2, 0)
@@ -67,7 +69,7 @@ class Kind(enum.Enum):
         return self.value[1]
 
 
-FLOW_KINDS = frozenset({Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.CONTROL, Kind.CODED, Kind.PREFIX})
+FLOW_KINDS = frozenset({Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.FOREIGN, Kind.CONTROL, Kind.CODED, Kind.PREFIX})
 """Rules that a plan asks for; the others are the network's."""
 
 

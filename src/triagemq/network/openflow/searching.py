@@ -9,7 +9,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from triagemq.network.openflow import encoding, frames
+from triagemq.network.openflow import frames
 from triagemq.network.openflow.discovery import Discovery
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId
@@ -41,8 +41,7 @@ class Search:
         for at in ports:
             table = self._tables.get(at.switch)
             if table is not None:
-                octets = encoding.packet_out(at.port, frames.discovery_frame(at, self._nonce))
-                table.session.send(octets, f"a discovery frame at port {at.port}")
+                table.session.packet_out(at.port, frames.discovery_frame(at, self._nonce))
 
     def begin_again(self, port: PortId) -> None:
         """The port has changed: what was tried there counts no more."""
@@ -54,7 +53,7 @@ class Search:
         if unsettled:
             self.try_ports(unsettled)
             await asyncio.gather(
-                *(table.session.barrier() for table in self._tables.values()), return_exceptions=True
+                *(table.session.drain() for table in self._tables.values()), return_exceptions=True
             )
         for port in unsettled:
             self._tries[port] = self._tries.get(port, 0) + 1
@@ -79,5 +78,4 @@ class Search:
             self._asked[address] = now
             frame = frames.neighbour_question(address) if ":" in address else frames.arp_question(address)
             for at in edges():
-                octets = encoding.packet_out(at.port, frame)
-                self._tables[at.switch].session.send(octets, f"a question for {address}")
+                self._tables[at.switch].session.packet_out(at.port, frame)

@@ -15,8 +15,21 @@ from typing import NamedTuple, Protocol, Self
 
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
-from triagemq.network.openflow.decoding import NonsenseError, PacketIn, PortDescription, check_hello
-from triagemq.network.openflow.encoding import HEADER, VERSION, OpenFlowType, hello_body, with_transaction
+from triagemq.network.openflow.decoding import (
+    IncompatibleVersionError,
+    NonsenseError,
+    PacketIn,
+    PortDescription,
+    check_hello,
+)
+from triagemq.network.openflow.encoding import (
+    HEADER,
+    VERSION,
+    OpenFlowType,
+    hello_body,
+    hello_failed_body,
+    with_transaction,
+)
 from triagemq.network.openflow.rules import switch_name
 
 _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
@@ -209,6 +222,24 @@ class SwitchSession:
         self._require_open()
         self._writer.write(with_transaction(octets, self._transactions.order(what)))
 
+    def packet_out(self, port: int, frame: bytes) -> None:
+        """Send a frame out of a port. No barrier waits for it: a switch that refuses it is counted, and no more."""
+        self._require_open()
+        self._writer.write(with_transaction(encoding.packet_out(port, frame), self._transactions.next()))
+
+    async def answers_echo(self, seconds: float) -> bool:
+        """Whether the switch answers an ECHO_REQUEST in time; if it does not, the connection is closed."""
+        if self.closed:
+            return False
+        echo = self._ask(OpenFlowType.ECHO_REQUEST, OpenFlowType.ECHO_REPLY, "an echo")
+        try:
+            await asyncio.wait_for(echo, seconds)
+        except SwitchError:
+            pass  # An error is an answer.
+        except (SessionClosedError, TimeoutError):
+            self.close("no answer")
+        return not self.closed
+
     def fence(self) -> None:
         """What is sent from here on waits, on the switch, for what was sent before."""
         self._write(OpenFlowType.BARRIER_REQUEST)
@@ -216,10 +247,14 @@ class SwitchSession:
     async def barrier(self) -> None:
         """Wait until the switch has done everything it was sent; SwitchError names what it refused."""
         orders = self._transactions.unfinished_orders()
-        await self._ask(OpenFlowType.BARRIER_REQUEST, OpenFlowType.BARRIER_REPLY, "a barrier")
+        await self.drain()
         refused = self._transactions.finish_orders(orders)
         if refused:
             raise SwitchError(self.name, refused)
+
+    async def drain(self) -> None:
+        """Wait until the switch has done everything it was sent. What it refused is left to `barrier`."""
+        await self._ask(OpenFlowType.BARRIER_REQUEST, OpenFlowType.BARRIER_REPLY, "a barrier")
 
     async def parts(self, octets: bytes, what: str) -> list[bytes]:
         """Ask for statistics (octets of a multipart request): the bodies of all parts of the answer."""
@@ -265,7 +300,14 @@ class SwitchSession:
             message = header + await self._reader.readexactly(length - HEADER.size)
             self._heard = loop.time()
             if not greeted:
-                check_hello(version, message)
+                try:
+                    check_hello(version, message)
+                except IncompatibleVersionError as error:
+                    body = hello_failed_body(str(error))
+                    answer = HEADER.pack(VERSION, OpenFlowType.ERROR, HEADER.size + len(body), transaction)
+                    self._writer.write(answer + body)
+                    self.close("incompatible version")
+                    return
                 greeted = True
             else:
                 self._take(kind, transaction, message)

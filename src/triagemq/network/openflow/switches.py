@@ -14,7 +14,8 @@ Prefixes of topics' codes are rules with masks, in a table of their own that tak
 becomes the mark of its class. Events that match no prefix on a switch are discarded there, and counted.
 
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
-class there. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
+class there. If it has a source, that rule takes what the source sends, where it is; what others send to the key is
+dropped. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
 takes it for a flow's: it is served last.
 
 Rules follow hosts as they are found: a flow to a subscriber that nobody has seen yet has no rule of its own, and its
@@ -38,7 +39,7 @@ from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.own_queues import OwnQueues
 from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
-from triagemq.network.openflow.server import Place, parse_place
+from triagemq.network.openflow.server import Place, SwitchTls, parse_place
 from triagemq.network.openflow.topology import Topology
 from triagemq.network.state import PlanState, PrefixKey, StateChange
 from triagemq.plan import FlowKey, Instruction, SetFlow
@@ -48,11 +49,13 @@ _Result = TypeVar("_Result")
 
 
 class FlowAtSwitch(NamedTuple):
-    """What the rule of a flow counted on a switch. `limited` packets exceeded the flow's rate limit."""
+    """What the rules of a flow counted on a switch. `limited` packets exceeded the flow's rate limit. `foreign` ones
+    were sent to its address by others than its source, and dropped; they are not among `packets`."""
 
     packets: int
     bytes: int
     limited: int
+    foreign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,8 @@ class OpenFlowSwitches:
     gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
     `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys and
     queues need it. `reserved` ports carry copies of multicast keys and nothing else. `databases` are those of switches
-    with queues of their own, by datapath id.
+    with queues of their own, by datapath id. Other switches than these are not let in, nor any from an address that is
+    not `allowed` (all are if none is named); with `tls` both sides show a certificate.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -91,6 +95,8 @@ class OpenFlowSwitches:
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
+        tls: SwitchTls | None = None,
+        allowed: Sequence[str] = (),
     ) -> None:
         if not switches or not listen:
             raise ParameterError("switches", "say which there are, and where to listen for them")
@@ -111,6 +117,8 @@ class OpenFlowSwitches:
                 queued=self._queues,
                 reserved=reserved,
                 timing=timing,
+                tls=tls,
+                allowed=allowed,
             )
             await controller.open([parse_place(each) for each in listen])
             return controller
@@ -147,7 +155,12 @@ class OpenFlowSwitches:
     def mishaps(self) -> Mapping[str, int]:
         """Connections that went wrong, frames that were not believed, and so on, by what it was."""
         sessions = self._controller.session_counters
-        counted = [sessions.disconnected, sessions.unexpected, self._controller.discovery.counters]
+        counted = [
+            self._controller.meeting.refused,
+            sessions.disconnected,
+            sessions.unexpected,
+            self._controller.discovery.counters,
+        ]
         return {what: number for some in counted for what, number in list(some.items())}
 
     @property
@@ -202,8 +215,10 @@ class OpenFlowSwitches:
             flows: dict[FlowKey, FlowAtSwitch] = {}
             for rule, counts in rules.items():
                 if (key := _flow_of(rule)) is not None:
+                    is_foreign = rule.priority == Kind.FOREIGN.priority
+                    now = (0, 0, 0, counts[0]) if is_foreign else (*counts, 0)
                     before = flows.get(key, FlowAtSwitch(0, 0, 0))
-                    flows[key] = FlowAtSwitch(*map(sum, zip(before, counts, strict=True)))
+                    flows[key] = FlowAtSwitch(*map(sum, zip(before, now, strict=True)))
             of_events = [
                 (_prefix_of(rule), counts[0])
                 for rule, counts in rules.items()
@@ -269,13 +284,15 @@ class OpenFlowSwitches:
         self._loop.close()
 
 
+_COUNTED = (Kind.FLOW.priority, Kind.FLOW_FROM_LINK.priority, Kind.FOREIGN.priority)
+
+
 def _flow_of(rule: RuleKey) -> FlowKey | None:
     """The flow that a rule is for; None for a rule of control packets."""
     fields = dict(rule.match)
     address = fields.get("ipv4_dst") or fields.get("ipv6_dst")
     port = fields.get("udp_dst")
-    of_a_flow = rule.priority in (Kind.FLOW.priority, Kind.FLOW_FROM_LINK.priority)
-    if not of_a_flow or not isinstance(address, str) or not isinstance(port, int):
+    if rule.priority not in _COUNTED or not isinstance(address, str) or not isinstance(port, int):
         return None
     return FlowKey(address, port)
 

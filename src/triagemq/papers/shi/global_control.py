@@ -259,9 +259,13 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 "the estimator",
                 "XGBoost",
                 f"backlog; by model queue 7 waits {duration(float(courses['model'].worst_windows[0]))} at the "
-                f"worst, by idm {duration(float(courses['idm'].worst_windows[0]))}",
-                "Where the length of a queue is not shown, counters that are read 20 ms apart do not tell 3 ms from "
-                "20: idm takes more for queue 7 than it needs, at queue 5's cost, or comes late where load rises fast.",
+                f"worst, by idm {duration(float(courses['idm'].worst_windows[0]))}; queue 6, which may take 60 "
+                f"ms, then waits {duration(float(courses['model'].worst_windows[1]))} and "
+                f"{duration(float(courses['idm'].worst_windows[1]))}",
+                "The learned estimator (shi 5) does not drive this experiment, though XGBoost does in the "
+                "paper. Where the length of a queue is not shown, counters that are read 20 ms apart do not "
+                "tell 3 ms from 20: idm takes more for queue 7 than it needs, at the cost of the others, or "
+                "comes late where load rises fast.",
             ),
             Difference(
                 "load",
@@ -375,7 +379,14 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
                 "always below 7 ms",
                 f"below {duration(float(ours.worst_windows[0]))} as means of 200 ms; the worst packet "
                 f"{duration(float(ours.worst_seconds[0]))}",
-                "The paper does not say over what its delays are means.",
+                "The paper does not say over what its delays are means. A requirement is one of single packets.",
+            ),
+            Difference(
+                "requirements of 60 and 150 ms",
+                "not printed",
+                f"queue 6 below {duration(float(ours.worst_windows[1]))}, queue 5 below "
+                f"{duration(float(ours.worst_windows[2]))}",
+                "The paper shows the requirement of 10 ms alone. Ours are held in the same runs.",
             ),
         ),
         claims=(

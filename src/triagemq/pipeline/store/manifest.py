@@ -12,7 +12,9 @@ from pydantic import TypeAdapter, ValidationError
 from triagemq.errors import PipelineError
 from triagemq.pipeline.store.places import Location
 
-LAYOUT_VERSION = 3
+LAYOUT_VERSION = 4
+_READABLE = (3, LAYOUT_VERSION)
+"""Folders of layout 3 are called by the bare token, which Spark takes for no partition."""
 _NAME = re.compile(r"manifest-(\d{9})\.json")
 _ATTEMPTS = 5
 
@@ -50,7 +52,7 @@ class TablesManifest:
     version: int = 0
     runs: Mapping[str, PublishedRun] = field(default_factory=dict)
     making: tuple[str, ...] = ()
-    """The tokens of commands that may have written what is not published."""
+    """The folders of commands that may have written what is not published: token=<token>."""
     removing: tuple[str, ...] = ()
     """Files that a version before this one listed, and this one does not."""
     kept: tuple[TableFile, ...] = ()
@@ -125,6 +127,6 @@ def read_version(place: Location, version: int) -> TablesManifest:
         found = error.errors()[0]
         where = ".".join(map(str, found["loc"]))
         raise PipelineError(f"{not_ours}: {where or 'text'}: {found['msg']}") from error
-    if (manifest.layout, manifest.version) != (LAYOUT_VERSION, version):
+    if manifest.layout not in _READABLE or manifest.version != version:
         raise PipelineError(not_ours)
     return manifest

@@ -7,6 +7,7 @@ Hadoop file systems; what is read goes through Arrow's as long as these know the
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import sys
@@ -61,8 +62,8 @@ class LocalFiles:
 
     Like all of the three: errors are OSError, and FileNotFoundError where nothing is. `write` makes a new file and the
     directories above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already),
-    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `finished` has what
-    somebody wrote survive a power cut, and gives the rows of the Parquet file that it must be.
+    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `footer` has what
+    somebody wrote survive a power cut, and gives the footer of the Parquet file that it must be.
     """
 
     def entry(self, path: str) -> Facts:
@@ -107,10 +108,10 @@ class LocalFiles:
         with contextlib.suppress(OSError):
             os.rmdir(path)
 
-    def finished(self, path: str) -> int:
+    def footer(self, path: str) -> pq.FileMetaData:
         with open(path, "rb") as written:
             os.fsync(written.fileno())
-        return int(pq.read_metadata(path).num_rows)
+        return pq.read_metadata(path)
 
 
 class ArrowFiles:
@@ -135,7 +136,7 @@ class ArrowFiles:
     def _refused(self, path: str, *_: object) -> Any:
         raise OSError(f"{path}: can only be written with Spark")
 
-    write = create = remove = remove_empty = finished = _refused
+    write = create = remove = remove_empty = footer = _refused
 
 
 class HadoopFiles:
@@ -166,7 +167,8 @@ class HadoopFiles:
     def create(self, path: str, content: bytes, hidden: str) -> None:
         self.remove(hidden)
         self.write(hidden, content)
-        # To rename a file is atomic wherever there are directories, and to copy one where there are none.
+        # To rename a file is atomic wherever there are directories, and to copy one where there are none. That two look
+        # at the same moment whether it exists is for the store's lease to prevent.
         if self._call("exists", path) or not self._call("rename", hidden, self._path(path)):
             self.remove(hidden)
             raise FileExistsError(path)
@@ -179,14 +181,16 @@ class HadoopFiles:
         with contextlib.suppress(OSError):
             self.remove(path)
 
-    def finished(self, path: str) -> int:
-        parquet = self._java.org.apache.parquet.hadoop
-        file = _asked(parquet.util.HadoopInputFile.fromPath, self._path(path), self._conf)
-        reader = _asked(parquet.ParquetFileReader.open, file)
+    def footer(self, path: str) -> pq.FileMetaData:
+        end, stream = int(self._call("getFileStatus", path).getLen()), self._call("open", path)
         try:
-            return int(reader.getRecordCount())
+            # Its length stands before the last four octets of the file.
+            _asked(stream.seek, max(0, end - 8))
+            length = int.from_bytes(bytes(_asked(stream.readNBytes, 4)), "little") + 8
+            _asked(stream.seek, max(0, end - length))
+            return pq.read_metadata(io.BytesIO(bytes(_asked(stream.readNBytes, length))))
         finally:
-            reader.close()
+            stream.close()
 
     def _path(self, path: str) -> Any:
         return _asked(self._java.org.apache.hadoop.fs.Path, path)
@@ -336,9 +340,9 @@ class Location:
         """Remove this one directory, if nothing is in it."""
         self._files.remove_empty(self.path)
 
-    def finished(self) -> int:
-        """The rows of a Parquet file that has just been written here."""
-        return self._files.finished(self.path)
+    def footer(self) -> pq.FileMetaData:
+        """The footer of a Parquet file that has been written here."""
+        return self._files.footer(self.path)
 
     def _asked(self, question: str, *arguments: object) -> Any:
         try:

@@ -9,7 +9,7 @@ import itertools
 import math
 import re
 import secrets
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triagemq.errors import OutputError, PipelineError, TriageError
+from triagemq.pipeline.store.lease import LEASE_NAME, leased
 from triagemq.pipeline.store.manifest import (
+    LAYOUT_VERSION,
     PublishedRun,
     TableFile,
     TablesManifest,
@@ -44,7 +46,9 @@ _COMMANDS = {
 _PART = r"part-(?:\d{5,}-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}[\w.-]*|\d{9})\.parquet"
 """What Spark, with the number of a task and the id of a job, and this package call the files that they write."""
 _NUMBERED = re.compile(r"(?:run|day)=-?\d+")
-_LISTED = re.compile(rf"\w+/[0-9a-f]{{16}}/{_NUMBERED.pattern}/{_PART}")
+_TOKEN = re.compile(r"(?:token=t)?[0-9a-f]{16}")
+"""A folder of one command, in which readers see a partition: its value is text, whatever the digits, for the letter."""
+_LISTED = re.compile(rf"\w+/{_TOKEN.pattern}/{_NUMBERED.pattern}/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
 
@@ -56,9 +60,11 @@ _LARGE_BYTES = 16_000_000
 class TableStore:
     """The results in a directory; one command at a time writes to it. Use `TableStore.open`."""
 
-    def __init__(self, place: Location, manifest: TablesManifest) -> None:
+    def __init__(self, place: Location, manifest: TablesManifest, confirm: Callable[[], None]) -> None:
         self.place = place
         self.manifest = manifest
+        self._confirm = confirm
+        """An error if the directory is not held any more."""
         self.token = ""
         self._numbers = itertools.count()
         self._left = set(manifest.removing)
@@ -76,9 +82,10 @@ class TableStore:
         place = Location(out, published=True)
         _refuse_overlap(place, inputs)
         _own_manifest(place, kind)
-        with _held(place, mode):
+        held = leased(place) if place.local is None else _locked(place, place.local, mode)
+        with held as confirm:
             manifest = _own_manifest(place, kind)
-            store = cls(place, manifest or TablesManifest(secrets.token_hex(8), kind))
+            store = cls(place, manifest or TablesManifest(secrets.token_hex(8), kind), confirm)
             if manifest is None:
                 # From now on a reader finds empty tables, and another command finds whose directory this is.
                 store._publish(store.manifest)
@@ -89,8 +96,8 @@ class TableStore:
                 store._clear()
 
     def begin(self) -> None:
-        """From now on files are written, under a token of their own."""
-        self.token = secrets.token_hex(8)
+        """From now on files are written, in folders with a token of their own."""
+        self.token = f"token=t{secrets.token_hex(8)}"
         self._publish(replace(self.manifest, making=(*self.manifest.making, self.token)))
 
     def folder(self, table: str) -> Location:
@@ -113,7 +120,7 @@ class TableStore:
         return tuple(
             TableFile(
                 f"{table}/{self.token}/{folder}/{entry.name}",
-                (place / entry.name).finished(),
+                (place / entry.name).footer().num_rows,
                 entry.size_bytes,
             )
             for entry in (place.entries() if place.exists() else ())
@@ -177,9 +184,10 @@ class TableStore:
 
     def _publish(self, manifest: TablesManifest) -> None:
         version = self.manifest.version + 1
-        changed = replace(manifest, version=version)
+        changed = replace(manifest, version=version, layout=LAYOUT_VERSION)
         path = self.place / manifest_name(version)
         with self._explained():
+            self._confirm()
             try:
                 path.create(changed.to_json(), hidden=f".manifest-{changed.mark}")
             except FileExistsError as error:
@@ -192,7 +200,10 @@ class TableStore:
                 (self.place / manifest_name(before)).remove()
 
     def _clear(self) -> None:
-        """Remove what is written and not published, and say so in the manifest."""
+        """Remove what is written and not published, and say so in the manifest.
+
+        No other command is at work: whoever named the tokens has left the directory, or its lease has expired.
+        """
         if not (self.manifest.making or self.manifest.removing):
             return
         # Java may be gone, or a disk full: then the next command clears this away.
@@ -201,7 +212,7 @@ class TableStore:
             listed = self.manifest.names()
             for table in self.place.directories():
                 for token in self.manifest.making:
-                    if re.fullmatch("[0-9a-f]{16}", token) and (self.place / table / token).exists():
+                    if _TOKEN.fullmatch(token) and (self.place / table / token).exists():
                         _remove_made(self.place / table / token, f"{table}/{token}", listed)
             (self.place / WORK).remove_empty()
             for version in versions(self.place):
@@ -293,7 +304,8 @@ def _refuse_foreign(place: Location) -> None:
         return
     except NotADirectoryError:
         raise OutputError(f"{place.given}: is a file; tables need a directory") from None
-    names = [name for name in names if name != _LOCK_NAME and not _HIDDEN.fullmatch(name)]
+    own = re.compile(rf"{re.escape(_LOCK_NAME)}|{_HIDDEN.pattern}|{LEASE_NAME.pattern}")
+    names = [name for name in names if not own.fullmatch(name)]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         raise OutputError(
@@ -318,16 +330,13 @@ def _resolved(place: Location) -> str:
 
 
 @contextlib.contextmanager
-def _held(place: Location, mode: int) -> Iterator[None]:
-    """Keep other commands out, where there are locks; elsewhere the second to publish a version is refused."""
-    if place.local is None:
-        yield
-        return
+def _locked(place: Location, folder: Path, mode: int) -> Iterator[Callable[[], None]]:
+    """Keep other commands out of a folder of this machine; the lock holds until it is given back."""
     try:
-        place.local.mkdir(mode, parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError), (place.local / _LOCK_NAME).open("xb") as made:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError), (folder / _LOCK_NAME).open("xb") as made:
             made.write(_LOCK)
-        lock = (place.local / _LOCK_NAME).open("ab")
+        lock = (folder / _LOCK_NAME).open("ab")
     except OSError as error:
         raise OutputError(f"{place.given}: tables cannot be written there: {error.strerror}") from error
     with lock:
@@ -337,4 +346,4 @@ def _held(place: Location, mode: int) -> Iterator[None]:
             raise OutputError(
                 f"{place.given}: another command is writing tables there; wait for it, or choose another directory"
             ) from error
-        yield
+        yield lambda: None

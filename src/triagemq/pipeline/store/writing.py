@@ -52,8 +52,8 @@ def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | Non
 def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
     """Write rows that are needed again while tables are made, and read them from there."""
     made = _write(rows, place)
-    found = [(place / entry.name).finished() for entry in place.entries() if entry.name.startswith("part-")]
-    _compare(what, made["rows"], sum(found), place)
+    parts = [place / entry.name for entry in place.entries() if entry.name.startswith("part-")]
+    _compare(what, made["rows"], sum(part.footer().num_rows for part in parts), place)
     return rows.sparkSession.read.schema(rows.schema).parquet(place.spark_path)
 
 

@@ -164,7 +164,7 @@ def stream_pipeline(
         seconds = time.monotonic() - began
     counts = {
         run_id: {"events": run.rows_in, "late": run.reasons["late"], "duplicates": run.reasons["duplicate"]}
-        | ({"lost": run.reasons["lost"]} if "lost" in run.reasons else {})
+        | {name: run.reasons[name] for name in ("lost", "queued") if name in run.reasons}
         for run_id, run in store.manifest.runs.items()
     }
     return StreamResult(

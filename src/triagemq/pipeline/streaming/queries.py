@@ -141,6 +141,7 @@ class Queries:
         rows = (
             self.session.readStream.format(run.format)
             .options(rows=self.most_rows, open_ns=self.settings.open_ns, packing=json.dumps(asdict(packing)))
+            .option("client", f"triagemq-{self.store.manifest.mark[:14]}")
             .options(**run.options)
             .load()
         )

@@ -11,29 +11,35 @@ import pyarrow.compute as pc
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.streaming.events import FOREVER_NS
 from triagemq.pipeline.streaming.settings import StreamSettings
+from triagemq.pipeline.streaming.windows import touches
 
 
 def stream_profile(tables: Tables, run_id: str) -> list[dict[str, Any]]:
     """What a stream knows of each topic, as rows of `publication_profile`: nobody says who published.
 
-    Counted are windows that do not overlap, without the first, in which the stream may have begun, and, of a run that
-    has ended, the last; a window without a row had no events. Of sizes there is only the mean.
+    Counted are windows that do not overlap, without the first, in which the stream may have begun, those that touch an
+    outage of the stream, and, of a run that has ended, the last; a window without a row had no events. What sources did
+    in an outage is not known: it is no condition of theirs. Of sizes there is only the mean.
     """
     rows = tables.table("topic_rates", run_id=run_id) if "topic_rates" in tables.rows else pa.table({})
     if not len(rows):
         return []
     extra = tables.manifest.extra
-    length = StreamSettings(**extra["settings"]).window_ns
+    length, state = StreamSettings(**extra["settings"]).window_ns, extra["runs"][run_id]
     starts = rows["window_start_ns"].to_numpy()
     lengths = np.rint(rows["window_seconds"].to_numpy() * 1e9).astype(np.int64)
     tiles = (lengths == length) & (starts % length == 0)
+    if not tiles.any():
+        return []
     first, last = int(starts[tiles].min()), int(starts[tiles].max())
     if last - first >= 2 * length:
-        has_ended = extra["runs"][run_id]["closed_ns"] == FOREVER_NS
-        first, last = first + length, last - length * has_ended
-    tiles &= (starts >= first) & (starts <= last)
-    observed_seconds = (last - first + length) * 1e-9
-    variability = _variability(rows.filter(pc.is_valid(rows["ca2"])))
+        first, last = first + length, last - length * (state["closed_ns"] == FOREVER_NS)
+    outages = [span for span in state.get("outages", []) if span[1] > first and span[0] < last + length]
+    whole = ~touches(outages, starts, lengths)
+    tiles &= whole & (starts >= first) & (starts <= last)
+    observed = np.arange(first, last + length, length)
+    observed_seconds = int((~touches(outages, observed, length)).sum()) * length * 1e-9
+    variability = _variability(rows.filter(pa.array(whole & pc.is_valid(rows["ca2"]).to_numpy())))
     return [
         {
             "publisher_id": None,
@@ -47,7 +53,8 @@ def stream_profile(tables: Tables, run_id: str) -> list[dict[str, Any]]:
             "rate_per_second": count / observed_seconds,
             **variability.get(key, {"ca2": None, "gaps": 0}),
             "regular_share": None,
-            "outages": 0,
+            "outages": len(outages),
+            "outage_seconds": sum(end - begin for begin, end in outages) * 1e-9,
             "longest_outages": [],
             "mean_size_bytes": size / count,
             "size_scv": None,

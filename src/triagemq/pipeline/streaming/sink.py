@@ -35,6 +35,7 @@ from triagemq.pipeline.streaming.windows import (
     COUNTS,
     KEYS,
     counters,
+    joined_spans,
     rates,
     recent,
 )
@@ -71,6 +72,7 @@ class BatchSink:
     busy_seconds: float = 0.0
     _read_before: int | None = None
     _gone: int = 0
+    _outages: list[list[int]] = field(default_factory=list)
     has_news: bool = False
     """Whether a batch with new events is being made just now."""
     query: StreamingQuery = field(init=False)
@@ -82,7 +84,7 @@ class BatchSink:
 
     def __post_init__(self) -> None:
         if self.run.format == "mqtt":
-            self._gone = self._taken_and_not_kept()
+            self._gone, self._outages = self._taken_and_not_kept()
 
     def __call__(self, cells: DataFrame, batch_id: int) -> None:
         """Bring one batch into the table."""
@@ -157,7 +159,8 @@ class BatchSink:
         # No topic has more windows than end now, and no cell is in more than reach over it.
         topics, rows = (sum(file.rows for file in files) for files in (totals, needed))
         most = min(topics * (closed_ns - before_ns), rows * settings.window_ns) // settings.slide_ns
-        times = (before_ns, closed_ns)
+        outages = joined_spans([*state.get("outages", []), *self._outages, *offset.get("outages", [])])
+        times = (before_ns, closed_ns, outages)
         added = self._made(
             "topic_rates", needed, CELLS, lambda rows: rates(rows, run_id, settings, *times), most
         )
@@ -172,9 +175,9 @@ class BatchSink:
             kept = self._made(_CELLS, kept, CELLS, lambda rows: recent(rows, settings, closed_ns))
             until |= {file.name: closed_ns for file in kept}
         kept += new
-        made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone}
+        made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone, "outages": outages}
         made["cells"] = {file.name: until[file.name] for file in kept}
-        lost = offset.get("lost", 0) + gone
+        not_counted = {"lost": offset.get("lost", 0) + gone, "queued": offset.get("queued", 0)}
         reasons = {"late": run.reasons["late"] + counted["late"]}
         reasons["duplicate"] = run.reasons["duplicate"] + counted["duplicates"]
         run = replace(
@@ -182,7 +185,7 @@ class BatchSink:
             rows_read=run.rows_read + sum(counted.values()),
             rows_in=run.rows_in + counted["events"],
             quarantined=sum(reasons.values()),
-            reasons=reasons | ({"lost": lost} if lost else {}),
+            reasons=reasons | {reason: count for reason, count in not_counted.items() if count},
             tables={"stream_counters": totals, "topic_rates": (*earlier, *added)},
         )
         with publishing:
@@ -221,16 +224,17 @@ class BatchSink:
         paths = [(self.store.place / file.name).spark_path for file in files]
         return self.session.read.schema(columns).parquet(*paths)
 
-    def _taken_and_not_kept(self) -> int:
-        """Messages of a batch that was begun and not finished: they cannot be had again."""
+    def _taken_and_not_kept(self) -> tuple[int, list[list[int]]]:
+        """Messages of a batch that was begun and not finished, which cannot be had again, and their time."""
         done = [
             max((int(entry.name) for entry in place.entries() if entry.name.isdecimal()), default=-1)
             for place in (self.checkpoint / "offsets", self.checkpoint / "commits")
             if place.exists()
         ]
         if len(done) < 2 or done[0] <= done[1]:
-            return 0
-        return int(self._planned(done[0])[1]["events"] - self._planned(done[1])[1]["events"])
+            return 0, []
+        begun, kept = (self._planned(batch)[1] for batch in done)
+        return int(begun["events"] - kept["events"]), [[kept["told_ns"], begun["told_ns"]]]
 
     def _planned(self, batch_id: int) -> tuple[int, dict[str, Any]]:
         """Watermark and end of a batch: Spark writes them down before it starts it, and tells them nowhere else."""

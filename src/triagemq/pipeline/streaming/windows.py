@@ -7,7 +7,10 @@ No Spark here.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +21,7 @@ KEYS = ("topic_id", "topic")
 COUNTED = ("events", "late", "duplicates")
 COUNTS = "topic_id int, topic string, events bigint, late bigint, duplicates bigint"
 COUNTERS = f"run_id string, {COUNTS}"
+_MOST_OUTAGES = 256
 CELLS = f"{COUNTS}, start_ns bigint, bytes bigint, published_ns array<bigint>"
 
 
@@ -36,8 +40,43 @@ def recent(cells: pa.Table, settings: StreamSettings, closed_ns: int) -> pa.Tabl
     return cells.drop_columns(["published_ns"]).append_column("published_ns", times)
 
 
-def rates(cells: pa.Table, run_id: str, settings: StreamSettings, before_ns: int, closed_ns: int) -> pa.Table:
-    """The windows that end after one moment and not after another."""
+def joined_spans(spans: Iterable[list[int]]) -> list[list[int]]:
+    """Spans of time in order, those that touch as one; of very many, the nearest ones too.
+
+    >>> joined_spans([[5, 7], [1, 2], [2, 3], [6, 9]])
+    [[1, 3], [5, 9]]
+    """
+    joined: list[list[int]] = []
+    for begin, end in sorted(spans):
+        if joined and begin <= joined[-1][1]:
+            joined[-1][1] = max(joined[-1][1], end)
+        else:
+            joined.append([begin, end])
+    while len(joined) > _MOST_OUTAGES:
+        nearest = min(range(len(joined) - 1), key=lambda at: joined[at + 1][0] - joined[at][1])
+        joined[nearest : nearest + 2] = [[joined[nearest][0], joined[nearest + 1][1]]]
+    return joined
+
+
+def touches(
+    spans: Iterable[Sequence[int]], start_ns: Integers, length_ns: Integers | int
+) -> npt.NDArray[np.bool_]:
+    """Which windows have time in common with one of the spans."""
+    found = np.zeros(len(start_ns), dtype=bool)
+    for begin, end in spans:
+        found |= (start_ns < end) & (start_ns + length_ns > begin)
+    return found
+
+
+def rates(
+    cells: pa.Table,
+    run_id: str,
+    settings: StreamSettings,
+    before_ns: int,
+    closed_ns: int,
+    outages: Sequence[Sequence[int]] = (),
+) -> pa.Table:
+    """The windows that end after one moment and not after another, without those in which an outage begins or ends."""
     cells = cells.filter(pc.field("events") > 0)
     topics = cells.select(KEYS).append_column("row", pa.array(np.arange(len(cells))))
     topics = topics.group_by(list(KEYS)).aggregate([("row", "list")])
@@ -52,6 +91,11 @@ def rates(cells: pa.Table, run_id: str, settings: StreamSettings, before_ns: int
     made = ((sliding, settings.window_seconds), (long, LONG_NS / 1e9))
     tables = [with_rates(windows, seconds, topics.select(KEYS)) for windows, seconds in made]
     both = pa.concat_tables(tables, promote_options="default")
+    ends = [
+        (end, end) for span in outages for end in span if end >= before_ns - max(settings.window_ns, LONG_NS)
+    ]
+    lengths = np.rint(both["window_seconds"].to_numpy() * 1e9).astype(np.int64)
+    both = both.filter(pa.array(~touches(ends, both["window_start_ns"].to_numpy(), lengths)))
     return both.append_column("run_id", pa.repeat(run_id, len(both)))
 
 

@@ -5,13 +5,14 @@ task, in jobs that are handed over as they finish. What a job has made survives 
 from __future__ import annotations
 
 import contextlib
+import io
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
-from pickle import dumps, loads
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from pickle import Pickler, Unpickler
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from triagemq.pipeline.store import Location, PublishedRun, TableStore
 from triagemq.scenario import Scenario
 
 if TYPE_CHECKING:
+    from pyspark import Broadcast, SparkContext
     from pyspark.sql import SparkSession
 
 # A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
@@ -55,6 +57,7 @@ class Simulation(Protocol):
         """Simulate it; the columns of the key are added."""
 
 
+_Packed: TypeAlias = "tuple[bytes, dict[int, Broadcast[Scenario]]]"
 Item = TypeVar("Item", bound=Simulation)
 
 
@@ -165,6 +168,7 @@ def _finished_jobs(
     are is asked for every job: a cluster may give more when it sees that there is work.
     """
     longest = max(item.seconds for item in items)
+    sent = _Scenarios(spark.sparkContext)
     running: set[Future[pa.Table]] = set()
     begin = 0
     with ThreadPoolExecutor(_JOBS_AT_ONCE) as pool:
@@ -175,7 +179,7 @@ def _finished_jobs(
                     size = max(1, min(int(_TASK_SECONDS / longest), len(items) // (4 * cores)))
                     end = begin + size * -(-cores // _JOBS_AT_ONCE)
                     tasks = [items[each : each + size] for each in range(begin, min(end, len(items)), size)]
-                    running.add(pool.submit(_run, spark, tasks, table))
+                    running.add(pool.submit(_run, spark, [sent.pack(task) for task in tasks], table))
                     begin = end
                 finished, running = wait(running, return_when=FIRST_COMPLETED)
                 yield from (future.result() for future in finished)
@@ -187,18 +191,50 @@ def _finished_jobs(
             raise
 
 
-def _run(spark: SparkSession, tasks: Sequence[Sequence[Simulation]], table: ResultsTable) -> pa.Table:
+class _Scenarios:
+    """Every scenario is sent to an executor once, however many tasks simulate it."""
+
+    def __init__(self, context: SparkContext) -> None:
+        self._context = context
+        self._sent: dict[int, tuple[Scenario, Broadcast[Scenario]]] = {}
+
+    def pack(self, task: Sequence[Simulation]) -> _Packed:
+        """The simulations of a task without their scenarios, and these as broadcasts."""
+        content, sent = io.BytesIO(), {}
+
+        def place(item: object) -> int | None:
+            if not isinstance(item, Scenario):
+                return None
+            if id(item) not in self._sent:
+                self._sent[id(item)] = item, self._context.broadcast(item)
+            sent[id(item)] = self._sent[id(item)][1]
+            return id(item)
+
+        pickler = Pickler(content)
+        pickler.persistent_id = place  # type: ignore[method-assign]
+        pickler.dump(list(task))
+        return zlib.compress(content.getvalue(), level=1), sent
+
+
+def _unpacked(packed: _Packed) -> list[Simulation]:
+    content, sent = packed
+    unpickler = Unpickler(io.BytesIO(zlib.decompress(content)))
+    unpickler.persistent_load = lambda place: sent[place].value  # type: ignore[method-assign]
+    found: list[Simulation] = unpickler.load()
+    return found
+
+
+def _run(spark: SparkSession, tasks: Sequence[_Packed], table: ResultsTable) -> pa.Table:
     from pyspark.sql.pandas.types import from_arrow_schema
 
     # A simulation that cannot be run gives one row with its problem, not a failed task: Spark would try it again, and
     # the user would read about it in Spark's words.
     output = table.schema.append(pa.field(_PROBLEM, pa.string()))
-    packed = [zlib.compress(dumps(list(task)), level=1) for task in tasks]
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for task in batch.column(0).to_pylist():
-                for item in loads(zlib.decompress(packed[task])):
+                for item in _unpacked(tasks[task]):
                     yield pa.RecordBatch.from_pylist(_rows(item, table), schema=output)
 
     try:

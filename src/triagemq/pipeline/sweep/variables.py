@@ -50,9 +50,9 @@ _COUNT = {"ge": 1}
 # In the order in which they are applied: rates first, because rho is relative to the load they make.
 VARIABLES: Mapping[str, Variable] = {
     "rate": Variable(float, _POSITIVE),  # factor on how often everything is published
-    "bandwidth_bps": Variable(float, _POSITIVE),  # of every output port
+    "bandwidth_bps": Variable(float, _POSITIVE),  # of every output port that has subscribers
     "rho": Variable(float, _POSITIVE),  # offered load of every output port, by its bandwidth
-    "buffer_packets": Variable(float, _COUNT),  # of every output port; inf for no limit
+    "buffer_packets": Variable(float, _COUNT),  # of every output port that has subscribers; inf for no limit
     "flows": Variable(str, {}, FLOW_ALGORITHMS, "flows"),
     "priorities": Variable(str, {}, PRIORITY_ALGORITHMS, "priorities"),
     "drops": Variable(str, {}, DROP_POLICIES, "drops"),
@@ -116,12 +116,17 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
     if "rate" in settings:
         scenario = replace(scenario, publications=scenario.publications.times(float(settings["rate"])))
     ports = scenario.ports
+    # Trunks, the ports that feed other switches, keep their own.
+    last_hop = np.isin(np.arange(len(ports)), scenario.subscribers.port)
     if "bandwidth_bps" in settings:
-        ports = ports.with_bandwidths(np.full(len(ports), float(settings["bandwidth_bps"])))
+        ports = ports.with_bandwidths(
+            np.where(last_hop, float(settings["bandwidth_bps"]), ports.bandwidth_bps)
+        )
     if "rho" in settings:
         ports = ports.with_bandwidths(_bandwidths(scenario, float(settings["rho"])))
     if "buffer_packets" in settings:
-        ports = replace(ports, buffer_packets=np.full(len(ports), float(settings["buffer_packets"])))
+        buffers = np.where(last_hop, float(settings["buffer_packets"]), ports.buffer_packets)
+        ports = replace(ports, buffer_packets=buffers)
     return scenario if ports is scenario.ports else replace(scenario, ports=ports)
 
 

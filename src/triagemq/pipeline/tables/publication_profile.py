@@ -25,7 +25,8 @@ _FIGURES = """
     first_ns          bigint,
     last_ns           bigint,
     observed_seconds  double  COMMENT 'of the run after warm-up, without the outages of this row',
-    rate_per_second   double  COMMENT 'events in observed_seconds, without those that end an outage or begin the time',
+    rate_per_second   double
+        COMMENT 'without events that end an outage or begin the time; topic_summary.rate_per_second counts outages',
     ca2               double  COMMENT 'squared coefficient of variation of gaps without outages; null below 3 events',
     regular_share     double  COMMENT 'of the gaps without outages, those within a quarter of their median',
     outages           bigint  COMMENT 'also the times before and after it that it was not there',

@@ -8,8 +8,8 @@ from triagemq.scenario.generators import columns
 from triagemq.scenario.generators.columns import checked_count, checked_number, numbered
 from triagemq.scenario.model import PlanningSettings, Scenario, Topics
 
-MEAN_WEIGHT = 5.0
-"""The mean utility weight of the prototype in Table 2."""
+MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 5.0, 0.01, 100.0
+"""The utility weights of the prototype in Table 2: exponential with this mean, redrawn while outside."""
 
 
 def prototype(
@@ -30,10 +30,7 @@ def prototype(
 
     As in Table 2, the same `publishers_per_topic` publishers publish all topics, with Poisson arrivals and at
     one rate: the rate that offers the port `rho` times its bandwidth, overhead included. A subscriber has a
-    flow per topic. Topics differ in weight alone, and evenly: the greedy cut of all flows into as many
-    classes as there are topics puts the flows of the first topic, and no others, into class 0, and so on.
-
-    Nothing here is random: `seed` is there because every generator takes one, and changes nothing.
+    flow per topic. Weights are drawn per subscription, so that a topic has flows in several classes.
 
     >>> situation = prototype(subscribers=20, rho=0.9)
     >>> situation.topics.name[-1], len(situation.publications), len(situation.subscriptions)
@@ -41,15 +38,16 @@ def prototype(
     >>> float(situation.ports.bandwidth_bps[0])
     640000.0
     """
-    checked_count("seed", seed, minimum=0)
+    (random,) = columns.random_streams(seed, 1)
     subscribers, topics = checked_count("subscribers", subscribers), checked_count("topics", topics)
     publishers = checked_count("publishers_per_topic", publishers_per_topic)
     event_bytes = checked_number("event_bytes", event_bytes)
     overhead_bytes = checked_number("overhead_bytes", overhead_bytes, zero=True)
     bandwidth_bps = subscribers * checked_number("bandwidth_bps_per_subscriber", bandwidth_bps_per_subscriber)
     events_per_second = checked_number("rho", rho) * bandwidth_bps / 8 / (event_bytes + overhead_bytes)
-    falling = np.arange(topics, 0, -1)
-    weights = MEAN_WEIGHT * falling / falling.mean()
+    weights = columns.truncated_exponential(
+        random.random(subscribers * topics), MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT
+    )
     return Scenario.of(
         name="prototype",
         topics=Topics(numbered("topic", topics)),
@@ -72,7 +70,7 @@ def prototype(
         subscriptions=columns.subscriptions(
             subscriber=np.repeat(np.arange(subscribers), topics),
             topic=np.tile(np.arange(topics), subscribers),
-            utility_weight=np.tile(weights, subscribers),
+            utility_weight=weights,
         ),
         planning=PlanningSettings(
             flows_per_subscriber=topics,

@@ -1,10 +1,9 @@
-"""Of whom there may be only so many, and who is refused: clients by address, wills being asked for, the quarantine."""
+"""Of whom there may be only so many: clients by address, wills being asked for."""
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from triagemq.exchange.gateway.model.sessions import Endpoint, Session
 from triagemq.exchange.gateway.model.timers import Timer
@@ -12,11 +11,6 @@ from triagemq.mqttsn import Connect, WillTopic
 
 # Sessions of one address that are kept for clients that are away, and hold nothing.
 _MOST_EMPTY = 1_000
-_MOST_HELD = 10_000
-_MOST_RECORDS = 100
-_MOST_TOPIC_CHARACTERS = 200
-# So many packets of one client were each more than a mistake.
-_PACKETS_OF_ONE_SENDER = 3
 
 SessionsById: TypeAlias = dict[str, Session]
 """By client id."""
@@ -132,69 +126,3 @@ class PendingConnects:
                 break
             found.append((endpoint, pending))
         return found
-
-
-class SetAside(NamedTuple):
-    """A packet that is not sent to the broker any more. `sender` is a name, never a client id that is a secret."""
-
-    at_ns: int
-    sender: str
-    kind: str
-    topic: str
-    qos: int
-    payload: bytes
-
-    def __str__(self) -> str:
-        who = f" of {self.sender!r}" if self.sender else ""
-        topic = self.topic[:_MOST_TOPIC_CHARACTERS]
-        return (
-            f"quarantined: {self.kind}{who} to {topic!r}, QoS {self.qos}, {len(self.payload)} bytes: "
-            "the broker ends the connection over it"
-        )
-
-
-class Quarantine:
-    """Which senders, topics and filters are refused until when, and the last packets that were set aside."""
-
-    def __init__(self) -> None:
-        self._until_ns: dict[tuple[str | None, str | None], int] = {}
-        self._packets_of: dict[str, int] = {}
-        self.records: deque[SetAside] = deque(maxlen=_MOST_RECORDS)
-
-    def refuses(self, client_id: str, topic: str, now_ns: int) -> bool:
-        """Is what a client publishes to a topic not sent to the broker?"""
-        return bool(self._until_ns) and (
-            self._holds((client_id, topic), now_ns) or self._holds((client_id, None), now_ns)
-        )
-
-    def refuses_filter(self, topic_filter: str, now_ns: int) -> bool:
-        """Is nobody to subscribe to a filter?"""
-        return bool(self._until_ns) and self._holds((None, topic_filter), now_ns)
-
-    def hold_filter(self, topic_filter: str, until_ns: int) -> None:
-        """Nobody is to subscribe to a filter for a while."""
-        self._hold((None, topic_filter), until_ns)
-
-    def hold_publications(self, sender: str, topic: str, until_ns: int) -> bool:
-        """What a client sends to a topic is refused for a while, or, which is answered, all that it sends."""
-        self._hold((sender, topic), until_ns)
-        packets = self._packets_of[sender] = self._packets_of.pop(sender, 0) + 1
-        while len(self._packets_of) > _MOST_HELD:
-            del self._packets_of[next(iter(self._packets_of))]
-        is_repeated = bool(sender) and packets >= _PACKETS_OF_ONE_SENDER
-        if is_repeated:
-            self._hold((sender, None), until_ns)
-        return is_repeated
-
-    def _hold(self, key: tuple[str | None, str | None], until_ns: int) -> None:
-        self._until_ns.pop(key, None)
-        self._until_ns[key] = until_ns
-        while len(self._until_ns) > _MOST_HELD:
-            del self._until_ns[next(iter(self._until_ns))]
-
-    def _holds(self, key: tuple[str | None, str | None], now_ns: int) -> bool:
-        until_ns = self._until_ns.get(key)
-        if until_ns is not None and until_ns <= now_ns:
-            del self._until_ns[key]
-            return False
-        return until_ns is not None

@@ -88,8 +88,10 @@ class Delivery:
     sent_ns: int = 0
     enqueued_ns: int = -1
     dequeued_ns: int = -1
-    # Flow id and class in which it was last sent: a new plan, or its client's leaving, does not change them.
+    # Flow id and class in which it was last sent: its client's leaving does not change them.
     flow: tuple[int, int] | None = None
+    # It has been handed to the network, which has not sent it yet.
+    waits_for_port: bool = False
 
 
 @dataclass(slots=True)

@@ -137,8 +137,10 @@ class RowChanges:
     >>> changes.put("boots", ("one", "a"))
     >>> changes.put("boots", ("other", "b"))
     >>> changes.remove("boots", "other")
-    >>> changes.take()
+    >>> taken = changes.take()
+    >>> taken
     {'boots': {'one': ('one', 'a')}}
+    >>> changes.committed(taken)
     >>> changes.remove("boots", "one")
     >>> changes.take()
     {'boots': {'one': None}}
@@ -159,7 +161,7 @@ class RowChanges:
         if not self.enabled:
             return
         rows = self._tables.setdefault(table, {})
-        if key in self._stored.get(table, ()):
+        if self.is_stored(table, key):
             rows[key] = None
         else:
             rows.pop(key, None)
@@ -176,16 +178,23 @@ class RowChanges:
         for table, rows in taken.items():
             self._tables[table] = {**rows, **self._tables.get(table, {})}
 
+    def is_stored(self, table: str, key: Hashable) -> bool:
+        """Does the store hold a row of this key?"""
+        return key in self._stored.get(table, ())
+
     def restored(self, table: str, row: Row) -> None:
         """The row was read from the store."""
         self._stored.setdefault(table, set()).add(key_of(table, row))
 
     def take(self) -> dict[str, dict[Hashable, Row | None]]:
-        """Everything since the last call, by table."""
-        if not self._tables:
-            return self._tables
+        """Everything since the last call, by table: to be stored, and then `committed` or given back."""
         taken = {table: rows for table, rows in self._tables.items() if rows}
-        self._tables = {}
+        if self._tables:
+            self._tables = {}
+        return taken
+
+    def committed(self, taken: Mapping[str, Mapping[Hashable, Row | None]]) -> None:
+        """What was taken is in the store."""
         for table, rows in taken.items():
             stored = self._stored.setdefault(table, set())
             for key, row in rows.items():
@@ -193,4 +202,3 @@ class RowChanges:
                     stored.discard(key)
                 else:
                     stored.add(key)
-        return taken

@@ -286,6 +286,8 @@ class Filter:
     joining: list[Join] = field(default_factory=list)
     asking: list[Join] = field(default_factory=list)
     packet_id: int = 0
+    # The broker has taken it over the present connection.
+    is_subscribed: bool = False
     # Identifier of a SUBSCRIBE to those who get the retained messages that it brings.
     fetchers: dict[int, dict[Session, None]] = field(default_factory=dict)
     # Retained messages that came before the answer to the SUBSCRIBE that fetched them.
@@ -324,6 +326,7 @@ class Filter:
         self.joining = [*self.asking, *self.joining]
         self.asking = []
         self.packet_id = 0
+        self.is_subscribed = False
 
 
 class Identifiers:

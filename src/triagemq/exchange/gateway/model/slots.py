@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from triagemq.exchange.gateway.model.sessions import Session, SessionState
-from triagemq.plan.instructions import difference
+
+SlotOf = Callable[[str, str], int]
+"""The slot by which a subscriber gets a topic."""
 
 Identify = Callable[[str], tuple[str, int]]
 """The name of the subscriber to whom a client id belongs, and the number of its slot."""
@@ -28,7 +30,7 @@ def own_name(client_id: str) -> tuple[str, int]:
 
 
 class Slots:
-    """The sessions of each subscriber by slot, and what was ordered: subscriber to topic to slot.
+    """The sessions of each subscriber by slot, and by which of them topics go.
 
     `everyone` has the sessions of all clients.
     """
@@ -37,16 +39,16 @@ class Slots:
         self._identify = identify
         self._everyone = everyone
         self._sessions: dict[tuple[str, int], Session] = {}
-        self.ordered: Mapping[str, Mapping[str, int]] = {}
+        self._slot_of: SlotOf = lambda name, topic: 0
 
     def name_of(self, client_id: str) -> str:
         """The name of the subscriber or publisher whose client id it is."""
         return self._identify(client_id)[0]
 
-    def order(self, ordered: Mapping[str, Mapping[str, int]], changed: Iterable[str] | None = None) -> None:
-        """From now on topics go this way; `changed` are the subscribers whose topics go another, if that is known."""
-        before, self.ordered = self.ordered, ordered
-        for name in difference(before, ordered) if changed is None else changed:
+    def order(self, slot_of: SlotOf, changed: Iterable[str]) -> None:
+        """From now on topics go by these slots; `changed` are the subscribers for whom that is new."""
+        self._slot_of = slot_of
+        for name in changed:
             self._forget_routes(name)
 
     def ranked(self, places: Iterable[tuple[str, int]] | None) -> None:
@@ -83,11 +85,7 @@ class Slots:
 
     def carrier(self, session: Session, topic: str) -> Session:
         """The session through which messages of a topic go to whoever subscribed over this one."""
-        ordered = self.ordered.get(session.subscriber)
-        if ordered is None or session.slot:
-            return session
-        slot = ordered.get(topic, 0)
-        if slot:
+        if not session.slot and (slot := self._slot_of(session.subscriber, topic)):
             other = self._sessions.get((session.subscriber, slot))
             if other is not None and other.state is SessionState.ACTIVE and other.link is session.link:
                 return other

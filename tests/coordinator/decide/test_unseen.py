@@ -1,0 +1,105 @@
+"""Events of topics that were not seen before go in the class of their filter's worth, and are never dropped."""
+
+from __future__ import annotations
+
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.orders import dump_orders, parse_orders
+from triagemq.coordinator.intents.book import IntentBook
+from triagemq.coordinator.rates.watch import Rates
+from triagemq.intents import SubscriberIntent, Utility, Wanted
+
+NETWORK = Network.plain(bandwidth_bps=200_000.0)
+
+
+def subscriber(name: str, **worths: float) -> SubscriberIntent:
+    return SubscriberIntent(
+        tuple(Wanted(each.replace("_", "/"), Utility("log", worth)) for each, worth in worths.items()),
+        name=name,
+    )
+
+
+def wanting(*intents: SubscriberIntent, most_worth: float = 1e12) -> IntentBook:
+    book = IntentBook(most_worth)
+    for intent in intents:
+        book.announce(intent)
+    return book
+
+
+def planned(book: IntentBook, rates: dict[str, float], previous: Decided | None = None) -> Decided:
+    known = Rates(rates, dict.fromkeys(rates, 200.0))
+    return decide(
+        Question(book.scenario(NETWORK, known), book.flow_limits(NETWORK), unseen=book.unseen(NETWORK)),
+        previous,
+    )
+
+
+FIRE = SubscriberIntent(
+    (
+        Wanted("b1/fire/+", Utility("log", 1000.0)),
+        Wanted("alarms", Utility("log", 50.0)),
+        Wanted("telemetry/#", Utility("log", 5.0)),
+        Wanted("camera", Utility("log", 1.0)),
+    ),
+    name="chief",
+)
+
+
+def test_before_anything_is_measured_filters_share_the_classes_by_their_worth() -> None:
+    orders = planned(wanting(FIRE), {}).orders
+    topics = ["b1/fire/7", "alarms", "telemetry/a/b", "camera"]
+    classes = [orders.treatment("chief", topic).priority_class for topic in topics]
+    assert classes == sorted(set(classes))
+    assert {orders.treatment("chief", topic).drop_rate for topic in topics} == {0.0}
+
+
+def test_an_overload_drops_what_is_planned_and_never_what_was_not_seen() -> None:
+    decided = planned(wanting(FIRE), {"telemetry/1": 200.0, "camera": 20.0, "alarms": 5.0})
+    orders = decided.orders
+    assert orders.treatment("chief", "telemetry/1").drop_rate > 0.1
+    first = orders.treatment("chief", "b1/fire/never-seen")
+    assert (first.priority_class, first.drop_rate) == (0, 0.0)
+    assert first.worth > orders.treatment("chief", "telemetry/new").worth > 0.0
+    # Exact topics have a rate by now, and are planned.
+    assert orders.treatment("chief", "alarms").worth == 0.0
+
+
+def test_a_topic_that_falls_silent_is_treated_as_one_that_was_not_seen() -> None:
+    book = wanting(FIRE)
+    before = planned(book, {"telemetry/1": 200.0, "alarms": 5.0})
+    after = planned(book, {"telemetry/1": 200.0}, before)
+    assert after.orders.treatment("chief", "alarms").worth > 0.0
+    assert after.orders.treatment("chief", "alarms").drop_rate == 0.0
+
+
+def test_everyone_has_a_flow_at_its_own_port_before_anything_is_known() -> None:
+    orders = planned(wanting(FIRE, subscriber("visitor", chat_x=1.0)), {"alarms": 5.0}).orders
+    assert {"chief~0", "visitor~0"} <= set(orders.flows)
+
+
+def test_orders_keep_what_they_say_of_filters() -> None:
+    orders = planned(wanting(FIRE), {"telemetry/1": 200.0}).orders
+    assert parse_orders(dump_orders(orders)) == orders
+    assert orders.since(orders).filters == {}
+    assert orders.part_for({"somebody else"}, {}).filters == {}
+    assert orders.part_for({"chief"}, {}).filters == orders.filters
+
+
+def test_without_triage_nothing_goes_first() -> None:
+    book = wanting(FIRE)
+    question = Question(book.scenario(NETWORK, Rates()), unseen=book.unseen(NETWORK))
+    decided = decide(
+        Question(question.scenario, unseen=question.unseen, settings=PlannerSettings.no_triage())
+    )
+    assert decided.orders.filters == {}
+
+
+def test_an_absurd_claim_is_capped_and_takes_nobody_else_away() -> None:
+    mayday = subscriber("crew", mayday=50.0)
+    greedy = subscriber("visitor", chat_1=1e12)
+    rates = {"mayday": 3.0, "chat/1": 400.0}
+    starved = planned(wanting(mayday, greedy), rates)
+    assert starved.orders.treatment("crew", "mayday").priority_class > 0
+    capped = planned(wanting(mayday, greedy, most_worth=1000.0), rates)
+    treated = capped.orders.treatment("crew", "mayday")
+    assert (treated.priority_class, treated.drop_rate) == (0, 0.0)

@@ -1,0 +1,127 @@
+"""What no plan can be made with is set aside by itself, with a reason; everyone else is planned for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.loop import replanning
+from triagemq.coordinator.loop.replanning import Planned, Replanner
+from triagemq.coordinator.ports.watch import PortsNow
+from triagemq.coordinator.rates.watch import Rates, RateWatch
+from triagemq.intents import SubscriberIntent, Utility, Wanted
+
+RATES = {"mayday": 3.0, "lamp/7": 2.0}
+
+
+def subscriber(name: str, *topics: str, worth: float = 1.0) -> SubscriberIntent:
+    return SubscriberIntent(tuple(Wanted(topic, Utility("log", worth)) for topic in topics), name=name)
+
+
+def replanner(most_worth: float = 1e12) -> Replanner:
+    return Replanner(Network.plain(), PlannerSettings(), Orders(), most_worth=most_worth)
+
+
+def plan(here: Replanner, rates: dict[str, float], **sizes: float) -> Planned:
+    measured = Rates(rates, {topic.replace("_", "/"): size for topic, size in sizes.items()})
+    return here.plan(measured, {}, PortsNow(), ["asked for"])
+
+
+def set_aside(planned: Planned) -> list[str]:
+    return [each.subject for each in planned.decided.decisions if each.kind == "set_aside"]
+
+
+def fail_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Plans fail that have one of these topics or subscribers."""
+    decide = replanning.decide
+
+    def failing(question: Any, previous: Any) -> Any:
+        scenario = question.scenario
+        if not set(names).isdisjoint((*scenario.topics.name, *scenario.subscribers.name)):
+            raise FloatingPointError("invalid value")
+        return decide(question, previous)
+
+    monkeypatch.setattr(replanning, "decide", failing)
+
+
+def test_an_empty_message_is_planned_like_any_other() -> None:
+    watch = RateWatch()
+    for window in range(1, 20):
+        watch.observe(0.2 * window, {"lamp/7": (2, 0), "mayday": (1, 20)})
+    here = replanner()
+    here.take([subscriber("crew", "mayday", "lamp/7")])
+    planned = here.plan(watch.rates(), {}, PortsNow(), ["asked for"])
+    assert set(planned.decided.orders.slots["crew"]) == {"mayday", "lamp/7"}
+    # As the mean size that was measured of messages that were not empty before.
+    planned = plan(here, RATES, mayday=0.0, lamp_7=0.0)
+    assert set(planned.decided.orders.slots["crew"]) == {"mayday", "lamp/7"}
+
+
+def test_a_topic_that_cannot_be_planned_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replanner()
+    here.take([subscriber("crew", "mayday", "lamp/7")])
+    plan(here, {"mayday": 3.0})
+    fail_for(monkeypatch, "lamp/7")
+    planned = plan(here, RATES)
+    assert set_aside(planned) == ["lamp/7"]
+    assert set(planned.decided.orders.slots["crew"]) == {"mayday"}
+    # It is not tried again while nothing is new about it.
+    assert set_aside(plan(here, RATES)) == []
+    monkeypatch.undo()
+    assert set(plan(here, {"mayday": 3.0, "lamp/7": 2.5}).decided.orders.slots["crew"]) == set(RATES)
+
+
+def test_a_client_that_cannot_be_planned_for_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replanner()
+    here.take([subscriber("crew", "mayday")])
+    plan(here, RATES)
+    fail_for(monkeypatch, "bad-1", "bad-2")
+    here.take([subscriber(name, "mayday") for name in ("good-1", "bad-1", "good-2", "bad-2", "good-3")])
+    planned = plan(here, RATES)
+    assert sorted(set_aside(planned)) == ["subscriber bad-1", "subscriber bad-2"]
+    assert set(planned.decided.orders.slots) == {"crew", "good-1", "good-2", "good-3"}
+    assert set_aside(plan(here, RATES)) == []
+
+
+def test_an_intent_that_cannot_be_planned_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replanner()
+    here.take([subscriber("crew", "mayday"), subscriber("other", "mayday")])
+    plan(here, {"mayday": 3.0, "lamp/7": 2.0})
+    decide = replanning.decide
+
+    def failing(question: Any, previous: Any) -> Any:
+        if len(question.scenario.subscriptions) > 2:
+            raise FloatingPointError("invalid value")
+        return decide(question, previous)
+
+    monkeypatch.setattr(replanning, "decide", failing)
+    here.take([subscriber("crew", "mayday", "lamp/7")])
+    planned = plan(here, RATES)
+    assert set_aside(planned) == ["subscriber crew"]
+    assert planned.decided.orders.slots["crew"].keys() == {"mayday"}
+
+
+def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = replanner()
+    here.take([subscriber("crew", "mayday")])
+
+    def failing(question: Any, previous: Any) -> Any:
+        raise FloatingPointError("nothing can be planned")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replanning, "decide", failing)
+        with pytest.raises(FloatingPointError, match="nothing can be planned"):
+            plan(here, RATES)
+    assert set(plan(here, RATES).decided.orders.slots["crew"]) == {"mayday"}
+
+
+def test_a_claim_beyond_the_cap_is_recorded() -> None:
+    here = replanner(most_worth=1000.0)
+    taken = here.take([subscriber("visitor", "chat", worth=1e12), subscriber("crew", "mayday", worth=50.0)])
+    assert [(each.kind, each.subject, each.after) for each in taken.news] == [
+        ("worth_capped", "visitor chat", "1000")
+    ]
