@@ -173,6 +173,10 @@ class Lease(Generic[_Asked]):
             self._background.report(error)
         self.problem, self._noted_status = str(error), error.status
 
+    def _recovered(self) -> None:
+        """The coordinator has the whole intent, less what it refused; a part of it is no recovery."""
+        self.problem, self._noted_status = "", None
+
     async def _announce(self, asked: Mapping[str, _Asked] | None = None) -> Announced:
         async with self._turn:
             if asked is None:
@@ -181,7 +185,6 @@ class Lease(Generic[_Asked]):
             self._accepted = asked
         self._lease_seconds = announced.lease_seconds
         self._is_announced = True
-        self.problem, self._noted_status = "", None
         await self._on_announced(announced)
         return announced
 
@@ -191,10 +194,13 @@ class Lease(Generic[_Asked]):
         delay = _FIRST_DELAY_SECONDS
         while True:
             try:
-                return await self._announce()
+                announced = await self._announce()
             except CoordinatorError as error:
                 if not _is_away(error) or loop.time() + delay > deadline:
                     raise
+            else:
+                self._recovered()
+                return announced
             await asyncio.sleep(delay)
             delay = min(delay * _SLOWER, _LONGEST_DELAY_SECONDS)
 
@@ -218,7 +224,8 @@ class Lease(Generic[_Asked]):
                     self._note(error)
                     delay = min(max(_FIRST_DELAY_SECONDS, delay * _SLOWER), _LONGEST_DELAY_SECONDS)
             else:
-                self.problem, self._noted_status, delay = "", None, _FIRST_DELAY_SECONDS
+                self._recovered()
+                delay = _FIRST_DELAY_SECONDS
 
     async def _announce_again(self) -> None:
         try:
