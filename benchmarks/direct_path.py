@@ -32,8 +32,8 @@ from triagemq.client import Publisher, Subscriber
 from triagemq.client.direct import BlockingDirectPublisher, BlockingDirectSubscriber, NetworkSettings
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
 from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.network.emulated import VirtualSwitches
-from triagemq.network.emulated.interfaces import switch_offloads_off
+from triagemq.lab.box import VirtualSwitches
+from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
 from triagemq.programs import search_path

@@ -22,7 +22,7 @@ import numpy as np
 
 from fidelity_families import FAMILIES, Family
 from measuring import finish, machine, options
-from triagemq.fidelity import TAIL_ALLOWED, Comparison, Figure, compare, seconds_for_copies
+from triagemq.lab.fidelity import TAIL_ALLOWED, Comparison, Figure, compare, seconds_for_copies
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Scenario, loads
 

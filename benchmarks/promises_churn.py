@@ -27,8 +27,8 @@ from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError
 from triagemq.forecast import best_forecast
-from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
-from triagemq.live.emulate.run import EmulationResult, as_long_as_packets, run_emulation
+from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
+from triagemq.lab.emulate.run import EmulationResult, as_long_as_packets, run_emulation
 from triagemq.live.figures import copies_in, of_scenario, wire_bytes
 from triagemq.live.rig import KERNEL_CLASSES
 from triagemq.live.run import as_sent

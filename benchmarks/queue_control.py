@@ -23,8 +23,8 @@ from triagemq.delay.learning.parameters import GRID
 from triagemq.delay.learning.rows import learning_rows, together
 from triagemq.delay.learning.runs import switch_constants
 from triagemq.delay.learning.training import best_of, ranges_of
-from triagemq.papers.shi.network import FLOORS_BPS, QUEUES, WIDTHS_BPS, observe
-from triagemq.papers.shi.packets import SCALE, PacketsRun, one_port, run_packets
+from triagemq.lab.papers.shi.network import FLOORS_BPS, QUEUES, WIDTHS_BPS, observe
+from triagemq.lab.papers.shi.packets import SCALE, PacketsRun, one_port, run_packets
 from triagemq.scenario import loads
 from triagemq.theory.interval import half_width
 

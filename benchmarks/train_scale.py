@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from measuring import finish, machine, options
 from pipeline_speed import Meter
-from triagemq.papers.shi.network import WIDTHS_BPS, QueueRun, observe, shi_scenario
+from triagemq.lab.papers.shi.network import WIDTHS_BPS, QueueRun, observe, shi_scenario
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.scenario import ArrivalProcess, dumps
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from triagemq.papers import Findings, PrintedTable, reproduce
+from triagemq.lab.papers import Findings, PrintedTable, reproduce
 
 PAGES = sorted((Path(__file__).parent / "background").glob("*.md"))
 MARKED = re.compile(

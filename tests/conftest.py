@@ -37,7 +37,7 @@ COMPUTING = (
     ONE_SPARK,
     *(
         f"tests/{name}/"
-        for name in ("delay", "docs", "forecast", "papers", "plan", "scenario", "simulate", "theory")
+        for name in ("delay", "docs", "forecast", "lab/papers", "plan", "scenario", "simulate", "theory")
     ),
 )
 PRIORITY, LOWER_PRIORITY = os.getpriority(os.PRIO_PROCESS, 0), 10

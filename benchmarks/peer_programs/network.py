@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from peer_programs.settings import dscp_of
-from triagemq.network.emulated import Box, Host, Layout, lay_out, new_run
+from triagemq.lab.box import Box, Host, Layout, lay_out, new_run
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.queues import OUR_HANDLE, build_queues, waiting_room
 from triagemq.network.linux.records import QUEUE_MINOR

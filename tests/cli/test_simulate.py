@@ -15,7 +15,7 @@ import pytest
 from tests.cli.test_commands import TRIAGE, run, run_json
 
 from triagemq.errors import TraceError
-from triagemq.papers.midas.network import midas_scenario
+from triagemq.lab.papers.midas.network import midas_scenario
 from triagemq.scenario import Discipline, save
 from triagemq.trace import Trace
 

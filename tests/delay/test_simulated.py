@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.simulated import ControlSettings, SimulatedControl, requirements
 from triagemq.errors import ParameterError
-from triagemq.papers.shi.network import (
+from triagemq.lab.papers.shi.network import (
     FLOORS_BPS,
     PORT_BPS,
     QUEUES,

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.network.emulated.traffic import eventually, lives
+from tests.lab.box.traffic import eventually, lives
 
 from triagemq.errors import NetworkError
-from triagemq.network.emulated import new_run
+from triagemq.lab.box import new_run
 from triagemq.network.journal import Journal, open_entries, process_start
 from triagemq.network.linux.namespaces import create_namespace, namespace_path, remove_namespace
 from triagemq.network.processes import LAUNCHER, Processes, end_session

@@ -13,11 +13,11 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.network.emulated.campuses import TWO_SWITCHES
-from tests.network.emulated.traffic import lives, traces_of
+from tests.lab.box.campuses import TWO_SWITCHES
+from tests.lab.box.traffic import lives, traces_of
 
-from triagemq.network.emulated import Box, lay_out, new_run
-from triagemq.network.emulated.interfaces import add_bridge, send_requests
+from triagemq.lab.box import Box, lay_out, new_run
+from triagemq.lab.box.interfaces import add_bridge, send_requests
 from triagemq.network.journal import Journal, open_entries
 from triagemq.network.linux.namespaces import (
     create_namespace,
@@ -31,7 +31,7 @@ from triagemq.scenario import loads
 
 HOLDER = """
 import sys
-from triagemq.network.emulated import Box, lay_out
+from triagemq.lab.box import Box, lay_out
 from triagemq.network.journal import Journal
 from triagemq.scenario.generators import prototype
 run, directory, folder = sys.argv[1:]

@@ -17,9 +17,9 @@ import pytest
 from tests.pipeline.exact import exact_rows
 from tests.pipeline.standalone import HOME, PACKAGE, Standalone, quick_java, standalone
 
+from triagemq.lab.sweep import run_sweep
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.streaming import stream_pipeline
-from triagemq.pipeline.sweep import run_sweep
 from triagemq.scenario import dumps, load
 from triagemq.scenario.generators import table2
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from triagemq.cli.main import run as triage
 from triagemq.errors import OutputError, PipelineError, TriageError
+from triagemq.lab.sweep.cases import forget_cases, simulate_cases
+from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.run import SCHEMA, SWEEP
 from triagemq.pipeline import Mapping, Tables, archive, run, run_pipeline
 from triagemq.pipeline.report import write_report
 from triagemq.pipeline.store import PublishedRun, TablesManifest, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import stream_pipeline
-from triagemq.pipeline.sweep.cases import forget_cases, simulate_cases
-from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
 
 Files = Dictionary[str, bytes]
 

@@ -20,10 +20,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from triagemq.errors import OutputError, PipelineError
+from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.run import SCHEMA, SWEEP
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore, lease
-from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.run import SCHEMA, SWEEP
 
 
 @pytest.fixture

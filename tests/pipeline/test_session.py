@@ -175,7 +175,7 @@ def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
 
     with _package_sent(Session()):  # type: ignore[arg-type]
         names = zipfile.ZipFile(Session.sparkContext.sent).namelist()
-    assert {"triagemq/__init__.py", "triagemq/pipeline/sweep/run.py"} <= set(names)
+    assert {"triagemq/__init__.py", "triagemq/lab/sweep/run.py"} <= set(names)
     assert not any(name.endswith(".pyc") for name in names)
     assert Session.sparkContext._python_includes == [Session.sparkContext.sent.name]
     assert not Session.sparkContext.sent.exists()

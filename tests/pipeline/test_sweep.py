@@ -24,14 +24,14 @@ from typer.testing import CliRunner
 
 from triagemq.cli.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
+from triagemq.lab.sweep import jobs, parse_vary, run_sweep, sweep_summary
+from triagemq.lab.sweep.cases import Case, simulate_cases
+from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.run import SCHEMA, SWEEP, Point
+from triagemq.lab.sweep.variables import VARIABLES, planner_settings, varied_scenario
 from triagemq.pipeline import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location, current_manifest
-from triagemq.pipeline.sweep import jobs, parse_vary, run_sweep, sweep_summary
-from triagemq.pipeline.sweep.cases import Case, simulate_cases
-from triagemq.pipeline.sweep.jobs import KeptRows
-from triagemq.pipeline.sweep.run import SCHEMA, SWEEP, Point
-from triagemq.pipeline.sweep.variables import VARIABLES, planner_settings, varied_scenario
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
 from triagemq.scenario.generators import table2
@@ -270,7 +270,7 @@ def test_settings_that_cannot_be_simulated_are_named(spark: Any, tmp_path: Path)
 CHILD = """
 import sys
 from triagemq.pipeline import SparkOptions
-from triagemq.pipeline.sweep import run_sweep
+from triagemq.lab.sweep import run_sweep
 from triagemq.scenario.generators import table2
 run_sweep(
     table2(seed=1, subscribers=3, subscriptions=(20, 10)), {"rho": [0.8, 1.6], "drops": ["flat", "optimal"]}, 8,

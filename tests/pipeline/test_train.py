@@ -22,7 +22,7 @@ from triagemq.delay.learning.parameters import MOST_TREES, chosen_sets
 from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.errors import ModelError, ParameterError
-from triagemq.papers.shi.network import WIDTHS_BPS, observe, shi_scenario
+from triagemq.lab.papers.shi.network import WIDTHS_BPS, observe, shi_scenario
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.train import train

@@ -110,9 +110,9 @@ def simulate_balancing(
     as_json: bool,
 ) -> None:
     """Simulate the clusters of a scenario with clients that move, or do not."""
+    from triagemq.lab.clusters import simulate_campus
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
-    from triagemq.simulate.campus import simulate_campus
 
     scenario, conditions = load_with_conditions(file)
     placed = campus.place(scenario, seed)

@@ -256,8 +256,8 @@ def _something_urgent(scenario: Scenario) -> tuple[str, str]:
 
 
 def _draw(figures: dict[str, Any], folder: Path) -> Path:
-    from triagemq.papers.experiment import Panel, Series
-    from triagemq.papers.plotting import draw_png
+    from triagemq.lab.papers.experiment import Panel, Series
+    from triagemq.lab.papers.plotting import draw_png
 
     runs = figures["runs"]
 

@@ -125,7 +125,7 @@ def _kernel() -> list[Finding]:
 
 def _open_vswitch() -> Finding:
     from triagemq.errors import NetworkError
-    from triagemq.network.emulated import require_open_vswitch
+    from triagemq.lab.box import require_open_vswitch
 
     try:
         require_open_vswitch()

@@ -25,8 +25,8 @@ from triagemq.cli.options import (
 from triagemq.cli.stopping import INTERRUPTED, on_stop
 
 if TYPE_CHECKING:
-    from triagemq.live.emulate.boxed import BoxedExchange, BoxedOptions
-    from triagemq.live.emulate.run import EmulationResult
+    from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
+    from triagemq.lab.emulate.run import EmulationResult
 
 DEFAULT_SECONDS = 30.0
 
@@ -68,7 +68,7 @@ def emulate(
 ) -> None:
     """Build the scenario's network of namespaces, run its clients in it, and compare with simulation and forecast."""
     from triagemq.coordinator.gateway.config import check_control
-    from triagemq.live.emulate.boxed import BoxedOptions, check_data_plane, require_machine
+    from triagemq.lab.emulate.boxed import BoxedOptions, check_data_plane, require_machine
     from triagemq.live.up.state import fresh_directory
     from triagemq.scenario import load
     from triagemq.simulate.replay import recorded_seconds
@@ -106,7 +106,7 @@ def emulate(
 async def _run(
     rig_options: BoxedOptions, seconds: float, trace: Path | None, as_json: bool
 ) -> EmulationResult:
-    from triagemq.live.emulate.run import run_emulation
+    from triagemq.lab.emulate.run import run_emulation
 
     ending = _Ending()
     console = screen(stderr=True)

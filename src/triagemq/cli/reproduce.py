@@ -14,7 +14,7 @@ from triagemq.cli import options
 from triagemq.cli.options import print_json, screen
 
 if TYPE_CHECKING:
-    from triagemq.papers import Files, PrintedTable, Reproduction
+    from triagemq.lab.papers import Files, PrintedTable, Reproduction
 
 
 def reproduce(
@@ -58,8 +58,8 @@ def reproduce(
     The simulations of many seeds are Spark tasks; if they are stopped, the same command goes on from there.
     """
     options.require("numba", "matplotlib", "plotly")
-    from triagemq.papers import OnSpark, experiment, forget_cases, write_files
-    from triagemq.papers import reproduce as run
+    from triagemq.lab.papers import OnSpark, experiment, forget_cases, write_files
+    from triagemq.lab.papers import reproduce as run
 
     if figure is None:
         _list(paper, json=json)
@@ -95,7 +95,7 @@ def reproduce(
 
 
 def _list(paper: str, *, json: bool) -> None:
-    from triagemq.papers import figures_of
+    from triagemq.lab.papers import figures_of
 
     figures = figures_of(paper)
     if json:

@@ -45,7 +45,7 @@ def sweep(
 ) -> None:
     """Simulate every combination of settings with every seed; a stopped sweep continues where it was."""
     options.require("pyspark", "pandas", "numba")
-    from triagemq.pipeline.sweep import parse_vary, run_sweep, sweep_summary
+    from triagemq.lab.sweep import parse_vary, run_sweep, sweep_summary
     from triagemq.scenario import load
 
     settings = parse_vary(vary)

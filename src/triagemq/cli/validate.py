@@ -15,7 +15,7 @@ from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
-    from triagemq.fidelity import Comparison
+    from triagemq.lab.fidelity import Comparison
 
 _SHOWN = 40
 """Cells in the table; --json has all."""
@@ -39,7 +39,7 @@ def validate(
     json: options.Json = False,
 ) -> None:
     """Forecast beside simulation, cell by cell. Exit code 1 if over 2 % of the cells are wrong and not flagged."""
-    from triagemq.fidelity import compare
+    from triagemq.lab.fidelity import compare
     from triagemq.scenario import load
 
     if by not in ("subscription", "class"):
@@ -66,7 +66,7 @@ def validate(
 
 
 def _print(found: Comparison, title: str) -> None:
-    from triagemq.fidelity import ALLOWED, KNOWN, TAIL_ALLOWED
+    from triagemq.lab.fidelity import ALLOWED, KNOWN, TAIL_ALLOWED
 
     console = screen()
     table = Table(title=title, title_justify="left")

@@ -10,5 +10,4 @@ carrying     `triage topics carry`: events with codes of topics, at ports of thi
 figures      the figures of `triage simulate`, from the Trace that is left
 
 up/          `triage up` and `triage demo`: on the ports and interfaces of this machine, for anybody's clients
-emulate/     `triage emulate`: in a network of namespaces, real packets through real queues and switches
 """

@@ -5,7 +5,6 @@ embedded/   paced ports inside the gateway's process; needs nothing
 reported    sends at once, and learns from reports what queues behind the gateway did with it
 linux/      the kernel's queues and an eBPF classifier on interfaces of this machine; needs root
 openflow/   rules and marks on OpenFlow 1.3 switches, which follow the same instructions before a data plane's queues
-emulated/   a network of namespaces in which the last two can be tried
 journal     what a run makes on this machine, written down before it does
 processes   starts commands inside namespaces and ends them; `launch` is what it runs them with
 restore     undoes what the journal of a killed run still lists

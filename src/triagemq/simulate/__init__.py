@@ -9,7 +9,6 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
   up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
 - Where there are promises, or ports that are fair, `promised` runs all ports on one list of events.
 - After a run: `result` and `worth` turn counts into figures; `sink` turns endings into rows of a Trace.
-- `campus` is another model, of clusters of brokers between which clients move.
 - `single` is one queue alone, to be compared with textbooks.
 """
 

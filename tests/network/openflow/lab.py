@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-from triagemq.network.emulated import VirtualSwitches
-from triagemq.network.emulated.interfaces import switch_offloads_off
+from triagemq.lab.box import VirtualSwitches
+from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
 

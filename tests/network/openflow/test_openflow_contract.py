@@ -17,8 +17,8 @@ from tests.network.openflow.beside import SwitchesAndQueues
 from tests.network.openflow.lab import eventually
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
-from triagemq.network.emulated import VirtualSwitches
-from triagemq.network.emulated.interfaces import switch_offloads_off
+from triagemq.lab.box import VirtualSwitches
+from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.network.journal import Journal
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.openflow import OpenFlowSwitches

@@ -1,0 +1,355 @@
+"""Makes a network in a box, changes it during a run, and removes it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Literal, Self
+
+from triagemq.errors import NetworkError
+from triagemq.lab.box.forwarding import ForwardingEntry, forwarding
+from triagemq.lab.box.interfaces import (
+    KernelRequest,
+    add_address,
+    add_bridge,
+    add_fifo,
+    add_veth,
+    await_links,
+    go_by_groups,
+    neighbour,
+    send_requests,
+    set_forwarding,
+    set_group,
+    set_link,
+    set_member,
+    switch_offloads_off,
+)
+from triagemq.lab.box.layout import IPV4_NETWORK, IPV6_NETWORK, End, Host, Layout, Link
+from triagemq.lab.box.losing import Losses, LostEvent, together
+from triagemq.lab.box.vswitch import Closing, StartSwitches, start_virtual_switches
+from triagemq.network.journal import Journal, default_journal_directory
+from triagemq.network.linux.namespaces import (
+    create_namespace,
+    in_namespace,
+    namespace_path,
+    remove_namespace,
+)
+from triagemq.network.linux.netlink import Netlink
+from triagemq.network.processes import Processes
+
+FASTEST_FIFO_BPS = 10e9
+"""Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
+
+_KERNEL_COUNTS = Path("/proc/net/softnet_stat")
+
+ACCESS_LATENESS_SECONDS = 50e-6
+"""What the kernel's timers may be late at an access link without making it slower than it is."""
+
+
+def packets_lost_by_machine() -> int:
+    """Packets for which the kernel had no room between the ends of virtual links, since it runs. All boxes share it
+    (net.core.netdev_max_backlog), so one that floods its links loses packets of another."""
+    return sum(int(line.split()[1], 16) for line in _KERNEL_COUNTS.read_text(encoding="ascii").splitlines())
+
+
+def new_run() -> str:
+    """A name for a run that no other has."""
+    return "".join(secrets.choice("abcdefghijklmnopqrstuvwxyz234567") for _ in range(5))
+
+
+class Box:
+    """A layout made real, from `with` (or `async with`) to its end.
+
+    Everything is noted in the journal before it is made. What is removed is what was noted, nothing else. Ctrl-C during
+    building or removing takes effect afterwards, and leaves nothing behind. Switches of Open vSwitch are started by
+    `start_switches`, and are then `switches`.
+    """
+
+    def __init__(
+        self, layout: Layout, *, journal: Journal | None = None, start_switches: StartSwitches | None = None
+    ) -> None:
+        self.layout = layout
+        self.journal = journal or Journal(default_journal_directory())
+        self.processes = Processes(self.journal)
+        self.switches: Closing | None = None
+        self._start_switches = start_switches or start_virtual_switches
+        self._notes: list[tuple[str, str]] = []
+        self._netlink: Netlink | None = None
+        self._entries: frozenset[ForwardingEntry] = frozenset()
+        self._losses = Losses()
+        self._error_rates: dict[tuple[str, str], float] = {}
+        self._kernel_bridges = {
+            bridge.name: bridge.index for bridge in layout.bridges if not bridge.open_vswitch
+        }
+        self._floods = {bridge.name for bridge in layout.bridges if bridge.role == "queues"}
+        self._knows_groups = {
+            bridge.name
+            for bridge in layout.bridges
+            if layout.plugged and bridge.role == "switch" and not bridge.open_vswitch
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            with _interrupts_held():
+                self._build()
+        except BaseException:
+            self.remove()
+            raise
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.remove()
+
+    async def __aenter__(self) -> Self:
+        building = asyncio.create_task(asyncio.to_thread(self.__enter__))
+        try:
+            return await asyncio.shield(building)
+        except asyncio.CancelledError:
+            await asyncio.wait([building])
+            await asyncio.to_thread(self.remove)
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        removing = asyncio.create_task(asyncio.to_thread(self.remove))
+        try:
+            await asyncio.shield(removing)
+        except asyncio.CancelledError:
+            await asyncio.wait([removing])
+            raise
+
+    def remove(self) -> None:
+        """Take everything away again, last things first; twice is once. The first failure is raised at the end."""
+        with _interrupts_held(), ExitStack() as last_to_first:
+            while self._notes:
+                last_to_first.callback(self._forget_namespace, *self._notes.pop(0))
+            if self._netlink is not None:
+                last_to_first.callback(self._netlink.close)
+                self._netlink = None
+            if self.switches is not None:
+                last_to_first.callback(self.switches.close)
+                self.switches = None
+            last_to_first.callback(self._losses.close)
+            last_to_first.callback(self.processes.close)
+
+    def set_link(self, port: str, *, up: bool) -> None:
+        """Let the link behind a port fail, or return. Who takes over is for `feed_by`, or the controller."""
+        if port not in self.layout.port:
+            raise NetworkError(f"the box has no port {port!r}; it has {', '.join(sorted(self.layout.port))}")
+        links = [link for link in self.layout.links if link.port == port]
+        self._send(set_link(link.near.interface, link.near.index, up=up) for link in links)
+        if up:
+            self._await(links)
+
+    def feed_by(self, ports: Collection[str]) -> None:
+        """Let these ports, and no others, feed the switches at their far ends."""
+        entries = forwarding(self.layout, ports)
+        kept = {(entry.bridge, entry.mac) for entry in entries}
+        gone = [entry for entry in self._entries if (entry.bridge, entry.mac) not in kept]
+        changes = [
+            *self._member_requests(ports),
+            *self._forwarding_requests(entries - self._entries, present=True),
+            *self._forwarding_requests(gone, present=False),
+        ]
+        self._send(changes)
+        self._entries = entries
+
+    def set_error_rate(
+        self, of: Literal["port", "publisher", "subscriber"], name: str, error_rate: float
+    ) -> None:
+        """Let the link behind a port, or that of a client, lose this share of its packets on their way to subscribers.
+
+        A publisher loses by itself only if it is apart in the layout.
+        """
+        self._error_rates[of, name] = error_rate
+        end, shares = self._where_lost(of, name)
+        if end.bridge is not None and end.bridge not in self._kernel_bridges:
+            raise NetworkError(
+                f"the link behind port {name!r} cannot lose packets on purpose: Open vSwitch takes them before anybody "
+                "can; remove its error_rate, or use --dataplane linux"
+            )
+        self._losses.set(end, together(*(self._error_rates.get(one, 0.0) for one in shares)))
+
+    def set_copies(self, group: str, port: str, *, present: bool) -> None:
+        """Let copies of what is for a multicast group leave by a port, or no longer. Open vSwitch has a controller."""
+        managed = self.layout.port[port]
+        bridge = self.layout.switches[managed.switch]
+        if bridge.name in self._knows_groups:
+            self._send([set_group(bridge.index, managed.interface, managed.index, group, present=present)])
+
+    def lost_events(self) -> list[LostEvent]:
+        """The events that links have lost since this was asked last."""
+        return self._losses.lost_events()
+
+    def _where_lost(self, of: str, name: str) -> tuple[End, list[tuple[str, str]]]:
+        """The end at which packets of a link arrive, and whose errors happen on it: a port's only subscriber's, too."""
+        if of == "publisher":
+            host = self.layout.publishers[name]
+            (link,) = (link for link in self.layout.links if link.far.interface == host.interface)
+            return link.near, [(of, each) for each in host.members]
+        if of == "subscriber":
+            host = self.layout.subscribers[name]
+            (link,) = (link for link in self.layout.links if link.far.namespace == host.namespace)
+            return link.far, [(of, name)] + ([] if link.port is None else [("port", link.port)])
+        queues = self.layout.port[name].interface
+        (link,) = (link for link in self.layout.links if link.near.interface == queues)
+        behind = [host for host in self.layout.hosts if host.namespace == link.far.namespace]
+        return link.far, [(of, name), *(("subscriber", each) for host in behind for each in host.members)]
+
+    def _build(self) -> None:
+        ipv6 = any(host.ipv6 is not None for host in self.layout.hosts)
+        for name in self.layout.namespaces:
+            if namespace_path(name).exists():
+                raise NetworkError(f"a namespace {name} exists already; give the run another name")
+            self._notes.append((self.journal.note("namespace", name=name), name))
+            create_namespace(name, ipv6=ipv6 and name != self.layout.switch_namespace)
+        self._netlink = Netlink(self.layout.switch_namespace)
+        self._build_switches()
+        for host in self.layout.hosts:
+            self._build_host(host)
+        self._await(self.layout.links)
+        if self.layout.switch_kind == "openvswitch":
+            self.switches = self._start_switches(self.layout, self.journal)
+
+    def _build_switches(self) -> None:
+        layout = self.layout
+        requests = [set_link("lo", 1, up=True)]
+        for bridge in layout.bridges:
+            if not bridge.open_vswitch:
+                lldp, groups = bridge.role in ("switch", "queues"), bridge.name in self._knows_groups
+                requests.append(
+                    add_bridge(bridge.name, bridge.index, bridge.mac, passes_lldp=lldp, knows_groups=groups)
+                )
+                requests += [go_by_groups(bridge.name, bridge.index)] if groups else []
+        with ExitStack() as descriptors:
+            for link in layout.links:
+                namespace = None
+                if link.far.bridge is None:
+                    namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
+                    descriptors.callback(os.close, namespace)
+                requests.append(
+                    add_veth(link.near, link.far, far_namespace=namespace, mtu_bytes=layout.mtu_of(link))
+                )
+            for link in layout.links:
+                requests.extend(
+                    set_link(end.interface, end.index, up=True, master=self._master(end))
+                    for end in _switch_ends(link)
+                )
+                if link.fifo_bps is not None and link.fifo_bps < FASTEST_FIFO_BPS:
+                    requests.append(add_fifo(link.far.interface, link.far.index, link.fifo_bps))
+                if link.downlink_bps < FASTEST_FIFO_BPS:
+                    requests.append(add_fifo(link.near.interface, link.near.index, link.downlink_bps))
+            self._send(requests)
+        in_namespace(layout.switch_namespace, self._switch_offloads_off)
+        self.feed_by(layout.feeding)
+
+    def _build_host(self, host: Host) -> None:
+        others = [
+            other
+            for other in self.layout.hosts
+            if other is not host and (host.kind == "broker" or other.kind == "broker")
+        ]
+        name, index = host.interface, host.index
+        requests = [
+            set_link("lo", 1, up=True),
+            set_link(name, index, up=True),
+            add_address(name, index, host.ipv4, IPV4_NETWORK.prefixlen),
+            *(neighbour(index, other.ipv4, other.mac) for other in others),
+        ]
+        if host.ipv6 is not None:
+            requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
+            requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
+        requests += [
+            add_fifo(name, index, link.uplink_bps)
+            for link in self.layout.links
+            if link.far.interface == name and link.uplink_bps < FASTEST_FIFO_BPS
+        ]
+        plugged = [access for access in self.layout.plugged if access.namespace == host.namespace]
+        for access in plugged:
+            requests.append(set_link(access.interface, access.index, up=True))
+            requests.append(add_address(access.interface, access.index, access.ipv4, 32))
+            if access.bps < FASTEST_FIFO_BPS:
+                requests.append(add_fifo(access.interface, access.index, access.bps, ACCESS_LATENESS_SECONDS))
+        with closing(Netlink(host.namespace)) as netlink:
+            send_requests(netlink, requests)
+        for interface in (name, *(access.interface for access in plugged)):
+            in_namespace(host.namespace, partial(switch_offloads_off, interface))
+
+    def _switch_offloads_off(self) -> None:
+        for link in self.layout.links:
+            for end in _switch_ends(link):
+                switch_offloads_off(end.interface)
+
+    def _member_requests(self, ports: Collection[str]) -> Iterable[KernelRequest]:
+        """Members neither learn nor flood; links that could close a loop carry no broadcast either."""
+        for link in self.layout.links:
+            idle = link.feeds is not None and link.port not in ports
+            for end in _switch_ends(link):
+                if end.bridge in self._kernel_bridges:
+                    # Between its two members a queue box passes everything on.
+                    yield set_member(
+                        end.interface,
+                        end.index,
+                        floods_unknown=end.bridge in self._floods,
+                        floods_broadcast=not idle or end.bridge in self._floods,
+                        knows_groups=end.bridge in self._knows_groups,
+                    )
+
+    def _forwarding_requests(
+        self, entries: Iterable[ForwardingEntry], present: bool
+    ) -> Iterable[KernelRequest]:
+        for entry in entries:
+            if entry.bridge in self._kernel_bridges and entry.bridge not in self._floods:
+                yield set_forwarding(entry.interface, entry.index, entry.mac, present=present)
+
+    def _master(self, end: End) -> int | None:
+        """The bridge of a member; None for a member of Open vSwitch, which takes it by itself."""
+        return self._kernel_bridges.get(end.bridge or "")
+
+    def _send(self, requests: Iterable[KernelRequest]) -> None:
+        if self._netlink is None:
+            raise NetworkError("the box is not there; build it first")
+        send_requests(self._netlink, list(requests))
+
+    def _await(self, links: Iterable[Link]) -> None:
+        """Until the kernel has noticed that both ends of links are up: a bridge sends nothing before."""
+        ends = [end for link in links for end in _switch_ends(link)]
+        members = {end.index: end.interface for end in ends if end.bridge in self._kernel_bridges}
+        others = {end.index: end.interface for end in ends if end.bridge not in self._kernel_bridges}
+        await_links(self.layout.switch_namespace, members, others)
+
+    def _forget_namespace(self, note: str, name: str) -> None:
+        remove_namespace(name)
+        self.journal.done(note)
+
+
+def _switch_ends(link: Link) -> list[End]:
+    return [end for end in (link.near, link.far) if end.bridge is not None]
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """SIGINT and SIGTERM that arrive meanwhile take effect at the end. Elsewhere than in the main thread, nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived: list[int] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        arrived.append(number)
+
+    before = {number: signal.signal(number, hold) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for first in arrived[:1]:
+            signal.raise_signal(first)

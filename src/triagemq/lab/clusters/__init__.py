@@ -1,0 +1,15 @@
+"""A campus over time: brokers with bandwidths, matching rates and output queues, and balancing that moves clients.
+
+In come a scenario with clusters, what happens in it, a placement and a policy; out comes a CampusResult, interval by
+interval. Events are a fluid here: what matters are bandwidths, queues and deadlines of seconds, and policies act on
+what they see on the way, which the event simulator's epochs cannot. Nothing is random.
+
+- `sharing` is how an uplink is shared; `queues` the output queues, and who was late in them;
+- `run` goes through time and asks the policy; `result` has the figures.
+"""
+
+from triagemq.lab.clusters.result import CampusResult, Moved
+from triagemq.lab.clusters.run import simulate_campus
+from triagemq.lab.clusters.sharing import SHARINGS
+
+__all__ = ["SHARINGS", "CampusResult", "Moved", "simulate_campus"]

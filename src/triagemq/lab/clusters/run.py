@@ -1,0 +1,267 @@
+"""Go through time: traffic in steps, and at the end of every interval what is measured goes to the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from triagemq.errors import ParameterError
+from triagemq.lab.clusters.queues import OutputQueues
+from triagemq.lab.clusters.result import CampusResult, Moved
+from triagemq.lab.clusters.sharing import SHARINGS
+from triagemq.plan.balancing import (
+    BALANCINGS,
+    BalancingPolicy,
+    BalancingSettings,
+    Completed,
+    LoadReport,
+    LoadState,
+    LoadWatch,
+    Migration,
+    check_balancing,
+)
+from triagemq.plan.campus import Campus, Flags, Metric, Placement
+from triagemq.scenario import Floats, Scenario
+from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.situations import situations
+
+INTERVAL_SECONDS = 1.0
+STEP_SECONDS = 0.05
+
+
+def simulate_campus(
+    scenario: Scenario,
+    conditions: Conditions | None = None,
+    *,
+    placement: Placement | None = None,
+    balancing: str | Callable[[Campus], BalancingPolicy] = "ours",
+    seconds: float = 60.0,
+    step_seconds: float = STEP_SECONDS,
+    sharing: str = "stated",
+    progress: Callable[[float], None] | None = None,
+) -> CampusResult:
+    """What becomes of a scenario's clusters. Without a `placement`, clients are where the scenario says.
+
+    Of conditions, rates and who is there are followed. A step that is not a whole part of an interval is refused.
+    """
+    steps = round(INTERVAL_SECONDS / step_seconds)
+    if steps < 1 or abs(steps * step_seconds - INTERVAL_SECONDS) > 1e-9:
+        raise ParameterError(
+            "step_seconds", f"is {step_seconds:g}; {INTERVAL_SECONDS:g} s is to be a multiple of it"
+        )
+    if not seconds >= INTERVAL_SECONDS:
+        raise ParameterError("seconds", f"is {seconds:g}; at least {INTERVAL_SECONDS:g} is needed")
+    if isinstance(balancing, str):
+        check_balancing(balancing)
+    if sharing not in SHARINGS:
+        raise ParameterError("sharing", f"is {sharing!r}; known: {', '.join(SHARINGS)}")
+    campus = Campus.of(scenario)
+    policy = (BALANCINGS[balancing] if isinstance(balancing, str) else balancing)(campus)
+    run = _Run(
+        campus, conditions or Conditions(), placement or campus.stated, policy, seconds, steps, sharing
+    )
+    for interval in range(run.intervals):
+        run.interval(interval)
+        if progress is not None:
+            progress((interval + 1) / run.intervals)
+    return run.result(balancing if isinstance(balancing, str) else "own")
+
+
+@dataclass(slots=True)
+class _Order:
+    """A migration on its way: clients know of it from `at_seconds` on."""
+
+    migration: Migration
+    at_seconds: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Traffic:
+    """What is the same from step to step, as long as rates, clients and their places are.
+
+    Per broker, what is asked of the tightest part that events pass before its output queues; per cluster and topic,
+    what is published; per subscription, what comes for it and how long it may wait, if it waits nowhere before.
+    """
+
+    use: Floats
+    tightest: Floats
+    published: Floats
+    arriving: Floats
+    allowed_seconds: Floats
+
+    @classmethod
+    def of(cls, campus: Campus, placement: Placement, rate: Floats, present: Flags) -> _Traffic:
+        use = campus.use(placement, rate, present)
+        through = use.copy()
+        through[Metric.UPLINK, campus.edge] = 0.0
+        published = campus.published(placement, rate)[0]
+        arriving = published.sum(axis=0)[campus.scenario.subscriptions.topic]
+        allowed = campus.ways(placement).allowed_seconds(placement.subscriptions)
+        return cls(use, through.max(axis=0), published, np.where(present, arriving, 0.0), allowed)
+
+
+class _Run:
+    def __init__(
+        self,
+        campus: Campus,
+        conditions: Conditions,
+        placement: Placement,
+        policy: BalancingPolicy,
+        seconds: float,
+        steps: int,
+        sharing: str,
+    ) -> None:
+        scenario = campus.scenario
+        self.intervals = int(seconds / INTERVAL_SECONDS + 1e-9)
+        self._campus, self._policy = campus, policy
+        self._steps, self._step_seconds = steps, INTERVAL_SECONDS / steps
+        self._course = situations(scenario, conditions)
+        self._watch = LoadWatch(campus, BalancingSettings())
+        self._publications = placement.publications.copy()
+        self._queues = OutputQueues(
+            campus, placement.subscriptions, SHARINGS[sharing], steps, self._step_seconds
+        )
+        self._backlog_seconds = np.zeros(len(campus.cluster))
+        self._orders: list[_Order] = []
+        self._notified: dict[int, float] = {}
+        self._moved: list[Moved] = []
+        self._use: list[Floats] = []
+        self._depth: list[Floats] = []
+        self._overload_seconds = np.zeros(len(campus.cluster))
+        self._present = np.zeros(len(scenario.subscriptions), dtype=bool)
+        self._traffic: _Traffic | None = None
+        self._follow(0.0)
+
+    @property
+    def _placement(self) -> Placement:
+        count = len(self._present)
+        return Placement(self._queues.broker[:count].copy(), self._publications.copy())
+
+    def _follow(self, now: float) -> None:
+        """How things stand now."""
+        while self._course and self._course[0].at_seconds <= now + 1e-9:
+            current = self._course.pop(0)
+            present = current.active_subscriptions(self._campus.scenario)
+            self._queues.discard(self._present & ~present)
+            self._present, self._rate = present, current.publication_rate(self._campus.scenario)
+            self._traffic = None
+
+    def interval(self, number: int) -> None:
+        """One interval of traffic, and what the policy makes of it."""
+        began = number * INTERVAL_SECONDS
+        output = np.zeros(len(self._present))
+        queued = self._waiting_bytes()
+        offered, published = np.zeros_like(self._campus.capacity), np.zeros_like(self._rate)
+        for step in range(self._steps):
+            now = began + step * self._step_seconds
+            self._follow(now)
+            self._carry_out(now)
+            use, left = self._step()
+            offered += use
+            published += self._rate
+            output += left
+        offered /= self._steps
+        ends = began + INTERVAL_SECONDS
+        offered[Metric.UPLINK] += queued / (self._campus.capacity[Metric.UPLINK] * INTERVAL_SECONDS)
+        self._use.append(offered)
+        depth = self._queues.depth[: len(self._present)]
+        self._depth.append(depth)
+        self._complete(ends)
+        measured = LoadReport(
+            at_seconds=ends,
+            placement=self._placement,
+            present=self._present,
+            use=offered,
+            wait_seconds=self._backlog_seconds.copy(),
+            rate_per_second=published / self._steps,
+            queue_events=depth,
+            output_per_second=output / INTERVAL_SECONDS,
+        )
+        state = self._watch.measured(measured).detected.state
+        migrations = self._policy.handle(measured)
+        needed = {each.balancing for each in migrations if state[each.source] == LoadState.OVERLOAD}
+        for migration in migrations:
+            self._order(migration, migration.balancing in needed)
+
+    def _step(self) -> tuple[Floats, Floats]:
+        """One step: what is asked of every broker, and the events that left for every subscription.
+
+        Before the output queues events pass a head and an edge, each first in, first out: when more comes than the
+        tightest of its links and its matching take, all wait alike.
+        """
+        campus = self._campus
+        traffic = self._traffic = self._traffic or _Traffic.of(
+            campus, self._placement, self._rate, self._present
+        )
+        tightest = traffic.tightest
+        waiting = self._backlog_seconds > 0
+        allowed, arriving = traffic.allowed_seconds, traffic.arriving
+        if waiting.any() or (tightest > 1).any():
+            passing = np.where(waiting | (tightest > 1), 1 / np.maximum(tightest, 1e-12), 1.0)
+            grown = self._backlog_seconds + (tightest - 1) * self._step_seconds
+            self._backlog_seconds = np.maximum(grown, 0.0)
+            placement, broker = self._placement, self._placement.subscriptions
+            forwarded = (traffic.published * passing[campus.heads][:, None]).sum(axis=0)
+            topic = campus.scenario.subscriptions.topic
+            arriving = np.where(self._present, forwarded[topic] * passing[broker], 0.0)
+            allowed = campus.ways(placement, self._backlog_seconds).allowed_seconds(broker)
+        left = self._queues.step(arriving, allowed)
+        overloaded = tightest > 1
+        overloaded[self._queues.broker[self._queues.depth > 0]] = True
+        self._overload_seconds += overloaded * self._step_seconds
+        self._queues.drop_empty()
+        return traffic.use, left
+
+    def _waiting_bytes(self) -> Floats:
+        queues, campus = self._queues, self._campus
+        size = campus.topic_bytes[campus.scenario.subscriptions.topic[queues.subscription]]
+        return np.bincount(queues.broker, queues.depth * size, minlength=len(campus.cluster)).astype(
+            np.float64
+        )
+
+    def _order(self, migration: Migration, needed: bool) -> None:
+        """Tell the clients of a migration; it takes the longest of their ways until all know."""
+        rows = migration.subscriptions
+        broker = np.full(len(rows), migration.target, dtype=np.int32)
+        cost = float(self._campus.notification_seconds(broker, rows).max(initial=0.0))
+        self._orders.append(_Order(migration, migration.at_seconds + cost))
+        self._notified[migration.balancing] = max(cost, self._notified.get(migration.balancing, 0.0))
+        self._moved.append(Moved(migration, needed))
+
+    def _carry_out(self, now: float) -> None:
+        due = [each for each in self._orders if each.at_seconds <= now + 1e-9]
+        self._orders = [each for each in self._orders if each.at_seconds > now + 1e-9]
+        for each in due:
+            migration = each.migration
+            self._queues.migrate(migration.subscriptions, migration.target, migration.balancing)
+            self._watch.forget(migration.subscriptions)
+            self._publications[migration.publications] = migration.target
+            self._traffic = None
+
+    def _complete(self, now: float) -> None:
+        """Report the balancings whose clients have all moved, and have got what waited for them."""
+        ordered = {each.migration.balancing for each in self._orders}
+        for balancing, notified in list(self._notified.items()):
+            if balancing not in ordered and not self._queues.draining(balancing):
+                del self._notified[balancing]
+                completed = Completed(now, balancing, notified)
+                self._watch.completed(completed)
+                self._policy.handle(completed)
+
+    def result(self, balancing: str) -> CampusResult:
+        """All figures."""
+        queues = self._queues
+        return CampusResult(
+            campus=self._campus,
+            balancing=balancing,
+            at_seconds=INTERVAL_SECONDS * np.arange(1.0, self.intervals + 1),
+            use=np.stack(self._use),
+            queue_events=np.stack(self._depth),
+            overload_seconds=self._overload_seconds,
+            arrived_events=queues.arrived.copy(),
+            late_events=queues.late_events,
+            longest_wait_seconds=queues.longest_wait_seconds,
+            moved=tuple(self._moved),
+        )
