@@ -12,6 +12,7 @@ Register(topic_id=0, message_id=1, topic_name='floor3/smoke')
 """
 
 from triagemq.errors import DecodeError
+from triagemq.mqttsn.codec import decode, encapsulation_header, encode
 from triagemq.mqttsn.codes import (
     MAXIMUM_MESSAGE_BYTES,
     PROTOCOL_ID,
@@ -21,8 +22,6 @@ from triagemq.mqttsn.codes import (
     ReturnCode,
     TopicIdType,
 )
-from triagemq.mqttsn.decoding import decode
-from triagemq.mqttsn.encoding import encapsulation_header, encode
 from triagemq.mqttsn.filters import matches
 from triagemq.mqttsn.header import peek
 from triagemq.mqttsn.messages import (
