@@ -83,7 +83,7 @@ class _Layout:
 
     def __init__(
         self,
-        make: type[PlainMessage],
+        make: Any,
         numbers: str = "",
         last: str = "",
         *,
