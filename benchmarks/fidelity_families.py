@@ -292,12 +292,14 @@ def finite_buffers(random: Random) -> Drawn:
     return planned(document)
 
 
-def other_arrivals(random: Random) -> Drawn:
-    """Periodic, bursty and heavy-tailed publications, alone or among Poisson ones."""
-    document = basic(random, load=(0.2, 0.85))
-    only = str(random.choice(["periodic", "on_off", "pareto", "mixed"]))
+PROCESSES = ("periodic", "on_off", "pareto")
+
+
+def give_arrivals(document: Document, random: Random) -> None:
+    """Publications are periodic, bursty or heavy-tailed: all of them the same, or each its own, Poisson too."""
+    only = str(random.choice([*PROCESSES, "mixed"]))
     for _, entry in publications(document):
-        process = only if only != "mixed" else str(random.choice(["periodic", "on_off", "pareto", "poisson"]))
+        process = only if only != "mixed" else str(random.choice([*PROCESSES, "poisson"]))
         if process in ("periodic", "poisson"):
             entry["arrivals"] = process
         elif process == "pareto":
@@ -309,7 +311,100 @@ def other_arrivals(random: Random) -> Drawn:
                 "on_seconds": float(gap * random.uniform(0.5, 5)),
                 "off_seconds": float(gap * random.uniform(0.5, 5)),
             }
+
+
+def other_arrivals(random: Random) -> Drawn:
+    document = basic(random, load=(0.2, 0.85))
+    give_arrivals(document, random)
     return planned(document)
+
+
+def topic_rates(document: Document, topics: Iterable[str]) -> float:
+    wanted = set(topics)
+    return float(sum(entry["rate_per_second"] for topic, entry in publications(document) if topic in wanted))
+
+
+def bits_per_second(document: Document) -> float:
+    return float(
+        sum(
+            8 * entry["rate_per_second"] * (entry["size_bytes"] + document["overhead_bytes"])
+            for _, entry in publications(document)
+        )
+    )
+
+
+def slow_matching(document: Document, load: float) -> None:
+    wanted = {topic for each in document["subscribers"].values() for topic in each["subscribes"]}
+    every = [topic for topic, _ in publications(document)]
+    for topic in set(every) - wanted:
+        next(iter(document["subscribers"].values()))["subscribes"][topic] = "log:1"
+    document["brokers"]["broker"]["inbound_rate_per_second"] = topic_rates(document, every) / load
+
+
+def slow_outbound(document: Document, load: float) -> None:
+    busiest = max(topic_rates(document, each["subscribes"]) for each in document["subscribers"].values())
+    document["brokers"]["broker"]["outbound_rate_per_second"] = busiest / load
+
+
+def slow_lookup(document: Document, load: float) -> None:
+    copies = sum(topic_rates(document, each["subscribes"]) for each in document["subscribers"].values())
+    document["switches"]["switch"]["inbound_rate_per_second"] = copies / load
+
+
+def slow_unmanaged_switch(document: Document, load: float) -> None:
+    document["unmanaged_switches"] = {"before": {"bandwidth_bps": bits_per_second(document) / load}}
+    document["publishers"]["publisher"]["switch"] = "before"
+
+
+def slow_link(document: Document, load: float) -> None:
+    link = {"between": ["broker", "broker-b"], "bandwidth_bps": bits_per_second(document) / load}
+    document["brokers"]["broker-b"] = {}
+    document["broker_links"] = [link]
+    document["publishers"]["publisher"]["broker"] = "broker"
+    for subscriber in document["subscribers"].values():
+        subscriber["broker"] = "broker-b"
+
+
+def small_buffers(document: Document, load: float) -> None:
+    """Ports with room for a few packets, as fast as drawn; `load` says for how many."""
+    for port in document["ports"].values():
+        port["buffer_packets"] = int(5 + 200 * load**3)
+
+
+SLOW: dict[str, tuple[str, Callable[[Document, float], None]]] = {
+    "matching": ("a broker's matching", slow_matching),
+    "outbound": ("a broker's outbound queues", slow_outbound),
+    "link": ("a link between brokers", slow_link),
+    "lookup": ("a switch's lookup", slow_lookup),
+    "unmanaged": ("an unmanaged switch", slow_unmanaged_switch),
+    "full": ("small buffers", small_buffers),
+}
+
+
+def irregular_at(slow: Callable[[Document, float], None]) -> Callable[[Random], Drawn]:
+    """Publications that are not Poisson, and one kind of queue that they wait in, before ports of any load."""
+
+    def draw(random: Random) -> Drawn:
+        document = basic(random, load=(0.05, 0.7))
+        slow(document, float(random.uniform(0.2, 0.85)))
+        give_arrivals(document, random)
+        return planned(document)
+
+    return draw
+
+
+def irregular_brokers(random: Random) -> Drawn:
+    """Publications that are not Poisson at two brokers whose queues take their time, and a link between them."""
+    drawn = two_brokers(random)
+    document = drawn.document
+    total = topic_rates(document, [topic for topic, _ in publications(document)])
+    for broker in document["brokers"].values():
+        if random.random() < 0.7:
+            broker["inbound_rate_per_second"] = total / random.uniform(0.05, 0.8)
+        if random.random() < 0.4:
+            broker["outbound_rate_per_second"] = total / random.uniform(0.05, 0.6)
+    give_arrivals(document, random)
+    return drawn
 
 
 def tandems(random: Random) -> Drawn:
@@ -357,4 +452,13 @@ FAMILIES: dict[str, Family] = {
     "buffers": Family("finite buffers", finite_buffers, poisson=False, most_flagged=0.4),
     "arrivals": Family("arrivals that are not Poisson", other_arrivals, poisson=False, most_flagged=0.4),
     "tandems": Family("tandems of equal service", tandems, most_flagged=0.4),
+    **{
+        f"irregular-{name}": Family(
+            f"arrivals that are not Poisson at {title}", irregular_at(slow), poisson=False, most_flagged=0.4
+        )
+        for name, (title, slow) in SLOW.items()
+    },
+    "irregular-brokers": Family(
+        "arrivals that are not Poisson at two brokers", irregular_brokers, poisson=False, most_flagged=0.4
+    ),
 }

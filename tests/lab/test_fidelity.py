@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triagemq import fidelity
 from triagemq.errors import ParameterError
 from triagemq.forecast import REASONS, Reason, forecast
+from triagemq.lab import fidelity
 from triagemq.lab.fidelity import Figure, compare
 from triagemq.plan import make_plan
 from triagemq.scenario import loads
@@ -101,7 +101,7 @@ def test_figures_that_are_not_known_or_have_no_end_are_not_judged() -> None:
     figure = Figure(
         forecast=np.array([1.0, 1.0, np.inf, np.nan, 0.0, 0.5, 0.01]),
         simulated=np.array([2.0, 2.0, 5.0, np.nan, 0.0, 0.0, 0.0]),
-        interval=np.array([0.2, 0.05, 0.1, np.nan, 0.0, 0.0, np.nan]),
+        interval=np.array([0.6, 0.05, 0.1, np.nan, 0.0, 0.0, np.nan]),
         expected_error=np.zeros(7),
     )
     assert figure.judged.tolist() == [False, True, False, False, True, True, False]
@@ -109,6 +109,18 @@ def test_figures_that_are_not_known_or_have_no_end_are_not_judged() -> None:
     assert figure.outside.tolist() == [False, True, False, False, False, True, False]
     assert np.isnan(figure.error[[0, 2, 3, 6]]).all()
     assert figure.error[[1, 4, 5]].tolist() == [0.5, 0.0, np.inf]
+
+
+def test_a_difference_far_beyond_a_wide_interval_is_outside() -> None:
+    figure = Figure(
+        forecast=np.array([0.048, 0.028]),
+        simulated=np.array([0.024, 0.024]),
+        interval=np.array([0.005, 0.005]),
+        expected_error=np.zeros(2),
+    )
+    assert figure.known.tolist() == [False, False]
+    assert figure.outside.tolist() == [True, False]
+    assert figure.not_known.tolist() == [False, True]
 
 
 def test_an_interval_needs_two_runs(scenario: Any) -> None:

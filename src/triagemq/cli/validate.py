@@ -40,7 +40,7 @@ def validate(
 ) -> None:
     """Forecast beside simulation, cell by cell. Exit code 1 if over 2 % of the cells are wrong and not flagged."""
     from triagemq.lab.fidelity import compare
-    from triagemq.scenario import load
+    from triagemq.scenario import ArrivalProcess, load
 
     if by not in ("subscription", "class"):
         raise ParameterError("--by", f"is {by!r}; write subscription or class")
@@ -60,12 +60,15 @@ def validate(
     if json:
         print_json({"scenario": scenario.name, **found.as_json()})
     else:
-        _print(found, f"validation: {made.made_by.priorities} priorities, {made.made_by.drops} drops")
+        periodic = bool((scenario.publications.arrival_process == ArrivalProcess.PERIODIC).any())
+        _print(
+            found, f"validation: {made.made_by.priorities} priorities, {made.made_by.drops} drops", periodic
+        )
     if not found.holds:
         raise typer.Exit(1)
 
 
-def _print(found: Comparison, title: str) -> None:
+def _print(found: Comparison, title: str, periodic: bool) -> None:
     from triagemq.lab.fidelity import ALLOWED, KNOWN, TAIL_ALLOWED
 
     console = screen()
@@ -102,10 +105,13 @@ def _print(found: Comparison, title: str) -> None:
         console.print(f"the {_SHOWN} of {len(found):,} cells that are farthest off; --json shows all")
     told = found.counts()
     if told["not_known"]:
-        console.print(
-            f"{told['not_known']} cells have a figure that is not known within {100 * KNOWN:g} %: simulate for longer "
-            f"(--for, {found.simulated_seconds / found.replications:.0f} s this time)"
+        # The phases of periodic publications are drawn once for each run: a longer one knows no others.
+        advice = (
+            f"simulate more runs (--runs, {found.replications} this time), whose periodic publications differ in phase"
+            if periodic
+            else f"simulate for longer (--for, {found.simulated_seconds / found.replications:.0f} s this time)"
         )
+        console.print(f"{told['not_known']} cells have a figure not known within {100 * KNOWN:g} %: {advice}")
     for name in found.percentiles:
         console.print(f"{name}: {_outside(found.counts((name,)), TAIL_ALLOWED)}")
     console.print(_outside(told, ALLOWED))

@@ -2,8 +2,9 @@
 
 A cell is a subscription, or a priority class. Its success or mean latency is outside where forecast and simulation
 differ by more than 2 % and the simulation's 95 % interval; a percentile, by more than 20 % and the interval. Where the
-forecast flags a cell it names a reason and the error to expect, and claims nothing closer. What a simulation of this
-length does not know within 5 % (a percentile: 10 %) is not judged.
+forecast flags a cell it names a reason and the error to expect, and claims nothing closer. A figure that a simulation
+of this length does not know within 5 % (a percentile: 10 %) is judged only where the two differ by more than the
+allowed share and twice the interval.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ TAIL_FAILING = 0.1
 
 KNOWN = 0.05
 """A figure is judged if the simulation knows it within this share."""
+WIDE = 2.0
+"""A figure with a wider interval is judged where the difference exceeds this many intervals: hardly ever by chance."""
 
 MEANS = ("latency", "success")
 PERCENTILES = {"p95": 0.95, "p99": 0.99}
@@ -80,13 +83,16 @@ class Figure:
 
     @property
     def judged(self) -> Truths:
-        """Where both are known; what grows without end, or never arrives, has no figure to compare."""
-        return self.known & np.isfinite(self.forecast)
+        """Where the two can be compared; what grows without end, or never arrives, has no figure to compare."""
+        finite = np.isfinite(self.forecast) & np.isfinite(self.simulated)
+        difference = np.abs(np.where(finite, self.forecast - self.simulated, 0.0))
+        beyond = difference > self.allowed * self.simulated + WIDE * self.interval
+        return finite & (self.known | beyond)
 
     @property
     def not_known(self) -> Truths:
         """Where a longer simulation could say more."""
-        return np.isfinite(self.forecast) & np.isfinite(self.simulated) & ~self.known
+        return np.isfinite(self.forecast) & np.isfinite(self.simulated) & ~self.judged
 
     @property
     def outside(self) -> Truths:
