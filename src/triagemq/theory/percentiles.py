@@ -65,6 +65,9 @@ class Times(ByRow):
         >>> law = Times.through(np.ones(1), np.full(1, 2.996), np.full(1, 4.605))
         >>> percentile(law, 0.99).round(3), law.overall.variance.round(2)
         (array([4.605]), array([1.]))
+        >>> bursts = Times.through(np.full(1, 12.0), np.full(1, 17.0), np.full(1, 61.0))
+        >>> percentile(bursts, 0.95).round(1), percentile(bursts, 0.99).round(1), bursts.mean.round(1)
+        (array([17.]), array([61.]), array([12.]))
         """
         skewness, near = _distances(0.95)
         far = _distances(0.99)[1]
@@ -73,7 +76,31 @@ class Times(ByRow):
         ratio = np.divide(p99 - mean, p95 - mean, out=np.full_like(mean, np.inf), where=p95 > mean)
         skewed = np.interp(ratio, (far / near)[told], skewness[told])
         deviation = np.maximum((p99 - mean) / np.interp(skewed, skewness, far), 0.0)
-        return cls.of(Cumulants(mean, deviation**2, skewed * deviation**3))
+        law = cls.of(Cumulants(mean, deviation**2, skewed * deviation**3))
+        rows = np.flatnonzero(ratio > (far / near)[told].max())
+        if rows.size:
+            law = law[np.arange(mean.size)]
+            law[rows] = cls._with_exponential_tail(mean[rows], p95[rows], p99[rows], law[rows])
+        return law
+
+    @classmethod
+    def _with_exponential_tail(cls, mean: Floats, p95: Floats, p99: Floats, other: Times) -> Times:
+        """A twentieth of the times, those above the 95th percentile, have an exponential law; `other` where none fits.
+
+        Rare long waits, as behind a burst: no gamma law passes through such percentiles.
+        """
+        scale = (p99 - p95) / math.log(5)
+        below = (mean - 0.05 * (p95 + scale)) / 0.95
+        fits = (below > 0) & (below < p95)
+        nearly_all_below = ((p95 - below) / 4) ** 2
+        none = np.zeros_like(mean)
+        law = replace(
+            cls.of(Cumulants(below, nearly_all_below, none)),
+            busy=Cumulants(p95 + scale, scale**2, 2 * scale**3),
+            busy_share=np.full_like(mean, 0.05),
+        )
+        law[np.flatnonzero(~fits)] = other[np.flatnonzero(~fits)]
+        return law
 
     @classmethod
     def room(cls, count: int) -> Times:
