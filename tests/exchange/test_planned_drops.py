@@ -36,7 +36,7 @@ class Exchange:
     def _outlet(self, core: GatewayCore) -> EgressOutlet:
         outlet = EgressOutlet(core)
         self.plane = EmbeddedDataPlane(
-            self._deliver, outlet.settled, clock=self.time.clock, alarm=self.time.alarm, seed=2
+            self._deliver, outlet.settled, clock=self.time.clock, alarm=self.time.alarm
         )
         outlet.attach(self.plane)
         return outlet

@@ -84,12 +84,12 @@ class VirtualBench:
 
     priority_classes = EmbeddedDataPlane.priority_classes
 
-    def __init__(self, flows: int, seed: int = 1) -> None:
+    def __init__(self, flows: int) -> None:
         self.time = VirtualTime()
         self.keys = [FlowKey("10.0.0.1", 20000 + flow) for flow in range(flows)]
         self._arrivals: list[Arrival] = []
         self._offers: Sequence[Offer] = ()
-        self.plane = EmbeddedDataPlane(self._receive, clock=self.time.clock, alarm=self.time.alarm, seed=seed)
+        self.plane = EmbeddedDataPlane(self._receive, clock=self.time.clock, alarm=self.time.alarm)
 
     def play(self, offers: Sequence[Offer], changes: Sequence[PlanChange] = ()) -> list[Arrival]:
         self._offers = offers
@@ -118,7 +118,7 @@ class LoopbackBench:
 
     priority_classes = EmbeddedDataPlane.priority_classes
 
-    def __init__(self, flows: int, seed: int = 1) -> None:
+    def __init__(self, flows: int) -> None:
         self._loop = asyncio.new_event_loop()
         self._receivers = [_receiver() for _ in range(flows)]
         self._output = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -129,10 +129,10 @@ class LoopbackBench:
         self._dropped = 0
         self._offered_ns: list[int] = []
         self._clock = unix_clock()
-        self.plane = self._loop.run_until_complete(self._open(seed))
+        self.plane = self._loop.run_until_complete(self._open())
 
-    async def _open(self, seed: int) -> EmbeddedDataPlane:
-        return EmbeddedDataPlane(self._send, self._note_fates, clock=self._clock, seed=seed)
+    async def _open(self) -> EmbeddedDataPlane:
+        return EmbeddedDataPlane(self._send, self._note_fates, clock=self._clock)
 
     def play(self, offers: Sequence[Offer], changes: Sequence[PlanChange] = ()) -> list[Arrival]:
         self._offered_ns = [0] * len(offers)

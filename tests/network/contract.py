@@ -73,9 +73,7 @@ def check_counters_add_up(counters: Counters) -> None:
         assert port.control.drops == 0
     queues = [queue for port in counters.ports.values() for queue in port.queues]
     flows = counters.flows.values()
-    assert sum(flow.packets_in - flow.limited - flow.dropped_by_policy for flow in flows) == sum(
-        queue.packets_in for queue in queues
-    )
+    assert sum(flow.packets_in - flow.limited for flow in flows) == sum(queue.packets_in for queue in queues)
     assert sum(flow.packets_out for flow in flows) == sum(queue.packets_out for queue in queues)
     assert sum(flow.dropped_by_buffer for flow in flows) == sum(queue.drops for queue in queues)
     assert sum(flow.backlog_packets for flow in flows) == sum(queue.backlog_packets for queue in queues)
@@ -160,22 +158,17 @@ class DataPlaneContract:
             assert queue.packets_out == counted.packets_out == sum(each.flow == flow for each in arrivals)
             assert queue.width_bps == BANDWIDTH_BPS
 
-    def test_drop_rates_are_kept(self, open_bench: Callable[[int], Bench]) -> None:
-        rates = [0.0, 0.1, 0.5, 0.9]
-        bench = open_bench(len(rates))
+    def test_nothing_is_dropped_on_purpose(self, open_bench: Callable[[int], Bench]) -> None:
+        """Drop rates are the gateway's: what it sends has been drawn."""
+        bench = open_bench(2)
         bench.plane.apply(
             [
                 SetPort("cable", 1e9, 10_000, 1),
-                *(SetFlow(bench.keys[flow], "cable", flow, 0, rate) for flow, rate in enumerate(rates)),
+                *(SetFlow(key, "cable", flow, 0, flow * 1.0) for flow, key in enumerate(bench.keys)),
             ]
         )
-        offers = regular(range(len(rates)), 100_000, 2.0)
-        share = delivered_share(offers, bench.play(offers))
-        for flow, rate in enumerate(rates):
-            counted = bench.plane.counters().flows[bench.keys[flow]]
-            assert counted.packets_in == 50_000
-            assert counted.dropped_by_policy / 50_000 == pytest.approx(rate, abs=0.01)
-            assert 1 - share[flow] == pytest.approx(rate, abs=0.01)
+        offers = regular(range(2), 10_000, 1.0)
+        assert delivered_share(offers, bench.play(offers)) == {0: 1.0, 1: 1.0}
 
     def test_control_packets_all_arrive_and_overtake(self, open_bench: Callable[[int], Bench]) -> None:
         bench = open_bench(2)
@@ -183,7 +176,7 @@ class DataPlaneContract:
             [
                 SetPort("radio", BANDWIDTH_BPS, 50, 2),
                 SetFlow(bench.keys[0], "radio", 0, 0, 0.0),
-                SetFlow(bench.keys[1], "radio", 1, 1, 1.0),
+                SetFlow(bench.keys[1], "radio", 1, 1, 0.0),
             ]
         )
         capacity = packets_per_second(BANDWIDTH_BPS)

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network import ReportedDataPlane
-from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort, Treatment
+from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort
 from triagemq.trace import Outcome
 
 KEY, OTHER, UNKNOWN = (FlowKey("10.0.0.1", 20000 + number) for number in range(3))
@@ -24,7 +24,6 @@ class Rig:
         self.now_ns = 10 * TENTH
         self.fates: list[Fate] = []
         self.sent: list[bytes] = []
-        self.spared: list[bytes] = []
         self.controls: list[bytes] = []
         self.problem: int | None = 0
         self.waiting: list[Unsent] = []
@@ -35,29 +34,22 @@ class Rig:
             [SetPort("radio", 1e6, 100, 7), *(SetFlow(key, "radio", 0, 3, 0.5) for key in (KEY, OTHER))]
         )
 
-    def __call__(
-        self, datagrams: Datagrams, class_of: Callable[[int], int], *, spared: bool = False
-    ) -> Sequence[Unsent]:
+    def __call__(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> Sequence[Unsent]:
         if self.problem != 0:
             unsent = [
                 Unsent(place, *one, class_of(place), self.problem) for place, one in enumerate(datagrams)
             ]
             self.waiting += unsent
             return unsent
-        (self.spared if spared else self.sent).extend(datagram for _, datagram in datagrams)
+        self.sent.extend(datagram for _, datagram in datagrams)
         return ()
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         self.controls += [datagram for _, datagram in datagrams]
         return ()
 
-    def publish(self, *numbers: int, key: FlowKey = KEY, spared: bool = False, size: int = 10) -> None:
-        self.plane.send(
-            [
-                OutgoingPacket(key, bytes(size), False, number, Treatment(0) if spared else None)
-                for number in numbers
-            ]
-        )
+    def publish(self, *numbers: int, key: FlowKey = KEY, size: int = 10) -> None:
+        self.plane.send([OutgoingPacket(key, bytes(size), False, number) for number in numbers])
 
     def report(self, *counted: int, key: FlowKey = KEY) -> None:
         self.now_ns += 2 * TENTH
@@ -72,9 +64,9 @@ def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_bet
     rig.publish(*range(10))
     assert rig.fates == []
     begun_ns = rig.now_ns
-    rig.report(10, 0, 0, 4)
+    rig.report(10, 0, 4)
     assert rig.outcomes() == dict.fromkeys(range(4), "delivered")
-    rig.report(10, 0, 0, 6)
+    rig.report(10, 0, 6)
     assert list(rig.outcomes()) == [0, 1, 2, 3, 4, 5]
     assert rig.fates[4:] == [
         (4, Outcome.delivered, begun_ns, begun_ns + 3 * TENTH),
@@ -94,10 +86,10 @@ def test_packets_of_one_call_are_sent_in_the_order_of_their_classes() -> None:
 
 def test_where_the_queue_was_empty_a_packet_left_as_it_came() -> None:
     rig = Rig()
-    rig.report(0, 0, 0, 0)
+    rig.report(0, 0, 0)
     rig.publish(1)
     came_ns = rig.now_ns
-    rig.report(1, 0, 0, 1)
+    rig.report(1, 0, 1)
     assert rig.fates == [(1, Outcome.delivered, came_ns, came_ns)]
 
 
@@ -106,38 +98,32 @@ def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
     rig = Rig()
     dice = random.Random(3)
     waiting: list[int] = []
-    counted = [0, 0, 0, 0]
+    counted = [0, 0, 0]
     numbers = 0
     for _ in range(200):
         for _ in range(dice.randrange(30)):
-            rig.publish(numbers, spared=numbers % 5 == 0)
+            rig.publish(numbers)
             counted[0] += 1
-            if numbers % 5 and dice.random() < 0.4:
+            if len(waiting) >= 20:
                 counted[1] += 1
-            elif len(waiting) >= 20:
-                counted[2] += 1
             else:
                 waiting.append(numbers)
             numbers += 1
             if dice.random() < 0.4 and waiting:
                 waiting.pop(0)
-                counted[3] += 1
+                counted[2] += 1
         rig.report(*counted)
         found = Counter(outcome for _, outcome, _, _ in rig.fates)
-        assert found[Outcome.dropped_by_policy] == counted[1]
-        assert found[Outcome.dropped_by_buffer] == counted[2]
-        assert found[Outcome.delivered] == counted[3]
+        assert found[Outcome.dropped_by_buffer] == counted[1]
+        assert found[Outcome.delivered] == counted[2]
         assert len(rig.fates) == numbers - len(waiting)
-    assert not any(
-        number % 5 == 0 for number, outcome, _, _ in rig.fates if outcome is Outcome.dropped_by_policy
-    )
     assert len(set(rig.outcomes())) == len(rig.fates)
 
 
 def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
     rig = Rig()
     rig.publish(*range(10))
-    rig.report(10, 0, 0, 10)
+    rig.report(10, 0, 10)
     # The link is down: the socket takes them, and they come nowhere.
     rig.publish(*range(10, 15))
     rig.now_ns += TENTH
@@ -155,8 +141,8 @@ def test_what_was_sent_before_the_queues_knew_of_a_flow_belongs_to_none() -> Non
     rig.publish(1, 2)
     rig.now_ns += TENTH
     rig.publish(3)
-    rig.report(1, 1, 0, 0)
-    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_policy"}
+    rig.report(1, 1, 0)
+    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_buffer"}
 
 
 def test_a_flow_that_came_and_went_between_two_reports_is_forgotten() -> None:
@@ -173,8 +159,8 @@ def test_a_flow_that_came_and_went_between_two_reports_is_forgotten() -> None:
 def test_a_queue_that_loses_what_it_holds_has_dropped_it() -> None:
     rig = Rig()
     rig.publish(*range(10))
-    rig.report(10, 0, 0, 2)
-    rig.report(10, 0, 8, 2)
+    rig.report(10, 0, 2)
+    rig.report(10, 8, 2)
     assert Counter(rig.outcomes().values()) == {"delivered": 2, "dropped_by_buffer": 8}
 
 
@@ -190,26 +176,26 @@ def test_a_full_or_refusing_socket_is_no_delivery() -> None:
     rig.waiting[1].problem, rig.waiting[2].problem = 0, errno.EAGAIN
     rig.plane.settled_later(rig.waiting[1:])
     assert rig.outcomes() == {1: "lost_on_link", 3: "in_flight"}
-    rig.report(1, 0, 0, 1)
+    rig.report(1, 0, 1)
     assert rig.outcomes()[2] == "delivered"
 
 
 def test_fragments_count_as_packets_of_one_event() -> None:
     rig = Rig()
     rig.publish(*range(6), size=4000)
-    rig.report(18, 6, 0, 9)
-    assert Counter(rig.outcomes().values()) == {"delivered": 3, "dropped_by_policy": 2}
+    rig.report(18, 6, 9)
+    assert Counter(rig.outcomes().values()) == {"delivered": 3, "dropped_by_buffer": 2}
 
 
 def test_a_gateway_that_comes_later_than_the_queues_does_not_take_others_packets_for_its_own() -> None:
     rig = Rig()
     rig.publish(1, 2)
     # A thousand came before this gateway was started; five wait, and the last two of them are ours.
-    rig.report(1002, 100, 0, 897)
+    rig.report(1002, 100, 897)
     assert rig.fates == []
-    rig.report(1002, 100, 0, 900)
+    rig.report(1002, 100, 900)
     assert rig.fates == []
-    rig.report(1002, 100, 0, 902)
+    rig.report(1002, 100, 902)
     assert rig.outcomes() == {1: "delivered", 2: "delivered"}
 
 
@@ -220,17 +206,16 @@ def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None
         [
             OutgoingPacket(UNKNOWN, b"event", False, 1),
             OutgoingPacket(KEY, b"answer", True),
-            OutgoingPacket(KEY, b"spared", False, 2, Treatment(0)),
         ]
     )
-    assert (rig.controls, rig.sent, rig.spared) == ([b"answer"], [b"event"], [b"spared"])
+    assert (rig.controls, rig.sent) == ([b"answer"], [b"event"])
     assert rig.outcomes() == {1: "delivered"}
 
 
 def test_a_flow_is_gone_when_what_waited_has_left_and_what_was_not_reported_stays_in_flight() -> None:
     rig = Rig()
     rig.publish(1, 2)
-    rig.report(2, 0, 0, 1)
+    rig.report(2, 0, 1)
     rig.publish(3)
     rig.now_ns += TENTH
     rig.plane.report({}, {}, [KEY], rig.now_ns)
@@ -241,14 +226,14 @@ def test_a_flow_is_gone_when_what_waited_has_left_and_what_was_not_reported_stay
 def test_copies_that_have_left_are_counted_however_many_packets_they_were_sent_in() -> None:
     rig = Rig()
     rig.publish(1, 2, size=3_000)
-    rig.report(6, 0, 0, 3)
-    assert rig.plane.counters().flows[KEY] == FlowCounters(0, 6, 0, 0, 3, copies_out=1)
-    rig.report(6, 0, 0, 6)
+    rig.report(6, 0, 3)
+    assert rig.plane.counters().flows[KEY] == FlowCounters(0, 6, 0, 3, copies_out=1)
+    rig.report(6, 0, 6)
     assert rig.plane.counters().flows[KEY].copies_out == 2
 
 
-def test_as_many_are_limited_as_a_queue_has_cut_spared_or_not() -> None:
+def test_as_many_are_limited_as_a_queue_has_cut() -> None:
     rig = Rig()
-    rig.publish(*range(10), spared=True)
-    rig.report(10, 0, 0, 7, 0, 3)
+    rig.publish(*range(10))
+    rig.report(10, 0, 7, 0, 3)
     assert Counter(rig.outcomes().values()) == {"delivered": 7, "limited": 3}

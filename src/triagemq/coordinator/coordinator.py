@@ -327,7 +327,7 @@ class Coordinator:
             self.runtime.note(cut)
         self._control_delays(now)
         seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
-        traffic = class_traffic(before, now, orders)
+        traffic = class_traffic(before, now)
         self.live.count(traffic)
         arrived = self.runtime.rates.watch.take_arrived()
         published, topics = topic_figures(arrived, seconds)

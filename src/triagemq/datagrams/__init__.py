@@ -4,13 +4,12 @@ messages    what the kernel wants for `sendmmsg`: addresses and messages in memo
 sender      the one way in which datagrams leave, and what a full socket could not take
 """
 
-from triagemq.datagrams.messages import CONTROL_DSCP, SPARED_DSCP, AddressList, socket_address
+from triagemq.datagrams.messages import CONTROL_DSCP, AddressList, socket_address
 from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Seal, Unsent
 
 __all__ = [
     "CONTROL_CLASS",
     "CONTROL_DSCP",
-    "SPARED_DSCP",
     "AddressList",
     "DatagramSender",
     "Datagrams",

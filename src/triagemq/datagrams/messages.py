@@ -13,12 +13,6 @@ from typing import Any, Final
 CONTROL_DSCP: Final = 48
 """CS6: the mark of control packets, which every data plane lets pass first."""
 
-SPARED_DSCP: Final = 26
-"""AF31: the mark of packets that no data plane drops by policy, because whoever sent them has done so already.
-
-Of the marks for a low drop precedence it is the one that leaves a packet in the ordinary class of a wireless network.
-"""
-
 BATCH: Final = 256
 """Messages of a MessageBatch."""
 

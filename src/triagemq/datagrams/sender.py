@@ -19,7 +19,6 @@ from typing import Any, Final
 from triagemq.datagrams.messages import (
     BATCH,
     CONTROL_DSCP,
-    SPARED_DSCP,
     Address,
     MessageBatch,
     dscp_mark,
@@ -99,13 +98,10 @@ class DatagramSender:
         )
 
     def __call__(
-        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None, *, spared: bool = False
+        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
     ) -> Sequence[Unsent]:
-        """Send; `class_of` tells the priority class of the one at a place, if it has to wait.
-
-        `spared`: with the mark (DSCP AF31) of packets that no data plane on the way is to drop by policy.
-        """
-        return self._data.take(datagrams, class_of or _first_class, SPARED_DSCP if spared else _UNMARKED)
+        """Send; `class_of` tells the priority class of the one at a place, if it has to wait."""
+        return self._data.take(datagrams, class_of or _first_class, _UNMARKED)
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         """Send with the mark of control packets (DSCP CS6), which every data plane on the way lets pass first."""
@@ -165,9 +161,10 @@ class _Way:
         self._queues: dict[int, deque[Unsent]] = {}
         self._addresses: dict[Address, tuple[Any, int]] = {}
         family = udp_socket.family
-        self._batches = {_UNMARKED: MessageBatch(family)}
-        for dscp in (CONTROL_DSCP, SPARED_DSCP):
-            self._batches[dscp] = MessageBatch(family, [dscp_mark(family, dscp)])
+        self._batches = {
+            _UNMARKED: MessageBatch(family),
+            CONTROL_DSCP: MessageBatch(family, [dscp_mark(family, CONTROL_DSCP)]),
+        }
 
     def take(self, datagrams: Datagrams, class_of: Callable[[int], int], dscp: int) -> Sequence[Unsent]:
         """Send what the socket takes, unless others of the kind wait already; the rest waits."""

@@ -1,4 +1,4 @@
-"""How datagrams leave the gateway through a data plane in the same process, which paces, ranks and drops them."""
+"""How datagrams leave the gateway through a data plane in the same process, which paces and ranks them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class EgressOutlet:
-    """Through a data plane, which paces, ranks and drops; `settled` is the OnFate that it has to be given.
+    """Through a data plane, which paces and ranks; `settled` is the OnFate that it has to be given.
 
     `flow_of` tells the flow id and class in which a session is sent something now, where somebody wants to know.
     """
@@ -44,24 +44,23 @@ class EgressOutlet:
         """To one client."""
         session, delivery, datagram = action
         key = FlowKey(session.endpoint[0], session.endpoint[1])
-        treatment = self._treatment(session, delivery)
+        treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
         delivery.flow = self._flow(session, treatment)
         self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment))
 
     def publish_many(self, action: SendMany) -> None:
         """To a group."""
-        group, publication, datagram = action
+        group, publication, datagram, places = action
         keys = group.prepared
         if keys is None:
             keys = group.prepared = [
                 FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in group.members
             ]
-        treatment_of, topic = self._core.settings.policy.treatment, publication.topic
-        for key, member in zip(keys, group.members, strict=True):
-            session = member[0]
-            treatment = treatment_of(session.client_id, topic)
-            token = (*member, self._flow(session, treatment)), publication
-            self._packets.append(OutgoingPacket(key, datagram, False, token, treatment))
+        members, treatments = group.members, self._core.treatments(group, publication.topic)
+        for place in range(len(members)) if places is None else places:
+            member, treatment = members[place], treatments[place]
+            token = (*member, self._flow(member[0], treatment)), publication
+            self._packets.append(OutgoingPacket(keys[place], datagram, False, token, treatment))
 
     def rerank(self) -> None:
         """Have the data plane put what waits where the new plan wants it, if its queues are its own."""
@@ -74,15 +73,10 @@ class EgressOutlet:
         assert isinstance(token, tuple)
         who, what = token
         if isinstance(what, Delivery):
-            treatment = self._treatment(who, what)
+            treatment = self._core.settings.policy.treatment(who.client_id, what.publication.topic)
             what.flow, what.priority_class = self._flow(who, treatment), treatment.priority_class
             return treatment
         return self._core.settings.policy.treatment(who[0].client_id, what.topic)
-
-    def _treatment(self, session: Session, delivery: Delivery) -> Treatment:
-        treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
-        # Whether a message of QoS 1 or 2 is dropped was drawn before it got a place.
-        return treatment._replace(drop_rate=0.0) if delivery.qos else treatment
 
     def _flow(self, session: Session, treatment: Treatment) -> tuple[int, int] | None:
         flow = self._flow_of(session)

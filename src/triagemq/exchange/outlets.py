@@ -82,16 +82,17 @@ class DirectOutlet:
             [(session.endpoint[:2], datagram)],
             lambda place: delivery.priority_class,
             lambda place, outcome: fate(self._core, session, delivery, outcome, -1, -1),
-            spared=delivery.qos > 0,
         )
 
     def publish_many(self, action: SendMany) -> None:
         """To a group: one system call, if it has any number of members worth it."""
-        group, publication, datagram = action
+        group, publication, datagram, places = action
         core = self._core
         members = group.members
         begin = 0
-        if len(members) > 1 and self._as_one and not self._sender.data_waits:
+        if places is not None:
+            members = [members[place] for place in places]
+        elif len(members) > 1 and self._as_one and not self._sender.data_waits:
             addresses = group.prepared
             if addresses is None:
                 addresses = group.prepared = AddressList(
@@ -105,7 +106,7 @@ class DirectOutlet:
             settle_copy(core, session, subscription, publication, Outcome.delivered)
         rest = members[begin:]
         treatment = core.settings.policy.treatment
-        if self._as_one:
+        if self._as_one or places is not None:
             # The slow way: each has a fate of its own.
             datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
         else:
@@ -115,7 +116,7 @@ class DirectOutlet:
         unsent = self._sender(
             datagrams, lambda place: treatment(rest[place][0].client_id, publication.topic).priority_class
         )
-        if begin == 0 and not unsent:
+        if begin == 0 and places is None and not unsent:
             self._fanned_out(group, publication)
             return
         self._settle(
@@ -147,11 +148,9 @@ class DirectOutlet:
         datagrams: Datagrams,
         class_of: Callable[[int], int],
         settle: Callable[[int, Outcome], None],
-        *,
-        spared: bool = False,
     ) -> None:
         """Send, and settle each, by its place: now, or when it has left the socket."""
-        self._settle(self._sender(datagrams, class_of, spared=spared), len(datagrams), settle)
+        self._settle(self._sender(datagrams, class_of), len(datagrams), settle)
 
     def _settle(self, some: Sequence[Unsent], count: int, settle: Callable[[int, Outcome], None]) -> None:
         unsent = {one.place: one for one in some}

@@ -1,12 +1,12 @@
 """The data plane whose queues are somewhere behind it: it sends at once, and learns from reports what became of that.
 
-A kernel port counts, for each flow, what came, what it limited, dropped by policy and for lack of room, and what left;
+A kernel port counts, for each flow, what came, what it limited and dropped for lack of room, and what left;
 nobody sees which packets those were. Each report is therefore apportioned, in such a way that
 
 * how many of a flow's packets have each outcome is what was counted (where flows share a class, what the classifier's
   ledger gave to each: linux/accounting.py);
 * what is still in a queue has no fate: a queue is first in, first out, and the last to have come are those that wait;
-* which of those that came between two reports were dropped is drawn at random, spared packets never by policy;
+* which of those that came between two reports were dropped is drawn at random;
 * when a packet left is known to lie between two reports: where the queue was empty at both it is taken to have left as
   it came, else packets are spread evenly over the time between;
 * what was sent and never counted was lost before the queue (a link that is down): `lost_on_link`;
@@ -21,7 +21,6 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import ClassVar, NamedTuple
 
 from triagemq.datagrams import DatagramSender, Unsent
@@ -64,7 +63,6 @@ class _Line:
         "before",
         "before_ns",
         "by_buffer",
-        "by_policy",
         "came",
         "copies_out",
         "left",
@@ -80,7 +78,7 @@ class _Line:
         self.before: FlowCounters | None = None
         self.before_ns = 0
         # Packets that were reported and not apportioned yet: datagrams may have several.
-        self.came = self.limited = self.by_policy = self.by_buffer = self.left = 0
+        self.came = self.limited = self.by_buffer = self.left = 0
         self.copies_out = 0
 
 
@@ -130,8 +128,8 @@ class ReportedDataPlane:
         if classes != sorted(classes):
             # An idle port begins with what comes first. The copies of one event come so; those of several do not.
             data = [data[place] for place in sorted(range(len(data)), key=classes.__getitem__)]
-        for spared, alike in groupby(data, key=lambda packet: packet.spared):
-            self._send(list(alike), spared, now_ns, fates)
+        if data:
+            self._send(data, now_ns, fates)
         if fates:
             self._on_fate(fates)
 
@@ -184,11 +182,10 @@ class ReportedDataPlane:
         self._on_fate(fates)
         self._closing()
 
-    def _send(self, packets: Sequence[OutgoingPacket], spared: bool, now_ns: int, fates: list[Fate]) -> None:
+    def _send(self, packets: Sequence[OutgoingPacket], now_ns: int, fates: list[Fate]) -> None:
         unsent = self._sender(
             [(_address(packet.key), packet.datagram) for packet in packets],
             lambda place: self._class_of(packets[place]),
-            spared=spared,
         )
         not_sent = {one.place: one for one in unsent}
         for place, packet in enumerate(packets):
@@ -229,7 +226,6 @@ class ReportedDataPlane:
             before = self._first_report(line, now, fates)
         line.came += now.packets_in - before.packets_in
         line.limited += now.limited - before.limited
-        line.by_policy += now.dropped_by_policy - before.dropped_by_policy
         line.by_buffer += now.dropped_by_buffer - before.dropped_by_buffer
         line.left += now.packets_out - before.packets_out
         # What was sent before the queue was read and is not among those that came never did.
@@ -259,7 +255,7 @@ class ReportedDataPlane:
         for one in line.queued:
             _settle(one, Outcome.in_flight, None, fates)
         line.queued.clear()
-        line.came = line.limited = line.by_policy = line.by_buffer = line.left = 0
+        line.came = line.limited = line.by_buffer = line.left = 0
         sent = sum(one.packets for one in line.sent)
         if now.packets_in <= sent:
             return FlowCounters(now.flow_id)
@@ -277,16 +273,13 @@ class ReportedDataPlane:
         """Draw which of those that came were dropped; the others are in the queue."""
         outcomes: dict[int, Outcome] = {}
         order = list(range(len(came)))
-        if line.limited or line.by_policy or line.by_buffer:
+        if line.limited or line.by_buffer:
             self._random.shuffle(order)
         for place in order:
             one = came[place]
             if line.limited >= one.packets:
                 line.limited -= one.packets
                 outcomes[place] = Outcome.limited
-            elif not one.packet.spared and line.by_policy >= one.packets:
-                line.by_policy -= one.packets
-                outcomes[place] = Outcome.dropped_by_policy
             elif line.by_buffer >= one.packets:
                 line.by_buffer -= one.packets
                 outcomes[place] = Outcome.dropped_by_buffer

@@ -4,10 +4,11 @@ Every data plane keeps these promises; tests/network/contract.py checks them.
 
 * Strict priority: a packet of a class waits for no packet of a lower one (a higher number), except the one that is
   being sent. Within a class packets leave in the order in which they came.
-* Control packets pass first and are never dropped, neither by drop rates nor by full buffers.
+* Control packets pass first and are never dropped. A data plane drops no packet on purpose: drop rates are the
+  gateway's, which draws before it sends.
 * The buffer counts packets, the one in transmission included and control packets that wait not. Into a full buffer a
   packet comes only by pushing out the newest of the lowest class, which must be lower than its own.
-* A limiter is a sliding window before drop rates and queue: what passed (bytes on the wire) may pass again a window
+* A limiter is a sliding window before the queue: what passed (bytes on the wire) may pass again a window
   later, but for the jitter of its terms. So in any time t no more than floor((t + jitter)/window) + 1 messages of a
   flow get by, and what keeps to that is not touched (up to 256 packets in a window). Where switches have token
   buckets, no more than is in the bucket and rate * t gets by. Control packets are never limited. A changed limiter
@@ -39,8 +40,8 @@ if TYPE_CHECKING:  # The names only: planning needs no Parquet.
 class QueueCounters:
     """One row of the trace's queue_samples: bytes on the wire and packets since the port was made, and the backlog.
 
-    `drops` are those of the buffer; drop rates act before the queue. The packet in transmission belongs to the
-    backlog, and packets_in = packets_out + drops + backlog_packets. `width_bps` is None where there is no limit.
+    `drops` are those of the buffer. The packet in transmission belongs to the backlog, and
+    packets_in = packets_out + drops + backlog_packets. `width_bps` is None where there is no limit.
     """
 
     bytes_in: int = 0
@@ -80,7 +81,6 @@ class FlowCounters:
 
     flow_id: int
     packets_in: int = 0
-    dropped_by_policy: int = 0
     dropped_by_buffer: int = 0
     packets_out: int = 0
     copies_out: int = 0
@@ -89,20 +89,18 @@ class FlowCounters:
 
     @property
     def backlog_packets(self) -> int:
-        gone = self.limited + self.dropped_by_policy + self.dropped_by_buffer + self.packets_out
+        gone = self.limited + self.dropped_by_buffer + self.packets_out
         return self.packets_in - gone
 
     def plus(self, other: FlowCounters) -> FlowCounters:
         """Both together, under this one's number.
 
         >>> FlowCounters(7, 3, packets_out=2).plus(FlowCounters(7, 5, limited=4))
-        FlowCounters(flow_id=7, packets_in=8, dropped_by_policy=0, dropped_by_buffer=0, packets_out=2, copies_out=0,
-                     limited=4, foreign=0)
+        FlowCounters(flow_id=7, packets_in=8, dropped_by_buffer=0, packets_out=2, copies_out=0, limited=4, foreign=0)
         """
         return FlowCounters(
             self.flow_id,
             self.packets_in + other.packets_in,
-            self.dropped_by_policy + other.dropped_by_policy,
             self.dropped_by_buffer + other.dropped_by_buffer,
             self.packets_out + other.packets_out,
             self.copies_out + other.copies_out,
@@ -156,7 +154,7 @@ class DataPlane(Instructed, Protocol):
 
 
 class Treatment(NamedTuple):
-    """How an event is treated on its way to a subscriber: its class, and with which probability it is dropped.
+    """How an event is treated on its way to a subscriber: its class, and with which probability the gateway drops it.
 
     An event of a topic that was not seen before is never dropped; it goes before planned ones of its class, and by the
     `worth` of the filter that matches it.
@@ -171,8 +169,7 @@ class Treatment(NamedTuple):
 class OutgoingPacket:
     """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate.
 
-    A data plane in the gateway's process follows its `treatment`; without one, and elsewhere, its flow says how it is
-    treated.
+    A data plane in the gateway's process goes by its `treatment`; without one, and elsewhere, its flow says its class.
     """
 
     key: FlowKey
@@ -181,18 +178,13 @@ class OutgoingPacket:
     token: object = None
     treatment: Treatment | None = None
 
-    @property
-    def spared(self) -> bool:
-        """Is it not to be dropped by policy, whatever its flow says?"""
-        return self.treatment is not None and self.treatment.drop_rate <= 0.0
-
 
 Fate = tuple[object, "Outcome", int | None, int | None]
 """Token, outcome, enqueued_ns, dequeued_ns, with the meaning they have in the trace's deliveries.
 
 `delivered` means sent; its dequeued_ns is the moment at which it was. What has left its port and could not be sent is
 `lost_on_link` (the link is down, the socket refuses it). Times are None where they did not happen: both
-for an unmanaged packet and for one limited or dropped by policy, dequeued_ns for one dropped by the buffer or
+for an unmanaged packet and for one limited, dequeued_ns for one dropped by the buffer or
 (`in_flight`) still queued when the data plane was closed.
 """
 

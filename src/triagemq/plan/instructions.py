@@ -90,7 +90,7 @@ class RemovePort:
 
 @dataclass(frozen=True, slots=True)
 class SetFlow(Generic[Key]):
-    """Make a flow, or change where it goes, its class and the share of its packets that is dropped.
+    """Make a flow, or change where it goes, its class and the share of its copies that the gateway drops.
 
     `flow_id` is the number that the first plan gave to the flow, and stays. A multicast key has a flow for each output
     port by which copies leave, with a class of its own; any other key has one, which goes where it was last told.

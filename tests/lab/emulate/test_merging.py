@@ -91,10 +91,8 @@ def outcomes(trace: Trace) -> dict[str, int]:
     return {name: count for name, count in trace.counts().items() if count}
 
 
-def flow(
-    flow_id: int, seen: int, policy: int, buffer: int = 0, ports: dict[str, PortCounters] | None = None
-) -> Counters:
-    counted = FlowCounters(flow_id, seen, policy, buffer, seen - policy - buffer)
+def flow(flow_id: int, seen: int, buffer: int, ports: dict[str, PortCounters] | None = None) -> Counters:
+    counted = FlowCounters(flow_id, seen, buffer, seen - buffer)
     return Counters(ports=ports or {}, flows={ADDRESS: counted})
 
 
@@ -134,13 +132,12 @@ def test_what_never_reached_the_gateway_was_lost_for_all_who_wanted_it(gateway_t
 
 
 def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) -> None:
-    radio = PortCounters((queue(3),), queue(0))
-    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 7, 2, {"radio": radio})])
-    # Twelve are missing: seven by policy, two at its port, one at a port before that, and of two nobody knows.
+    radio = PortCounters((queue(10),), queue(0))
+    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 9, {"radio": radio})])
+    # Twelve are missing: nine at its port, one at a port before that, and of two nobody knows.
     assert outcomes(trace) == {
         "delivered": 8,
-        "dropped_by_policy": 7,
-        "dropped_by_buffer": 3,
+        "dropped_by_buffer": 10,
         "lost_on_link": 2,
     }
 
@@ -148,7 +145,7 @@ def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) 
 def test_what_a_link_says_it_lost_was_not_dropped(gateway_trace: Path) -> None:
     # Two of the lost were sent once more, and arrived.
     trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 7)], lost=[3, 4, 9, 12, 15, 19])
-    assert outcomes(trace) == {"delivered": 8, "dropped_by_policy": 7, "lost_on_link": 5}
+    assert outcomes(trace) == {"delivered": 8, "dropped_by_buffer": 7, "lost_on_link": 5}
     rows = trace.table("deliveries", ["published_ns", "outcome"]).to_pylist()
     lost = {row["published_ns"] - 1000 for row in rows if row["outcome"] == "lost_on_link"}
     assert lost > {9, 12, 15, 19}
@@ -157,25 +154,18 @@ def test_what_a_link_says_it_lost_was_not_dropped(gateway_trace: Path) -> None:
 def test_a_flow_is_counted_through_its_changes_of_number(gateway_trace: Path) -> None:
     samples = [flow(3, 8, 2), flow(3, 12, 5), flow(UNPLANNED, 14, 6), Counters(), flow(3, 2, 1)]
     trace = merged(gateway_trace, list(range(13)), samples)
-    assert outcomes(trace) == {"delivered": 13, "dropped_by_policy": 7}
-
-
-def test_what_was_dropped_before_a_flow_got_another_number_is_not_lost(gateway_trace: Path) -> None:
-    # All copies went under the old number; the last two drops were counted when it had the new one already.
-    trace = merged(gateway_trace, list(range(14)), [flow(3, 12, 4), flow(5, 20, 6)])
-    assert outcomes(trace) == {"delivered": 14, "dropped_by_policy": 6}
+    assert outcomes(trace) == {"delivered": 13, "dropped_by_buffer": 7}
 
 
 def test_what_a_flow_has_dropped_last_before_it_went_is_not_lost(gateway_trace: Path) -> None:
-    gone = [(ADDRESS, FlowCounters(3, 9, 3, 0, 6)), (ADDRESS, FlowCounters(3, 1, 1, 0, 0))]
+    gone = [(ADDRESS, FlowCounters(3, 9, 3, 6)), (ADDRESS, FlowCounters(3, 1, 1, 0))]
     trace = merged(gateway_trace, list(range(11)), [flow(3, 8, 2), replace(flow(3, 10, 5), gone=gone)])
-    assert outcomes(trace) == {"delivered": 11, "dropped_by_policy": 9}
+    assert outcomes(trace) == {"delivered": 11, "dropped_by_buffer": 9}
 
 
-def test_more_reasons_than_missing_copies_are_given_in_proportion(gateway_trace: Path) -> None:
-    trace = merged(gateway_trace, list(range(10)), [flow(3, 40, 30, 10)])
-    assert outcomes(trace)["delivered"] == 10
-    assert outcomes(trace)["dropped_by_policy"] in (7, 8)
+def test_more_drops_than_missing_copies_are_no_more_than_these(gateway_trace: Path) -> None:
+    trace = merged(gateway_trace, list(range(10)), [flow(3, 40, 40)])
+    assert outcomes(trace) == {"delivered": 10, "dropped_by_buffer": 10}
 
 
 def test_behind_the_embedded_port_there_is_only_the_link(gateway_trace: Path) -> None:

@@ -37,7 +37,6 @@ class ChangeFlow:
     flow: int
     port: str
     priority_class: int
-    drop: bool
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ changes = st.one_of(
         st.sampled_from([3e5, 1e6, 2e6, float("inf")]),
         st.sampled_from([1, 2, 3, 5, float("inf")]),
     ),
-    st.builds(ChangeFlow, flows, ports, st.integers(0, 7), st.sampled_from([False, False, False, True])),
+    st.builds(ChangeFlow, flows, ports, st.integers(0, 7)),
     st.builds(ForgetFlow, flows),
     st.builds(ForgetPort, ports),
 )
@@ -77,7 +76,6 @@ class Model:
     all_ports: list[OraclePort] = field(default_factory=list)
     flows: dict[int, ChangeFlow] = field(default_factory=dict)
     unmanaged: list[int] = field(default_factory=list)
-    policy_drops: list[int] = field(default_factory=list)
 
     def make_port(self, change: ChangePort, now_ns: int) -> None:
         port = self.ports.get(change.port)
@@ -105,7 +103,7 @@ class Comparison:
         for port in PORTS:
             self.step(ChangePort(port, 1e6, 3))
         for flow in range(len(KEYS) - 1):
-            self.step(ChangeFlow(flow, PORTS[flow % 2], flow, False))
+            self.step(ChangeFlow(flow, PORTS[flow % 2], flow))
 
     def step(self, step: Send | ChangePort | ChangeFlow | ForgetFlow | ForgetPort) -> None:
         now_ns, model = self.time.now_ns, self.model
@@ -122,9 +120,7 @@ class Comparison:
             case ChangeFlow():
                 if step.port not in model.ports:
                     return
-                self.plane.apply(
-                    [SetFlow(KEYS[step.flow], step.port, step.flow, step.priority_class, float(step.drop))]
-                )
+                self.plane.apply([SetFlow(KEYS[step.flow], step.port, step.flow, step.priority_class, 0.0)])
                 model.flows[step.flow] = step
             case ForgetFlow():
                 self.plane.apply([RemoveFlow(KEYS[step.flow])])
@@ -150,8 +146,6 @@ class Comparison:
             place = model.flows.get(flow)
             if place is None:
                 model.unmanaged.append(number)
-            elif place.drop and not control:
-                model.policy_drops.append(number)
             else:
                 packet = Waiting(number, -1 if control else place.priority_class, size + 42)
                 coming.append((model.ports[place.port], packet))
@@ -188,7 +182,6 @@ class Comparison:
         outcomes = {
             **dict.fromkeys(sent, Outcome.delivered),
             **dict.fromkeys(model.unmanaged, Outcome.delivered),
-            **dict.fromkeys(model.policy_drops, Outcome.dropped_by_policy),
             **dict.fromkeys(buffer_drops, Outcome.dropped_by_buffer),
         }
         assert len(outcomes) == self.numbers
@@ -197,7 +190,7 @@ class Comparison:
         }
         for number, (_, _, enqueued_ns, dequeued_ns) in self.fates.items():
             assert dequeued_ns == (self.departed[number] if number in sent else None)
-            assert (enqueued_ns is None) == (number in model.unmanaged or number in model.policy_drops)
+            assert (enqueued_ns is None) == (number in model.unmanaged)
         for port_counters in self.plane.counters().ports.values():
             for queue in (*port_counters.queues, port_counters.control):
                 assert queue.backlog_packets == queue.backlog_bytes == 0

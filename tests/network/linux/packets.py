@@ -11,7 +11,6 @@ from triagemq.network.linux import bpf
 
 PASSED, DROPPED = 0, 2
 CS6 = 48
-AF31 = 26
 
 
 def publish(length: int = 20, flags: int = 0) -> bytes:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import pytest
 from tests.network.linux.packets import (
-    AF31,
     CS6,
     DROPPED,
     PASSED,
@@ -33,7 +32,6 @@ from triagemq.network.linux.flow_table import (
     PolicyChange,
     TrustedAddress,
     control_bounds,
-    drop_threshold,
     packed_key,
     packed_source,
     window_settings,
@@ -113,8 +111,8 @@ def classifier() -> Iterator[Classifier]:
     made.close()
 
 
-def both(threshold: int, port: int = THIS_PORT) -> dict[str, FlowPolicy]:
-    return {"v4": FlowPolicy(port, CLASS_2, threshold, 0), "v6": FlowPolicy(port, CLASS_2, threshold, 1)}
+def both(port: int = THIS_PORT) -> dict[str, FlowPolicy]:
+    return {"v4": FlowPolicy(port, CLASS_2, 0), "v6": FlowPolicy(port, CLASS_2, 1)}
 
 
 PUBLISHED = {
@@ -134,18 +132,10 @@ PUBLISHED = {
     "IPv6, first fragment": frame(ipv6_fragment(V6, udp(PORT, long_publish()), offset_and_more=1)),
     "application data of DTLS": frame(ipv4(V4, udp(PORT, dtls(23)))),
 }
-SPARED = {
-    "IPv4": frame(ipv4(V4, udp(PORT, publish()), dscp=AF31)),
-    "IPv4, from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(publish())), dscp=AF31)),
-    "IPv6": frame(ipv6(V6, udp(PORT, long_publish()), dscp=AF31)),
-    "QoS 1, marked anew by a switch": frame(ipv4(V4, udp(PORT, publish(flags=0x20)), dscp=46)),
-    "QoS 2, sent again": frame(ipv6(V6, udp(PORT, publish(flags=0xC0)))),
-    "QoS 1, from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(publish(flags=0x20))))),
-}
 CONTROLLING = {
     "PINGRESP": frame(ipv4(V4, udp(PORT, b"\x02\x17"))),
     "SUBACK": frame(ipv4(V4, udp(PORT, b"\x08\x13" + bytes(6)))),
-    "SUBACK with the mark of a spared PUBLISH": frame(ipv4(V4, udp(PORT, b"\x08\x13" + bytes(6)), dscp=AF31)),
+    "SUBACK with another mark": frame(ipv4(V4, udp(PORT, b"\x08\x13" + bytes(6)), dscp=46)),
     "a long message that is not PUBLISH": frame(ipv4(V4, udp(PORT, b"\x01\x01\x00\x0a" + bytes(252)))),
     "from a forwarder": frame(ipv4(V4, udp(PORT, encapsulated(b"\x02\x17")))),
     "PUBLISH marked CS6": frame(ipv4(V4, udp(PORT, publish()), dscp=CS6)),
@@ -160,7 +150,6 @@ CONTROLLING = {
 NOBODYS = {
     "another UDP port": frame(ipv4(V4, udp(PORT + 1, publish()))),
     "another address": frame(ipv4("10.0.0.8", udp(PORT, publish()))),
-    "somebody's AF31": frame(ipv4("10.0.0.8", udp(PORT, publish()), dscp=AF31)),
     "TCP": frame(ipv4(V4, udp(PORT, publish()), protocol=6)),
     "PINGRESP to a flow from a stranger": frame(ipv4(V4, udp(PORT, b"\x02\x17"), source=STRANGER)),
     "PUBLISH to a flow from a stranger": frame(ipv4(V4, udp(PORT, publish()), source=STRANGER)),
@@ -196,63 +185,43 @@ STRANGE = {
 
 
 @pytest.mark.parametrize("packet", PUBLISHED.values(), ids=PUBLISHED)
-def test_publish_goes_to_its_class_or_is_dropped(classifier: Classifier, packet: bytes) -> None:
-    classifier.set(**both(0))
+def test_publish_goes_to_its_class_and_is_counted(classifier: Classifier, packet: bytes) -> None:
+    classifier.set(**both())
     assert classifier.queue_of(packet) == CLASS_2
-    classifier.set(**both(drop_threshold(1.0)))
-    assert classifier.queue_of(packet) is None
-
-
-@pytest.mark.parametrize("packet", SPARED.values(), ids=SPARED)
-def test_publish_that_the_gateway_has_spared_is_counted_and_never_dropped(
-    classifier: Classifier, packet: bytes
-) -> None:
-    classifier.set(**both(drop_threshold(1.0)))
-    assert classifier.queue_of(packet) == CLASS_2
-    assert sum(counted[0] for counted in classifier.table.flow_counters(2).tolist()) == 1
+    counted = classifier.table.flow_counters(2).tolist()
+    assert sorted(counted) == [[0] * 4, [1, len(packet), 0, 0]]
     classifier.set(v4=None, v6=None)
     assert classifier.queue_of(packet) == UNMANAGED
 
 
-def test_a_flow_is_counted_before_and_after_drops(classifier: Classifier) -> None:
-    packet = PUBLISHED["short"]
-    classifier.set(**both(drop_threshold(0.3)))
-    passed = sum(classifier.queue_of(packet) is not None for _ in range(5000))
-    assert passed / 5000 == pytest.approx(0.7, abs=0.04)
-    assert classifier.table.flow_counters(2).tolist() == [
-        [5000, 5000 - passed, passed * len(packet), 0, 0],
-        [0, 0, 0, 0, 0],
-    ]
-
-
 @pytest.mark.parametrize("packet", CONTROLLING.values(), ids=CONTROLLING)
 def test_control_packets_of_a_flow_are_never_dropped(classifier: Classifier, packet: bytes) -> None:
-    classifier.set(**both(drop_threshold(1.0)))
+    classifier.set(**both())
     assert classifier.queue_of(packet) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0] * 5, [0] * 5]
+    assert classifier.table.flow_counters(2).tolist() == [[0] * 4, [0] * 4]
 
 
 @pytest.mark.parametrize("packet", NOBODYS.values(), ids=NOBODYS)
 def test_packets_of_no_flow_go_last(classifier: Classifier, packet: bytes) -> None:
-    classifier.set(**both(drop_threshold(1.0)))
+    classifier.set(**both())
     assert classifier.queue_of(packet) == UNMANAGED
 
 
 @pytest.mark.parametrize("packet", NETWORKS.values(), ids=NETWORKS)
 def test_what_a_network_needs_goes_with_control_packets(classifier: Classifier, packet: bytes) -> None:
-    classifier.set(**both(drop_threshold(1.0)))
+    classifier.set(**both())
     assert classifier.queue_of(packet) == UNMANAGED_CONTROL
 
 
 @pytest.mark.parametrize("packet", STRANGE.values(), ids=STRANGE)
 def test_marks_of_strangers_are_not_believed(classifier: Classifier, packet: bytes) -> None:
-    classifier.set(**both(0))
+    classifier.set(**both())
     assert classifier.queue_of(packet) == STRANGERS
 
 
 def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier) -> None:
     classifier.table.trust([TrustedAddress("udp", "0.0.0.0", 1883)])
-    classifier.set(**both(0))
+    classifier.set(**both())
     assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(CONTROLLING["IPv6 PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(STRANGE["UDP over IPv6"]) == STRANGERS
@@ -261,7 +230,7 @@ def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier
 
 def test_before_a_listener_is_named_marks_are_believed_on_flows_only(classifier: Classifier) -> None:
     classifier.table.trust([])
-    classifier.set(**both(0))
+    classifier.set(**both())
     assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
     assert classifier.queue_of(STRANGE["UDP"]) == STRANGERS
@@ -279,7 +248,7 @@ def test_before_a_listener_is_named_marks_are_believed_on_flows_only(classifier:
 def test_control_packets_beyond_the_bound_go_last(
     classifier: Classifier, packet: bytes, queue: int, bound: int
 ) -> None:
-    classifier.set(**both(0))
+    classifier.set(**both())
     classifier.port.set_bandwidth(20_000.0)
     allowed = control_bounds(20_000.0)[bound]
     begun = time.monotonic()
@@ -299,22 +268,19 @@ def limited(burst_bytes: float, rate: float = 0.3) -> bytes:
     return window_settings(SetLimiter(KEYS[0], burst_bytes, rate))
 
 
-def test_a_limiter_cuts_what_exceeds_its_burst_spared_or_not_and_never_control(
-    classifier: Classifier,
-) -> None:
-    packet, spared = PUBLISHED["short"], SPARED["IPv4"]
-    assert len(packet) == len(spared)
+def test_a_limiter_cuts_what_exceeds_its_burst_and_never_control(classifier: Classifier) -> None:
+    packet = PUBLISHED["short"]
     classifier.table.open_window(1, limited(3 * len(packet)))
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
-    went = [classifier.queue_of(each) for each in (packet, spared, packet, packet, spared)]
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 1))
+    went = [classifier.queue_of(each) for each in [packet] * 5]
     assert went == [CLASS_2] * 3 + [None] * 2
     for control in ("PINGRESP", "PUBLISH marked CS6", "handshake of DTLS"):
         assert classifier.queue_of(CONTROLLING[control]) == CONTROL
-    assert classifier.table.flow_counters(1).tolist() == [[5, 0, 3 * len(packet), 2, 0]]
+    assert classifier.table.flow_counters(1).tolist() == [[5, 3 * len(packet), 2, 0]]
     # What has passed counts by new terms, too; without a limiter everything passes.
     classifier.table.set_window(1, limited(4 * len(packet)))
     assert [classifier.queue_of(packet) for _ in range(2)] == [CLASS_2, None]
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0))
     assert classifier.queue_of(packet) == CLASS_2
 
 
@@ -327,7 +293,7 @@ def test_a_window_opens_again_whatever_its_numbers(
     packet = PUBLISHED["short"]
     terms = SetLimiter(KEYS[0], bursts * len(packet), rate)
     classifier.table.open_window(1, window_settings(terms))
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 1))
     begun = time.monotonic()
     passed = sum(classifier.queue_of(packet) is not None for _ in range(200))
     windows = (time.monotonic() - begun) / max(int(terms.window_seconds * 1e9) * 1e-9, 1e-9)
@@ -341,7 +307,7 @@ def test_no_time_sees_more_than_the_messages_of_its_windows_whatever_the_sizes(
     small, large = PUBLISHED["short"], frame(ipv4(V4, udp(PORT, long_publish(900))))
     terms = SetLimiter(KEYS[0], 3.5 * len(large), 3.5 * len(large) / 0.01, jitter_seconds=jitter_seconds)
     classifier.table.open_window(1, window_settings(terms))
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 1))
     source = random.Random(3)
     passed: list[tuple[int, int, int]] = []
     for _ in range(400):
@@ -368,7 +334,7 @@ def test_a_message_of_as_many_packets_as_a_limiter_remembers_passes_in_every_win
     large = frame(ipv4(V4, udp(PORT, long_publish(900))))
     terms = SetLimiter(KEYS[0], float(LIMITER_PACKETS * len(large)), LIMITER_PACKETS * len(large) / 0.05)
     classifier.table.open_window(1, window_settings(terms))
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 1))
     for _ in range(3):
         begun_ns = time.monotonic_ns()
         assert all(classifier.queue_of(large) == CLASS_2 for _ in range(LIMITER_PACKETS))
@@ -393,13 +359,13 @@ def test_each_fragment_takes_its_share_of_a_limiter_and_those_after_a_limited_fi
     size = len(fragments(0)[0])
     assert [len(each) for each in fragments(0)] == [size] * 3
     classifier.table.open_window(1, limited(5 * size))
-    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 0, 1))
+    classifier.set(v4=FlowPolicy(THIS_PORT, CLASS_2, 0, 1))
     assert [classifier.queue_of(each) for each in fragments(1)] == [CLASS_2] * 3
     assert [classifier.queue_of(each) for each in fragments(2)] == [CLASS_2] * 2 + [None]
     assert [classifier.queue_of(each) for each in fragments(3)] == [None] * 3
     classifier.table.open_window(1, limited(5 * size))
     assert [classifier.queue_of(each) for each in fragments(3)[1:]] == [None] * 2
-    assert classifier.table.flow_counters(1).tolist() == [[11, 0, 5 * size, 6, 0]]
+    assert classifier.table.flow_counters(1).tolist() == [[11, 5 * size, 6, 0]]
 
 
 TOPICS = {"239.1.2.3": ipv4, "ff15::7": ipv6}
@@ -411,12 +377,12 @@ def test_a_multicast_address_has_a_class_at_each_port_whoever_sends_whatever(
 ) -> None:
     ip = TOPICS[address]
     key = FlowKey(address, PORT)
-    here, there = (FlowPolicy(port, 1, 0, 0) for port in (THIS_PORT, OTHER_PORT))
+    here, there = (FlowPolicy(port, 1, 0) for port in (THIS_PORT, OTHER_PORT))
     events = [
         frame(ip(address, udp(PORT, payload, source=source), dscp=dscp))
         for payload in (b"", b"\x02\x17", publish(), bytes(500))
         for source in (1883, 4711)
-        for dscp in (0, CS6, AF31)
+        for dscp in (0, CS6, 26)
     ]
     assert all(classifier.queue_of(each) in (UNMANAGED, STRANGERS, UNMANAGED_CONTROL) for each in events)
     classifier.table.stage([PolicyChange(packed_key(key, OTHER_PORT), None, there)])
@@ -441,18 +407,18 @@ def test_a_topic_with_a_source_is_that_of_its_packets_alone(
     key = packed_key(FlowKey(group, PORT), THIS_PORT)
     before = None
     for wanted, queue in ((source, 1), (other, UNMANAGED), ("", 1)):
-        policy = FlowPolicy(THIS_PORT, 1, 0, 0, 0, packed_source(wanted))
+        policy = FlowPolicy(THIS_PORT, 1, 0, 0, packed_source(wanted))
         classifier.table.stage([PolicyChange(key, before, policy)])
         classifier.table.switch()
         classifier.table.settle()
         assert classifier.queue_of(event) == queue
         before = policy
-    assert classifier.table.flow_counters(1).tolist() == [[2, 0, 2 * len(event), 0, 1]]
+    assert classifier.table.flow_counters(1).tolist() == [[2, 2 * len(event), 0, 1]]
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: int) -> None:
-    """One decision per datagram, whatever the drop rate; each fragment counts as a packet of the flow."""
+    """One decision per datagram, with its first; each fragment counts as a packet of the flow."""
 
     def fragments(number: int, message: bytes, dscp: int = 0) -> list[bytes]:
         if version == 4:
@@ -467,19 +433,17 @@ def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: 
             frame(ipv6_fragment(V6, bytes(200), offset_and_more=0x0320, number=number)),
         ]
 
-    classifier.set(**both(drop_threshold(0.5)))
+    classifier.set(**both())
     fates = [[classifier.queue_of(each) for each in fragments(n, long_publish())] for n in range(300)]
-    assert all(fate in ([CLASS_2] * 3, [None] * 3) for fate in fates)
-    dropped = fates.count([None] * 3)
-    assert 100 < dropped < 200
+    assert all(fate == [CLASS_2] * 3 for fate in fates)
     counted = classifier.table.flow_counters(2)[0 if version == 4 else 1].tolist()
-    assert counted[:2] == [900, 3 * dropped]
+    assert counted[0] == 900
     # Control, in turn, is never dropped, and its fragments go with it.
     assert [classifier.queue_of(each) for each in fragments(7, b"\x01\x01\x00\x0a" + bytes(252))] == [
         CONTROL
     ] * 3
     # Others' fragments are strangers' as their first is, and those of another datagram are nobody's.
-    classifier.set(**both(0))
+    classifier.set(**both())
     assert classifier.queue_of(fragments(9_000, long_publish())[1]) == UNMANAGED
 
 
@@ -521,7 +485,7 @@ def test_events_with_codes_go_where_a_prefix_fits_and_nowhere_else(classifier: C
     assert discarded()[0] == 3
     # A flow of its own comes first.
     key = packed_key(FlowKey("ff1e:a000::7", PORT), THIS_PORT)
-    classifier.table.stage([PolicyChange(key, None, FlowPolicy(THIS_PORT, 5, 0, 3))])
+    classifier.table.stage([PolicyChange(key, None, FlowPolicy(THIS_PORT, 5, 3))])
     classifier.table.switch()
     assert classifier.queue_of(event("ff1e:a000::7")) == 5
 
@@ -542,16 +506,16 @@ def test_fragments_of_an_event_go_where_the_first_goes(classifier: Classifier) -
 
 
 def test_at_another_port_a_flow_has_its_class_and_is_not_dropped(classifier: Classifier) -> None:
-    classifier.set(**both(drop_threshold(1.0), OTHER_PORT))
+    classifier.set(**both(OTHER_PORT))
     assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
     assert classifier.queue_of(CONTROLLING["PINGRESP"]) == CONTROL
-    assert classifier.table.flow_counters(2).tolist() == [[0] * 5, [0] * 5]
+    assert classifier.table.flow_counters(2).tolist() == [[0] * 4, [0] * 4]
 
 
 def test_staged_policies_wait_for_the_switch_and_can_be_taken_back(classifier: Classifier) -> None:
-    classifier.set(**both(0))
+    classifier.set(**both())
     packet = PUBLISHED["short"]
-    old, new = both(0)["v4"], both(0)["v4"]._replace(queue=1)
+    old, new = both()["v4"], both()["v4"]._replace(queue=1)
     other = packed_key(FlowKey(V4, PORT + 1))
     for switched in (False, True):
         classifier.table.stage([PolicyChange(packed_key(KEYS[0]), old, new), PolicyChange(other, None, new)])
@@ -572,7 +536,7 @@ def test_staged_policies_wait_for_the_switch_and_can_be_taken_back(classifier: C
 
 
 def test_a_removed_flow_is_nobodys(classifier: Classifier) -> None:
-    classifier.set(**both(0))
+    classifier.set(**both())
     classifier.set(v4=None)
     assert classifier.queue_of(PUBLISHED["short"]) == UNMANAGED
     assert classifier.queue_of(PUBLISHED["IPv6"]) == CLASS_2

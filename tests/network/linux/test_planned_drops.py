@@ -35,7 +35,7 @@ PUBLISHED = 1000
 
 
 class Exchange:
-    """A gateway in virtual time at one end of the wires, a client at the other, and its flow dropped in between."""
+    """A gateway in virtual time at one end of the wires, a client at the other, and queues of the kernel in between."""
 
     def __init__(self, directory: Path) -> None:
         self.wires = Wires()
@@ -75,7 +75,7 @@ class Exchange:
         (flow,) = self.plane.counters().flows.values()
         counted = [udp_datagrams(namespace) for namespace in (self.wires.sender, self.wires.receiver)]
         sent, received = (sum(numbers) for numbers in zip(*counted, strict=True))
-        return sent - received - flow.dropped_by_policy - flow.dropped_by_buffer
+        return sent - received - flow.dropped_by_buffer
 
     def _gateway(self, datagram: bytes, address: tuple[str, int]) -> None:
         self.gateway.core.datagram(address, datagram)

@@ -122,11 +122,10 @@ def _queues(here: Coordinator, now: Measured) -> list[QueueAnswer]:
     slots = here.runtime.assignments.orders.slots
     found = []
     for client_id, flow in now.flows.items():
-        out = flow.packets_out + flow.dropped_by_policy + flow.dropped_by_buffer + flow.limited
-        if flow.packets_in > out:
+        if (waiting := flow.backlog_packets) > 0:
             name, slot = subscriber_of(client_id)
             topics = [topic for topic, number in slots.get(name, {}).items() if number == slot]
-            found.append(QueueAnswer(subscriber=name, topics=topics, packets=flow.packets_in - out))
+            found.append(QueueAnswer(subscriber=name, topics=topics, packets=waiting))
     return found
 
 

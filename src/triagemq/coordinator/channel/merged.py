@@ -131,12 +131,13 @@ def merged(
         broker_since_ns=max(since) if complete and since else None,
         mark=first.mark,
         carried=min(carried, default=None),
+        planned_drops=_summed((each.planned_drops for each in latest.values()), int.__add__),
         managed=dict(ChainMap(*(dict(each.managed) for each in several.values()))),
     )
 
 
-def _summed(several: Iterable[Mapping[str, Any]], add: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _summed(several: Iterable[Mapping[Any, Any]], add: Any) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
     for each in several:
         for name, counted in each.items():
             found[name] = add(found[name], counted) if name in found else counted

@@ -182,9 +182,9 @@ class Measured:
     given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
-    follow it: None if nobody does. `managed` are ports whose widths are controlled, `round_trips` the seconds to the
-    brokers of other gateways and back, and `client_round_trips` those to clients. Flows and clients have the names of
-    orders, whatever ids they connect with.
+    follow it: None if nobody does. `planned_drops` are copies that the plan drops, by class, `managed` ports whose
+    widths are controlled, `round_trips` the seconds to the brokers of other gateways and back, and `client_round_trips`
+    those to clients. Flows and clients have the names of orders, whatever ids they connect with.
     """
 
     epoch: str
@@ -205,6 +205,7 @@ class Measured:
     mark: str = ""
     carried: int | None = None
     managed: Mapping[str, PortDelays] = field(default_factory=dict)
+    planned_drops: Mapping[int, Count] = field(default_factory=dict)
     round_trips: Mapping[str, float] = field(default_factory=dict)
     client_round_trips: Mapping[str, float] = field(default_factory=dict)
 

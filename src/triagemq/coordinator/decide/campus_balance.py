@@ -266,5 +266,4 @@ def _queues(
 
 
 def _waiting(flow: FlowCounters) -> int:
-    gone = flow.packets_out + flow.dropped_by_policy + flow.dropped_by_buffer + flow.limited
-    return max(flow.packets_in - gone, 0)
+    return max(flow.backlog_packets, 0)

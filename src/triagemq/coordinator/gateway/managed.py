@@ -268,7 +268,6 @@ class ManagedGateway:
                 sender,
                 on_fate,
                 clock=clock,
-                seed=self._seed,
                 control_sender=sender.control,
                 closing=sender.close,
                 overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + sealed_bytes,
@@ -320,6 +319,7 @@ class ManagedGateway:
             slots.order(before.slot, concerned)
             self.rules.orders = before
             raise
+        self.gateway.core.plans += 1
         slots.ranked(reranked(before, orders, change))
         self.gateway.rerank()
         if self._trace is not None:
@@ -594,6 +594,7 @@ class ManagedGateway:
                 self._called(client_id): seconds
                 for client_id, seconds in (self.gateway.client_round_trips.items() if with_flows else ())
             },
+            planned_drops=dict(core.counters.planned_drops),
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
         )
 

@@ -14,7 +14,7 @@ from triagemq.client import Assignment
 from triagemq.client.events import percentile_seconds
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.plan import FlowCounters, PortCounters
+from triagemq.plan import PortCounters, QueueCounters
 
 _MOST_WAITING = 5
 _SHOWN_TOPICS = 50
@@ -125,17 +125,23 @@ class Live:
                 queue.put_nowait(figures)
 
 
-def class_traffic(before: Measured, now: Measured, orders: Orders) -> dict[int, Traffic]:
-    """Packets per priority class between two measurements."""
-    level_of = {flow.flow_id: flow.priority_class for flow in orders.flows.values()}
-    earlier = {flow.flow_id: flow for flow in before.flows.values()}
-    same_counters = before.epoch == now.epoch
+def class_traffic(before: Measured, now: Measured) -> dict[int, Traffic]:
+    """Packets per priority class between two measurements: those that the gateways dropped as planned, and the rest,
+    which came to their output ports."""
     traffic: dict[int, Traffic] = {}
-    for flow in now.flows.values():
-        level, old = level_of.get(flow.flow_id), earlier.get(flow.flow_id)
+    if before.epoch != now.epoch:
         # A gateway that has just joined may have counted for hours.
-        if level is not None and (old is not None or same_counters):
-            traffic.setdefault(level, Traffic()).add(*_since(old, flow))
+        return traffic
+    for level, count in now.planned_drops.items():
+        dropped = max(count - before.planned_drops.get(level, 0), 0)
+        traffic.setdefault(level, Traffic()).add(dropped, dropped, 0, 0)
+    for name, port in now.ports.items():
+        old = before.ports.get(name)
+        for level, queue in enumerate(port.queues):
+            earlier = QueueCounters() if old is None or level >= len(old.queues) else old.queues[level]
+            numbers = _since(earlier, queue)
+            if any(numbers):
+                traffic.setdefault(level, Traffic()).add(numbers[0], 0, *numbers[1:])
     return traffic
 
 
@@ -209,12 +215,12 @@ def topic_figures(
     return sum(rate for rate, _, _ in rates), shown
 
 
-def _since(old: FlowCounters | None, new: FlowCounters) -> Sequence[int]:
-    """What a flow counted since; one that was removed and made again counts from 0."""
-    numbers = (new.packets_in, new.dropped_by_policy, new.dropped_by_buffer, new.packets_out)
-    if old is None or old.packets_in > new.packets_in:
+def _since(old: QueueCounters, new: QueueCounters) -> Sequence[int]:
+    """Packets in, dropped and out since; a queue that was removed and made again counts from 0."""
+    numbers = (new.packets_in, new.drops, new.packets_out)
+    if old.packets_in > new.packets_in:
         return numbers
-    earlier = (old.packets_in, old.dropped_by_policy, old.dropped_by_buffer, old.packets_out)
+    earlier = (old.packets_in, old.drops, old.packets_out)
     return [max(now - then, 0) for now, then in zip(numbers, earlier, strict=True)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from triagemq.exchange.gateway.model.messages import Delivery, Publication
@@ -26,11 +27,12 @@ class SendPublish(NamedTuple):
 
 
 class SendMany(NamedTuple):
-    """One QoS 0 PUBLISH to all clients of a group."""
+    """One QoS 0 PUBLISH to the clients of a group: to those at `places`, or (None) to all."""
 
     group: Group
     publication: Publication
     datagram: bytes
+    places: Sequence[int] | None = None
 
 
 class Broadcast(NamedTuple):

@@ -27,7 +27,7 @@ from triagemq.exchange.gateway.model.limits import PendingConnects, Places
 from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
 from triagemq.exchange.gateway.model.publications import KnownPublications
 from triagemq.exchange.gateway.model.rows import RowChanges
-from triagemq.exchange.gateway.model.sessions import BrokerLink, Endpoint, Session
+from triagemq.exchange.gateway.model.sessions import BrokerLink, Endpoint, Group, Session
 from triagemq.exchange.gateway.model.slots import Identify, Slots, own_name
 from triagemq.exchange.gateway.model.timers import Timer, Timers
 from triagemq.exchange.gateway.model.topics import SharedTopics
@@ -46,6 +46,7 @@ from triagemq.mqttsn import (
 )
 
 if TYPE_CHECKING:
+    from triagemq.plan.dataplane import Treatment
     from triagemq.trace.schema import Outcome
 
 _NS = 1_000_000_000
@@ -123,6 +124,8 @@ class GatewayCore:
         self.arrival_bytes = 0
         # Broker sessions with octets to write after the changes have been stored.
         self.writers: list[MqttSession] = []
+        # Counts plans: what was looked up by one holds until the next.
+        self.plans = 0
         # A number from 0 to 1, to decide what is dropped on purpose.
         self.draw = random.Random(settings.seed).random
         self._actions: list[Action] = []
@@ -235,6 +238,15 @@ class GatewayCore:
             self.counters.delivered += 1
         if self.observer is not None:
             self.observer.settled(session, subscription, publication, outcome, delivery, self.now_ns)
+
+    def treatments(self, group: Group, topic: str) -> list[Treatment]:
+        """How each member of a group is treated by the plan of now, looked up once for each plan."""
+        if group.planned_at != self.plans:
+            treatment_of = self.settings.policy.treatment
+            group.treatments = [treatment_of(session.client_id, topic) for session, _ in group.members]
+            group.is_dropped = any(treatment.drop_rate > 0.0 for treatment in group.treatments)
+            group.planned_at = self.plans
+        return group.treatments
 
     def policy_changed(self) -> None:
         """What the policy forbids now ends now."""

@@ -30,6 +30,7 @@ from triagemq.mqttsn import (
     TopicIdType,
     encode_publish,
 )
+from triagemq.plan.dataplane import Treatment
 from triagemq.trace.schema import Outcome
 
 _AWAY = (SessionState.ASLEEP, SessionState.AWAKE, SessionState.DISCONNECTED, SessionState.CONNECTING)
@@ -48,7 +49,7 @@ def deliver(
 ) -> None:
     """Queue a message for a client, and send it if it is its turn.
 
-    QoS 1 and 2 are dropped here as the plan wants, before they take a place; `drawn`: this one has been spared.
+    It is dropped as the plan wants before it takes a place; `drawn`: that has been decided already.
     """
     if session.state is SessionState.DISCONNECTED and qos == 0:
         gateway.settle(session, subscription, publication, Outcome.subscriber_gone, "not connected")
@@ -57,8 +58,8 @@ def deliver(
     delivery = Delivery(
         session.next_sequence, publication, subscription, qos, retain, treatment.priority_class
     )
-    if qos and not drawn and treatment.drop_rate > 0.0 and gateway.draw() < treatment.drop_rate:
-        gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned", delivery)
+    if not drawn and treatment.drop_rate > 0.0 and gateway.draw() < treatment.drop_rate:
+        drop_as_planned(gateway, session, subscription, publication, treatment, delivery)
         return
     session.next_sequence += 1
     limit = gateway.settings.buffer_messages
@@ -73,6 +74,19 @@ def deliver(
         store(gateway, session, delivery)
     if session.state in (SessionState.ACTIVE, SessionState.AWAKE):
         pump(gateway, session)
+
+
+def drop_as_planned(
+    gateway: GatewayCore,
+    session: Session,
+    subscription: Subscription,
+    publication: Publication,
+    treatment: Treatment,
+    delivery: Delivery | None = None,
+) -> None:
+    """A copy that the plan does not want to be sent: nothing behind the gateway drops on purpose."""
+    gateway.counters.planned_drops[treatment.priority_class] += 1
+    gateway.settle(session, subscription, publication, Outcome.dropped_by_policy, "planned", delivery)
 
 
 def rerank(gateway: GatewayCore, session: Session) -> None:
@@ -267,11 +281,6 @@ def fate(
             gateway.settle(session, delivery.subscription, delivery.publication, outcome, delivery=delivery)
     elif delivery.qos == 0:
         give_up(gateway, session, delivery, outcome, "output port")
-    elif outcome is Outcome.dropped_by_policy and session.in_flight.get(delivery.message_id) is delivery:
-        # Sending it again would undo what the plan wants; a full buffer on the other hand may be free later.
-        del session.in_flight[delivery.message_id]
-        give_up(gateway, session, delivery, outcome, "output port")
-        pump(gateway, session)
 
 
 # Answers of the client.

@@ -54,6 +54,8 @@ class GatewayCounters:
     """Datagrams, by the reason of their DecodeError, or `unexpected_...`; `dtls_...` before they were opened."""
     undelivered: Counter[str] = field(default_factory=Counter)
     """Messages to subscribers, by outcome and reason."""
+    planned_drops: Counter[int] = field(default_factory=Counter)
+    """Of these the ones that the plan drops, by priority class."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests and messages of clients, by what was refused and why."""
 

@@ -67,11 +67,7 @@ class Policy:
                 raise ParameterError("priorities", f"the class of {topic_filter!r} is negative")
 
     def treatment(self, client_id: str, topic: str) -> Treatment:
-        """The class in which a client's messages of a topic wait, and the share that is not delivered, on purpose.
-
-        QoS 1 and 2 are dropped in the gateway, once for each message; the network, which would do it once for each
-        attempt, drops QoS 0 only.
-        """
+        """The class in which a client's messages of a topic wait, and the share that is not delivered, on purpose."""
         for topic_filter, priority_class in self.priorities:
             if matches(topic_filter, topic):
                 return Treatment(priority_class)

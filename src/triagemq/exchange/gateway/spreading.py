@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from triagemq.exchange.gateway import naming
 from triagemq.exchange.gateway.actions import SendMany
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import deliver
+from triagemq.exchange.gateway.delivering import deliver, drop_as_planned
 from triagemq.exchange.gateway.model.messages import Publication, Subscription
 from triagemq.exchange.gateway.model.sessions import (
     BrokerLink,
@@ -60,11 +60,27 @@ def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Mess
     sent_directly = publication.sent_directly is not None
     for one in _others(gateway, route, publication) if sent_directly else route.recipients:
         if isinstance(one, Group):
-            gateway.act(SendMany(one, publication, one.datagram(payload)))
+            places = _drawn(gateway, one, publication)
+            if places is None or places:
+                gateway.act(SendMany(one, publication, one.datagram(payload), places))
         else:
             session, subscription = one
             qos = min(message.qos, subscription.qos)
             deliver(gateway, session, subscription, publication, qos)
+
+
+def _drawn(gateway: GatewayCore, group: Group, publication: Publication) -> list[int] | None:
+    """The places of those in a group who get a copy: by the plan some may not. None: all do."""
+    treatments = gateway.treatments(group, publication.topic)
+    if not group.is_dropped:
+        return None
+    places = []
+    for place, treatment in enumerate(treatments):
+        if treatment.drop_rate > 0.0 and gateway.draw() < treatment.drop_rate:
+            drop_as_planned(gateway, *group.members[place], publication, treatment)
+        else:
+            places.append(place)
+    return None if len(places) == len(treatments) else places
 
 
 def _others(gateway: GatewayCore, route: Route, publication: Publication) -> Iterator[Group | Member]:

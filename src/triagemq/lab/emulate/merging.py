@@ -1,9 +1,9 @@
 """The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
 
-Which copies they have lost links tell. Which packets the kernel dropped nobody sees; how many of each flow it dropped
-by policy and for lack of room it counts. The other copies that did not arrive are given a reason at random so that
-these totals are right; what nobody has counted was lost on a link, too: a fragment that was not the first of its event.
-So was what publishers sent and the gateway never saw, for everyone who wanted it.
+Which copies they have lost links tell, and which ones the plan dropped the gateway. Which packets the kernel dropped
+nobody sees; how many of each flow for lack of room it counts. The other copies that did not arrive are
+given a reason at random so that these totals are right; what nobody has counted was lost on a link, too: a fragment
+that was not the first of its event. So was what publishers sent and the gateway never saw, for everyone who wanted it.
 
 When a copy was queued and left is the kernel's word (passing.py); of one that was dropped only when it was sent.
 """
@@ -313,43 +313,27 @@ def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int6
 def _reasons(
     flow_id: NDArray[np.int32], packets: NDArray[np.int64], samples: Sequence[tuple[int, Counters]]
 ) -> NDArray[np.int8]:
-    """For copies that did not arrive, by flow: as many by policy and by buffer as were counted, the rest on a link."""
-    policy, buffer, renumbered, elsewhere = _counted_drops(samples)
+    """For copies that did not arrive, by flow: as many by buffer as were counted, the rest on a link."""
+    buffer, elsewhere = _counted_drops(samples)
     reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
     random = np.random.default_rng(0)
     for flow in np.unique(flow_id):
         rows = random.permutation(np.flatnonzero(flow_id == flow))
-        by_policy, by_buffer = policy[int(flow)], buffer[int(flow)]
         lost = np.cumsum(packets[rows])
         # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
-        too_many = max(1.0, (by_policy + by_buffer) / lost[-1])
-        first, second = np.searchsorted(
-            lost, [round(by_policy / too_many), round((by_policy + by_buffer) / too_many)], side="right"
-        )
-        reasons[rows[:first]] = int(Outcome.dropped_by_policy)
-        reasons[rows[first:second]] = int(Outcome.dropped_by_buffer)
-    for (before, after), count in renumbered.items():
-        for flow in (before, after):
-            open_rows = np.flatnonzero((flow_id == flow) & (reasons == int(Outcome.lost_on_link)))
-            chosen = open_rows[:count]
-            reasons[chosen] = int(Outcome.dropped_by_policy)
-            count -= len(chosen)
+        last = np.searchsorted(lost, min(buffer[int(flow)], lost[-1]), side="right")
+        reasons[rows[:last]] = int(Outcome.dropped_by_buffer)
     left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))
     reasons[left[:elsewhere]] = int(Outcome.dropped_by_buffer)
     return reasons
 
 
-def _counted_drops(
-    samples: Sequence[tuple[int, Counters]],
-) -> tuple[Counter[int], Counter[int], Counter[tuple[int, int]], int]:
-    """By flow: by policy, and for lack of room at its own port; by policy while it got another number, by both numbers;
-    and for lack of room at ports before that.
+def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[Counter[int], int]:
+    """For lack of room at its own port, by flow, and at ports before that.
 
     What a flow counts stays with its address: from one sample to the next it may get another number, and be counted
     from 0 again when it has gone and comes back.
     """
-    renumbered: Counter[tuple[int, int]] = Counter()
-    policy: Counter[int] = Counter()
     buffer: Counter[int] = Counter()
     before: dict[FlowKey, FlowCounters] = {}
     ports: dict[str, PortCounters] = {}
@@ -358,16 +342,11 @@ def _counted_drops(
         for key, now, leaves in (*((key, now, True) for key, now in counters.gone), *there):
             last = before.pop(key, None)
             if last is None or now.packets_in < last.packets_in:
-                last = FlowCounters(now.flow_id, 0, 0, 0, 0)
+                last = FlowCounters(now.flow_id)
             flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
-            dropped = now.dropped_by_policy - last.dropped_by_policy
-            if flow == last.flow_id:
-                policy[flow] += dropped
-            elif dropped:
-                renumbered[last.flow_id, flow] += dropped
             buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
             if not leaves:
                 before[key] = now
         ports |= counters.ports
     full = sum(queue.drops for port in ports.values() for queue in port.queues)
-    return policy, buffer, renumbered, max(0, full - sum(buffer.values()))
+    return buffer, max(0, full - sum(buffer.values()))

@@ -206,7 +206,6 @@ class KernelPorts:
                 }
                 for name, port in self.counters.ports.items()
             ],
-            "dropped_by_policy": sum(flow.dropped_by_policy for flow in self.counters.flows.values()),
         }
 
 

@@ -20,7 +20,6 @@ from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import ControlError, Measured
-from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
 from triagemq.errors import CoordinatorError, TraceError
 from triagemq.live.figures import (
@@ -65,11 +64,10 @@ class Snapshot:
 
 
 class Watch:
-    """Asks the gateways every now and then, and adds up: their own counts are by flow, and flows change their class."""
+    """Asks the gateways every now and then, and adds up."""
 
     def __init__(self, links: Mapping[str, GatewayLink]) -> None:
         self._links = links
-        self._orders = Orders(generation=-1)
         self._before: Measured | None = None
         self._traffic: dict[int, Traffic] = {}
 
@@ -78,17 +76,13 @@ class Watch:
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 several = {
-                    name: await link.measure(flows=True, topics=False) for name, link in self._links.items()
+                    name: await link.measure(flows=False, topics=False) for name, link in self._links.items()
                 }
                 now = merged(several, several, {}, time.time_ns())
-                if now.generation != self._orders.generation or len(several) > 1:
-                    orders = [await link.current() for link in self._links.values()]
-                    flows = {name: flow for each in orders for name, flow in each.flows.items()}
-                    self._orders = replace(orders[0], flows=flows)
         except (ControlError, TimeoutError, OSError):
             return None
         before = now if self._before is None else self._before
-        for level, row in class_traffic(before, now, self._orders).items():
+        for level, row in class_traffic(before, now).items():
             self._traffic.setdefault(level, Traffic()).add(*astuple(row))
         self._before = now
         waiting: dict[int, int] = {}

@@ -41,9 +41,7 @@ class Flow:
 
     __slots__ = (
         "address",
-        "drop_rate",
         "dropped_by_buffer",
-        "dropped_by_policy",
         "flow_id",
         "key",
         "limited",
@@ -59,7 +57,7 @@ class Flow:
     def __init__(self, key: FlowKey) -> None:
         self.key = key
         self.address = (key.address, key.udp_port)
-        self.packets_in = self.dropped_by_policy = self.dropped_by_buffer = self.packets_out = 0
+        self.packets_in = self.dropped_by_buffer = self.packets_out = 0
         self.limited = 0
         self.window: Window | None = None
         self.removed = False
@@ -69,18 +67,16 @@ class Flow:
         self.whole_port = whole_port
         self.port = whole_port.part(settings.priority_class)
         self.queue = settings.priority_class + 1
-        self.drop_rate = settings.drop_rate
 
     @property
     def backlog_packets(self) -> int:
-        gone = self.limited + self.dropped_by_policy + self.dropped_by_buffer + self.packets_out
+        gone = self.limited + self.dropped_by_buffer + self.packets_out
         return self.packets_in - gone
 
     def counters(self) -> FlowCounters:
         return FlowCounters(
             self.flow_id,
             self.packets_in,
-            self.dropped_by_policy,
             self.dropped_by_buffer,
             self.packets_out,
             self.packets_out,

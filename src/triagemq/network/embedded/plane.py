@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import heapq
-import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
@@ -76,7 +75,6 @@ class EmbeddedDataPlane:
         *,
         clock: Callable[[], int] | None = None,
         alarm: Callable[[Callable[[], None]], Alarm] = TimerAlarm,
-        seed: int | None = None,
         control_sender: Callable[[Datagrams], object] | None = None,
         closing: Callable[[], None] = lambda: None,
         overhead_bytes_per_packet: int = UDP_OVER_ETHERNET_BYTES,
@@ -85,7 +83,6 @@ class EmbeddedDataPlane:
         self._sender, self._on_fate = sender, on_fate
         self._control_sender, self._closing = control_sender, closing
         self._clock = unix_clock() if clock is None else clock
-        self._random = random.Random(seed).random
         self._overhead_bytes = overhead_bytes_per_packet
         self._wake_ups_apart_ns = wake_ups_apart_ns
         self._state = PlanState(PRIORITY_CLASSES)
@@ -132,7 +129,7 @@ class EmbeddedDataPlane:
     def send(self, packets: Sequence[OutgoingPacket]) -> None:
         self._require_open()
         now_ns = self._clock()
-        flows, overhead_bytes, random_number = self._flows, self._overhead_bytes, self._random
+        flows, overhead_bytes = self._flows, self._overhead_bytes
         sent: list[Queued] = []
         dropped: list[Queued] = []
         fates: list[Fate] = []
@@ -156,18 +153,11 @@ class EmbeddedDataPlane:
                         fates.append((packet.token, Outcome.limited, None, None))
                     continue
                 treatment = packet.treatment
-                if treatment is None:
-                    queue, drop_rate = flow.queue, flow.drop_rate
-                else:
-                    priority_class, drop_rate, worth = treatment
-                    queue = priority_class + 1
-                    if queue != flow.queue:
-                        port = flow.whole_port.part(priority_class)
-                if drop_rate > 0.0 and random_number() < drop_rate:
-                    flow.dropped_by_policy += 1
-                    if packet.token is not None:
-                        fates.append((packet.token, Outcome.dropped_by_policy, None, None))
-                    continue
+                queue = flow.queue
+                if treatment is not None:
+                    priority_class, _, worth = treatment
+                    if priority_class + 1 != queue:
+                        queue, port = priority_class + 1, flow.whole_port.part(priority_class)
             if port.ends_ns <= now_ns:
                 port.finish(now_ns, sent)
             if port.ends_ns == NEVER:

@@ -49,7 +49,7 @@ class _Stay:
 
     def __init__(self, account: FlowAccount, counter: int) -> None:
         self.account, self.counter = account, counter
-        self.row = [0, 0, 0, 0]
+        self.row = [0, 0, 0]
         self.admitted = self.dropped_by_buffer = self.packets_out = 0
         self.ended = False
 
@@ -73,7 +73,7 @@ class FlowAccount:
         self.policy: FlowPolicy | None = None
         self.place: tuple[int, int] | None = None
         self.stays: list[_Stay] = []
-        self.past = [0, 0, 0, 0, 0, 0]
+        self.past = [0, 0, 0, 0, 0]
         self.removed = False
 
     @property
@@ -81,16 +81,15 @@ class FlowAccount:
         return self.key if isinstance(self.key, FlowKey) else self.key[0]
 
     def counters(self) -> FlowCounters:
-        packets_in, by_policy, limited, foreign, by_buffer, packets_out = self.past
+        packets_in, limited, foreign, by_buffer, packets_out = self.past
         for stay in self.stays:
             packets_in += stay.row[0]
-            by_policy += stay.row[1]
-            limited += stay.row[2]
-            foreign += stay.row[3]
+            limited += stay.row[1]
+            foreign += stay.row[2]
             by_buffer += stay.dropped_by_buffer
             packets_out += stay.packets_out
         return FlowCounters(
-            self.flow_id, packets_in, by_policy, by_buffer, packets_out, limited=limited, foreign=foreign
+            self.flow_id, packets_in, by_buffer, packets_out, limited=limited, foreign=foreign
         )
 
 
@@ -164,7 +163,7 @@ class Ledger:
 
     def read(self, statistics: Mapping[int, Sequence[QueueStatistics]]) -> None:
         """Bring all accounts up to date with what the queues of each port have counted a moment ago."""
-        rows = self._table.flow_counters(self._used)[:, (0, 1, 3, 4)].tolist()
+        rows = self._table.flow_counters(self._used)[:, (0, 2, 3)].tolist()
         for port, queues in statistics.items():
             for number in range(1, UNMANAGED):
                 place, queue = (port, number), queues[number]
@@ -180,9 +179,9 @@ class Ledger:
         stays = self._stays[place]
         came = []
         for stay in stays:
-            packets_in, by_policy, limited, _ = stay.row = rows[stay.counter]
-            came.append(packets_in - by_policy - limited - stay.admitted)
-            stay.admitted = packets_in - by_policy - limited
+            packets_in, limited, _ = stay.row = rows[stay.counter]
+            came.append(packets_in - limited - stay.admitted)
+            stay.admitted = packets_in - limited
         for stay, dropped in zip(stays, share(drops, came), strict=True):
             stay.dropped_by_buffer += dropped
         if drops > (found := sum(came)):

@@ -1,15 +1,13 @@
-"""The classifier: an eBPF program that puts each packet of a port into a queue, drops by policy, and counts.
+"""The classifier: an eBPF program that puts each packet of a port into a queue, limits flows, and counts.
 
 Attached with direct action to the HTB queueing discipline of a port (see queues.py). For each packet:
 
 * Control is what the exchange itself sends so that it works: MQTT-SN messages of a flow other than PUBLISH, handshakes
   of DTLS and everything marked DSCP CS6, if they come from the gateway; TCP from and to the coordinator's REST; and
-  what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue and
-  is never dropped by policy, up to the port's bound (flow_table.py); what exceeds that goes last.
-* A PUBLISH of a flow goes to the queue of its class, unless it is dropped at random. So does application data of DTLS,
-  whose content nobody sees, without the mark of control. One of QoS 1 or 2 is never dropped: the gateway has drawn for
-  it already, once for all times that it is sent. It is known by its mark (DSCP AF31), which also shows on what is
-  encrypted, or by itself where a switch has marked it anew.
+  what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue,
+  up to the port's bound (flow_table.py); what exceeds that goes last.
+* A PUBLISH of a flow goes to the queue of its class. So does application data of DTLS, whose content nobody sees,
+  without the mark of control.
 * What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like:
   it goes to the queue of its class here, and is never control. If the flow has a source, what others send there is
   foreign: it is counted, and unmanaged.
@@ -17,7 +15,7 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   a part of the tree of topics. If a prefix at this port fits, it goes to the queue that its address says, else it is
   discarded and counted. That is so as soon as there is any prefix at all.
 * Before all this a flow's limiter, if it has one, cuts what exceeds its terms; control is none of its business.
-* A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not dropped here.
+* A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not limited here.
 * Everything else goes to the queue for unmanaged packets, which is served last: also what strangers mark CS6, and what
   they send to the address of a flow.
 
@@ -25,7 +23,7 @@ The gateway and the coordinator are known by the addresses they listen on (`Flow
 every sender may send to a flow, and a mark is believed there only.
 
 Flows are known by destination address and UDP port, over IPv4 and IPv6, with and without an 802.1Q tag. Fragments other
-than the first have no UDP port: they share the fate of the first, queue or drop, which is remembered by addresses and
+than the first have no UDP port: they share the fate of the first, queue or limit, which is remembered by addresses and
 identification. An IPv6 extension header other than that of fragments hides the port: such packets are unmanaged.
 """
 
@@ -34,7 +32,6 @@ from __future__ import annotations
 from triagemq.network.linux.assembler import Assembler, Register
 from triagemq.network.linux.headers import (
     IS_CONTROL,
-    IS_SPARED,
     Stack,
     find_listener,
     look_up,
@@ -51,7 +48,6 @@ from triagemq.network.linux.records import (
     CLASSES,
     CONTROL,
     DISCARDED,
-    DROPPED,
     LIMITED,
     MISMATCHED,
     PASSED,
@@ -68,7 +64,7 @@ from triagemq.network.linux.records import (
 from triagemq.plan import LIMITER_PACKETS
 from triagemq.topic_codes.address import CODES, QUEUE_BITS
 
-_UPDATE, _TIME, _RANDOM = 2, 5, 7
+_UPDATE, _TIME = 2, 5
 _SKB_LENGTH, _SKB_CLASS = 0, 72
 SKB_PRIORITY, SKB_INDEX = 32, 44
 """Where a packet carries when and into which queue it was put, if its port is timed (queue_times.py)."""
@@ -76,8 +72,8 @@ STAMP_SHIFT = 6
 """That time is in steps of 64 ns, so that its 32 bits last for 274 s."""
 _PASS, _DROP = 0, 2
 # In a FLOW_POLICY: where its two policies are, and the parts of one.
-_BEFORE, _AFTER = 8, 48
-_PORT, _QUEUE, _THRESHOLD, _COUNTER, _LIMITER, _SOURCE = 0, 4, 8, 16, 20, 24
+_BEFORE, _AFTER = 8, 40
+_PORT, _QUEUE, _COUNTER, _LIMITER, _SOURCE = 0, 4, 8, 12, 16
 # In the record of a limiter: its settings, its state, and the packets that have passed.
 _MOST, _WINDOW, _JITTER, _PASSED_BYTES, _PASSED_PACKETS = range(0, 40, 8)
 _RING = WINDOW_SETTINGS.size + WINDOW_STATE.size
@@ -85,7 +81,7 @@ _AGAIN, _UP_TO = _RING, _RING + 8
 # Where beside the generation it says whether there are prefixes.
 _ARE_PREFIXES = 8
 # The parts of a COUNTER.
-_CAME, _BY_POLICY, _PASSED, _BY_LIMITER, _FOREIGN = 0, 8, 16, 24, 32
+_CAME, _PASSED, _BY_LIMITER, _FOREIGN = 0, 8, 16, 24
 
 
 def classifier_program(maps: ClassifierMaps, *, timed: bool = False) -> bytes:
@@ -182,8 +178,6 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
 
 
 def _follow_policy(a: Assembler, maps: ClassifierMaps) -> None:
-    a.compute(8, "&", IS_SPARED)
-    a.store(8, 10, Stack.READ, 8)
     a.copy(8, 9)
     a.set(9, CONTROL)
     a.jump_if(8, "!=", 0, "control")
@@ -203,23 +197,6 @@ def _follow_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.load(4, 1, 7, _LIMITER)
     a.store(4, 10, Stack.VERDICT + 8, 1)
     _limit(a, maps)
-    a.load(8, 1, 10, Stack.READ)
-    a.jump_if(1, "!=", 0, "kept")
-    a.load(8, 7, 7, _THRESHOLD)
-    a.jump_if(7, "==", 0, "kept")
-    a.call(_RANDOM)
-    # The helper's number has 32 bits, the rest of the register is not promised.
-    a.compute(0, "<<", 32)
-    a.compute(0, ">>", 32)
-    a.jump_if_by(0, ">=", 7, "kept")
-    a.store_number(4, 10, Stack.VERDICT, DROPPED)
-    _remember(a, maps, "drop")
-    a.label("drop")
-    a.set(1, 1)
-    a.count_alone(8, _BY_POLICY, 1, 2)
-    a.set(0, _DROP)
-    a.exit()
-    a.label("kept")
     a.load(4, 1, 6, _SKB_LENGTH)
     a.count_alone(8, _PASSED, 1, 2)
     a.jump("enqueue")
@@ -349,11 +326,7 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
     a.copy(8, 0)
     a.set(1, 1)
     a.count_alone(8, _CAME, 1, 2)
-    a.jump_if(9, "==", DROPPED, "drop")
     a.jump_if(9, "==", LIMITED, "cut")
-    # The drop rate had its say at the first.
-    a.store_number(8, 10, Stack.READ, IS_SPARED)
-    a.copy(7, 8)
     a.jump("limit")
 
 

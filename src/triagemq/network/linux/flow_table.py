@@ -79,14 +79,13 @@ class TrustedAddress(NamedTuple):
 
 
 class FlowPolicy(NamedTuple):
-    """What happens to a flow's packets: at which port, into which queue, dropped below which threshold of 2^32.
+    """What happens to a flow's packets: at which port, into which queue.
 
     `limiter` is the number of the flow's window, 0 if it has none. A multicast flow may be one `source`'s alone.
     """
 
     port: int
     queue: int
-    threshold: int
     counter: int
     limiter: int = 0
     source: bytes = bytes(16)
@@ -100,7 +99,7 @@ class PolicyChange(NamedTuple):
     after: FlowPolicy | None
 
 
-_NONE = FlowPolicy(0, 0, 0, 0)
+_NONE = FlowPolicy(0, 0, 0)
 
 
 class ControlBound(NamedTuple):
@@ -136,15 +135,6 @@ def control_bounds(bandwidth_bps: float) -> tuple[ControlBound, ControlBound]:
 def _bound(bytes_per_second: float) -> ControlBound:
     rate = max(bytes_per_second, _LEAST_BYTES_PER_SECOND)
     return ControlBound(rate, max(rate * _BURST_SECONDS, _LEAST_BURST_BYTES))
-
-
-def drop_threshold(drop_rate: float) -> int:
-    """The number below which a random number of 32 bits means that the packet is dropped.
-
-    >>> drop_threshold(0.5) / 2**32, drop_threshold(1.0) > 2**32 - 1
-    (0.5, True)
-    """
-    return round(drop_rate * 2**32)
 
 
 def window_settings(limiter: SetLimiter) -> bytes:
@@ -299,8 +289,7 @@ class FlowTable:
         self._flows.delete([each.packed_key for each in staged if each.before is None])
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
-        """A row for each of the first counters: packets that came, dropped by policy, bytes passed on, limited,
-        foreign."""
+        """A row for each of the first counters: packets that came, bytes passed on, limited, foreign."""
         found = np.frombuffer(self._counters.memory, np.uint64, count * COUNTERS)
         return found.reshape(count, COUNTERS).copy()
 

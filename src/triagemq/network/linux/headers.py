@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import struct
 
-from triagemq.datagrams import CONTROL_DSCP, SPARED_DSCP
+from triagemq.datagrams import CONTROL_DSCP
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.records import ClassifierMaps
 
 _LOOKUP, _LOAD_BYTES = 1, 26
-IS_CONTROL, IS_SPARED = 1, 2
-"""What register 8 says of a packet: it has the mark of control, or of those that are not to be dropped by policy."""
-# The marks as they stand in the octet of an IPv4 header.
-_MARKS = ((CONTROL_DSCP << 2, IS_CONTROL), (SPARED_DSCP << 2, IS_SPARED))
-# QoS in the flags of a PUBLISH.
-_QOS, _QOS_1, _QOS_2 = 0x60, 0x20, 0x40
+IS_CONTROL = 1
+"""What register 8 says of a packet: it has the mark of control."""
+# The mark as it stands in the octet of an IPv4 header.
+_CONTROL_MARK = CONTROL_DSCP << 2
 _ETHERNET = 14
 _UDP, _TCP, _ICMPV6, _FRAGMENT_HEADER = 17, 6, 58, 44
 # Records of DTLS begin with their type and a version, 1.2 or (in a first handshake) 1.0; MQTT-SN has no such octets:
@@ -107,12 +105,11 @@ def read_ethernet(a: Assembler) -> None:
     a.jump("network control")
 
 
-def _read_marks(a: Assembler, version: str) -> None:
+def _read_mark(a: Assembler, version: str) -> None:
     """From register 1, where the mark stands as in the octet of an IPv4 header."""
-    for octet, marked in _MARKS:
-        a.jump_if(1, "!=", octet, f"{version} not {octet}")
-        a.set(8, marked)
-        a.label(f"{version} not {octet}")
+    a.jump_if(1, "!=", _CONTROL_MARK, f"{version} without mark")
+    a.set(8, IS_CONTROL)
+    a.label(f"{version} without mark")
 
 
 def read_ipv4(a: Assembler) -> None:
@@ -122,7 +119,7 @@ def read_ipv4(a: Assembler) -> None:
     a.label("ipv4 read")
     a.load(1, 1, 10, header + 1)
     a.compute(1, "&", 0xFC)
-    _read_marks(a, "ipv4")
+    _read_mark(a, "ipv4")
     for key, place in ((Stack.SOURCE, 12), (Stack.KEY, 16)):
         a.store_number(8, 10, key, 0)
         a.store_number(2, 10, key + 8, 0)
@@ -156,7 +153,7 @@ def read_ipv6(a: Assembler) -> None:
     a.compute(2, ">>", 4)
     a.compute_by(1, "|", 2)
     a.compute(1, "&", 0xFC)
-    _read_marks(a, "ipv6")
+    _read_mark(a, "ipv6")
     a.compute(7, "+", 40)
     for half in (0, 8):
         a.load(8, 1, 10, Stack.READ + 8 + half)
@@ -217,7 +214,7 @@ def find_listener(a: Assembler, maps: ClassifierMaps, key: int, name: str) -> No
 def read_udp(a: Assembler) -> None:
     """The ports, and whether the datagram is a PUBLISH: its type follows a length of one octet or (01) of three.
 
-    The flags follow the type. What is too short to have any is no PUBLISH.
+    What is too short to have flags behind its type is no PUBLISH.
     """
     a.label("udp")
     message = Stack.READ + 8
@@ -250,14 +247,7 @@ def read_udp(a: Assembler) -> None:
     a.label("short length")
     a.load(1, 1, 10, message + 1)
     a.set(9, 0)
-    a.jump_if(1, "!=", MessageType.PUBLISH, "not publish")
-    a.load(1, 1, 10, message + 2)
-    a.compute(1, "&", _QOS)
-    a.jump_if(1, "==", _QOS_1, "acknowledged")
-    a.jump_if(1, "!=", _QOS_2, "look up")
-    a.label("acknowledged")
-    a.compute(8, "|", IS_SPARED)
-    a.jump("look up")
+    a.jump_if(1, "==", MessageType.PUBLISH, "look up")
     a.label("not publish")
     a.set(9, 1)
     a.jump("look up")

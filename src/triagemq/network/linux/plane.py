@@ -49,7 +49,6 @@ from triagemq.network.linux.flow_table import (
     FlowTable,
     PolicyChange,
     TrustedAddress,
-    drop_threshold,
     packed_source,
 )
 from triagemq.network.linux.netlink import Netlink
@@ -317,9 +316,7 @@ class LinuxDataPlane:
                 taken.append(counter)
             limiter = self._state.limiter(flow.key, flow.port, change) if self._limits else None
             window = self._windows.number(limiter, 0 if before is None else before.limiter, undo)
-            policy = FlowPolicy(
-                number, queue, drop_threshold(flow.drop_rate), counter, window, packed_source(flow.source)
-            )
+            policy = FlowPolicy(number, queue, counter, window, packed_source(flow.source))
             moves.append(_Move(account, flow, policy))
         if moves:
             switched = False

@@ -26,16 +26,16 @@ Copies of one multicast packet thus have a policy at each port.
 IPV4_MAPPED = bytes(10) + b"\xff\xff"
 """What stands before an IPv4 address that is mapped into an IPv6 one."""
 
-FLOW_POLICY = struct.Struct("=IxxxxIIQII16sIIQII16s")
-"""The generation from which the second of two policies holds, then twice: port, queue, threshold of 2^32, counter,
-limiter, source.
+FLOW_POLICY = struct.Struct("=IxxxxIIII16sIIII16s")
+"""The generation from which the second of two policies holds, then twice: port, queue, counter, limiter,
+source.
 
 A port of 0 means that there is no such flow, a limiter of 0 that there is none, a source of zeros that it is any.
 """
 
-COUNTER = struct.Struct("=QQQQQ")
-"""Of one flow in one queue: packets that came (but control), those dropped by policy, bytes that were passed on,
-packets that were limited, and packets of others than its source."""
+COUNTER = struct.Struct("=QQQQ")
+"""Of one flow in one queue: packets that came (but control), bytes that were passed on, packets that were
+limited, and packets of others than its source."""
 COUNTERS = COUNTER.size // 8
 
 WINDOW_SETTINGS = struct.Struct("=QQQ")
@@ -54,7 +54,7 @@ FRAGMENT_KEY = struct.Struct("=16s16sII")
 
 FRAGMENT_VERDICT = struct.Struct("=IIIxxxx")
 """What became of a first fragment: its queue, or one of those below; its flow's counter plus one, or 0; its limiter."""
-DROPPED, LIMITED, DISCARDED = 15, 14, 13
+LIMITED, DISCARDED = 14, 13
 
 QUEUE_COUNTER = struct.Struct("=QQ")
 """Of a queue of a port: packets and bytes put into it; and of three kinds of packets that are among those of a queue.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, ValuesView
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from triagemq.exchange.gateway.model.messages import (
     Arrival,
@@ -27,6 +27,9 @@ from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
 from triagemq.mqttsn.timestamps import DIRECT_SLOT, marked_publisher
+
+if TYPE_CHECKING:
+    from triagemq.plan.dataplane import Treatment
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
@@ -158,7 +161,7 @@ class Session:
 class Group:
     """Clients that get the same datagram. `tail` is what follows length and type: flags, topic id, message id."""
 
-    __slots__ = ("members", "prepared", "tail", "traced")
+    __slots__ = ("is_dropped", "members", "planned_at", "prepared", "tail", "traced", "treatments")
 
     def __init__(self, id_type: TopicIdType, topic_id: int) -> None:
         self.tail = bytes((id_type,)) + topic_id.to_bytes(2) + b"\0\0"
@@ -166,6 +169,10 @@ class Group:
         # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
         self.prepared: Any = None
         self.traced: Any = None
+        # How each member is treated by the plan with this number, and whether any is dropped (core.treatments).
+        self.planned_at = -1
+        self.treatments: list[Treatment] = []
+        self.is_dropped = False
 
     def of(self, members: list[Member]) -> Group:
         """The same for some of its members."""
