@@ -146,7 +146,7 @@ class Visits:
                 for each in rig.promised.tenures
             }
             found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
-            for copy in rig.follower.binder.orders.copies.values():
+            for copy in rig.follower.orders.copies.values():
                 if copy.port in found and str(copy.key) in topic:
                     found[copy.port].add(topic[str(copy.key)])
             self.crossing.update((port, frozenset(there)) for port, there in found.items())

@@ -11,7 +11,7 @@ from contextlib import closing
 import pytest
 from tests.full_socket import Room
 
-from triagemq.datagrams import CONTROL_CLASS, DatagramSender, Unsent
+from triagemq.datagrams import CLASS_DSCP, CONTROL_CLASS, AddressList, DatagramSender, Unsent
 
 HOSTS = {socket.AF_INET: "127.0.0.1", socket.AF_INET6: "::1"}
 
@@ -98,8 +98,11 @@ def test_an_ipv6_socket_sends_to_ipv4_addresses() -> None:
     if not has_ipv6():
         pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
     with closing(bound(socket.AF_INET6, "::")) as output, closing(bound(socket.AF_INET)) as receiver:
-        DatagramSender(output)([(receiver.getsockname(), b"mapped")])
-        assert received(receiver) == [b"mapped"]
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        DatagramSender(output, marks_classes=True)([(receiver.getsockname(), b"mapped")])
+        receiver.settimeout(10.0)
+        datagram, ancillary, _, _ = receiver.recvmsg(100, 100)
+        assert (datagram, ancillary[0][2][0] >> 2) == (b"mapped", CLASS_DSCP[0])
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
@@ -122,6 +125,29 @@ def test_control_datagrams_alone_are_marked(family: socket.AddressFamily) -> Non
                 datagram, ancillary, _, _ = receiver.recvmsg(100, 100)
                 (mark,) = [value[0] for at, what, value in ancillary if (at, what) == (level, kind)]
                 assert (datagram, mark) == (expected, octet)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_datagrams_bear_the_marks_of_their_classes(family: socket.AddressFamily) -> None:
+    if family == socket.AF_INET6 and not has_ipv6():
+        pytest.skip("this machine has no IPv6 loopback address; enable net.ipv6.conf.lo")
+    v6 = family == socket.AF_INET6
+    level, wanted = (
+        (socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS) if v6 else (socket.IPPROTO_IP, socket.IP_RECVTOS)
+    )
+    marks = [*CLASS_DSCP, 0]
+    with closing(bound(family)) as output, closing(bound(family)) as receiver:
+        receiver.setsockopt(level, wanted, 1)
+        receiver.settimeout(10.0)
+        address = receiver.getsockname()[:2]
+        DatagramSender(output, marks_classes=True)([(address, b"x")] * 120, lambda place: place % 8)
+        for number in range(120):
+            _, ancillary, _, _ = receiver.recvmsg(100, 100)
+            assert ancillary[0][2][0] >> 2 == marks[number % 8]
+        AddressList(family, [address] * 8, range(8)).send(output.fileno(), b"x")
+        for mark in marks:
+            _, ancillary, _, _ = receiver.recvmsg(100, 100)
+            assert ancillary[0][2][0] >> 2 == mark
 
 
 def test_control_waits_for_no_data_and_is_discarded_after_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,24 @@ from typing import Any, cast
 
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network import ReportedDataPlane
-from triagemq.plan import Fate, FlowCounters, FlowKey, OutgoingPacket, RemoveFlow, SetFlow, SetPort
+from triagemq.plan import (
+    Fate,
+    FlowCounters,
+    FlowKey,
+    OutgoingPacket,
+    PortCounters,
+    QueueCounters,
+    RemoveFlow,
+    RemovePort,
+    SetFlow,
+    SetPort,
+    Treatment,
+)
 from triagemq.trace import Outcome
 
 KEY, OTHER, UNKNOWN = (FlowKey("10.0.0.1", 20000 + number) for number in range(3))
 TENTH = 100_000_000
+LEVEL = 3
 
 
 class Rig:
@@ -23,7 +36,7 @@ class Rig:
     def __init__(self) -> None:
         self.now_ns = 10 * TENTH
         self.fates: list[Fate] = []
-        self.sent: list[bytes] = []
+        self.sent: list[tuple[bytes, int]] = []
         self.controls: list[bytes] = []
         self.problem: int | None = 0
         self.waiting: list[Unsent] = []
@@ -31,7 +44,10 @@ class Rig:
             cast(DatagramSender, self), self.fates.extend, clock=lambda: self.now_ns, seed=1
         )
         self.plane.apply(
-            [SetPort("radio", 1e6, 100, 7), *(SetFlow(key, "radio", 0, 3, 0.5) for key in (KEY, OTHER))]
+            [
+                SetPort("radio", 1e6, 100, 7),
+                *(SetFlow(key, "radio", number, LEVEL, 0.5) for number, key in enumerate((KEY, OTHER))),
+            ]
         )
 
     def __call__(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> Sequence[Unsent]:
@@ -41,19 +57,25 @@ class Rig:
             ]
             self.waiting += unsent
             return unsent
-        self.sent.extend(datagram for _, datagram in datagrams)
+        self.sent += [(datagram, class_of(place)) for place, (_, datagram) in enumerate(datagrams)]
         return ()
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         self.controls += [datagram for _, datagram in datagrams]
         return ()
 
-    def publish(self, *numbers: int, key: FlowKey = KEY, size: int = 10) -> None:
-        self.plane.send([OutgoingPacket(key, bytes(size), False, number) for number in numbers])
+    def publish(self, *numbers: int, key: FlowKey = KEY, size: int = 10, level: int | None = None) -> None:
+        treatment = None if level is None else Treatment(level)
+        self.plane.send([OutgoingPacket(key, bytes(size), False, number, treatment) for number in numbers])
 
-    def report(self, *counted: int, key: FlowKey = KEY) -> None:
+    def report(self, came: int, dropped: int, left: int, level: int = LEVEL) -> None:
+        """What the queue of a class has counted by now; the others are empty."""
         self.now_ns += 2 * TENTH
-        self.plane.report({}, {key: FlowCounters(0, *counted)}, (), self.now_ns)
+        queue = QueueCounters(
+            packets_in=came, packets_out=left, drops=dropped, backlog_packets=came - dropped - left
+        )
+        queues = [queue if each == level else QueueCounters() for each in range(7)]
+        self.plane.report({"radio": PortCounters(tuple(queues), QueueCounters())}, {}, (), self.now_ns)
 
     def outcomes(self) -> dict[Any, str]:
         return {number: outcome.name for number, outcome, _, _ in self.fates}
@@ -76,12 +98,18 @@ def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_bet
     assert [fate[1] for fate in rig.fates[6:]] == [Outcome.in_flight] * 4
 
 
-def test_packets_of_one_call_are_sent_in_the_order_of_their_classes() -> None:
+def test_packets_of_one_call_are_sent_in_the_order_of_their_classes_and_bear_them() -> None:
     rig = Rig()
-    rig.plane.apply([SetFlow(KEY, "radio", 0, 0, 0.5)])
-    keys = (UNKNOWN, OTHER, KEY, OTHER, KEY)
-    rig.plane.send([OutgoingPacket(key, bytes([number]), False) for number, key in enumerate(keys)])
-    assert rig.sent == [b"\2", b"\4", b"\1", b"\3", b"\0"]
+    packets = [(UNKNOWN, 0), (OTHER, None), (KEY, 0), (OTHER, 9), (KEY, 0)]
+    rig.plane.send(
+        [
+            OutgoingPacket(key, bytes([number]), False, None, None if level is None else Treatment(level))
+            for number, (key, level) in enumerate(packets)
+        ]
+    )
+    # A class that the port does not have is its last; what nobody has ranked has none.
+    assert rig.sent == [(b"\2", 0), (b"\4", 0), (b"\1", LEVEL), (b"\3", 6), (b"\0", 8)]
+    assert rig.plane.sent == {("radio", 0): 2, ("radio", LEVEL): 1, ("radio", 6): 1}
 
 
 def test_where_the_queue_was_empty_a_packet_left_as_it_came() -> None:
@@ -102,7 +130,7 @@ def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
     numbers = 0
     for _ in range(200):
         for _ in range(dice.randrange(30)):
-            rig.publish(numbers)
+            rig.publish(numbers, key=(KEY, OTHER)[numbers % 2])
             counted[0] += 1
             if len(waiting) >= 20:
                 counted[1] += 1
@@ -118,6 +146,19 @@ def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
         assert found[Outcome.delivered] == counted[2]
         assert len(rig.fates) == numbers - len(waiting)
     assert len(set(rig.outcomes())) == len(rig.fates)
+    flows = rig.plane.counters().flows
+    assert sum(flow.packets_in for flow in flows.values()) == numbers
+    assert sum(flow.backlog_packets for flow in flows.values()) == len(waiting)
+
+
+def test_packets_of_others_in_the_same_queue_have_their_places_among_ours() -> None:
+    rig = Rig()
+    rig.report(0, 0, 0)
+    rig.publish(*range(10))
+    rig.report(30, 0, 15)
+    assert rig.outcomes() == dict.fromkeys(range(5), "delivered")
+    rig.report(30, 0, 30)
+    assert rig.outcomes() == dict.fromkeys(range(10), "delivered")
 
 
 def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
@@ -126,17 +167,17 @@ def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
     rig.report(10, 0, 10)
     # The link is down: the socket takes them, and they come nowhere.
     rig.publish(*range(10, 15))
-    rig.now_ns += TENTH
-    rig.plane.report({}, {}, (), rig.now_ns)
+    rig.report(10, 0, 10)
     assert {rig.outcomes()[number] for number in range(10)} == {"delivered"}
     assert {rig.outcomes()[number] for number in range(10, 15)} == {"lost_on_link"}
     # One that is on its way while the queue is read is not.
     rig.publish(15)
-    rig.plane.report({}, {}, (), rig.now_ns)
+    rig.now_ns -= 2 * TENTH
+    rig.report(10, 0, 10)
     assert 15 not in rig.outcomes()
 
 
-def test_what_was_sent_before_the_queues_knew_of_a_flow_belongs_to_none() -> None:
+def test_what_was_sent_before_a_port_was_there_belongs_to_no_queue() -> None:
     rig = Rig()
     rig.publish(1, 2)
     rig.now_ns += TENTH
@@ -145,10 +186,10 @@ def test_what_was_sent_before_the_queues_knew_of_a_flow_belongs_to_none() -> Non
     assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_buffer"}
 
 
-def test_a_flow_that_came_and_went_between_two_reports_is_forgotten() -> None:
+def test_a_port_that_came_and_went_between_two_reports_is_forgotten() -> None:
     rig = Rig()
     rig.publish(1)
-    rig.plane.apply([RemoveFlow(KEY)])
+    rig.plane.apply([RemoveFlow(KEY), RemoveFlow(OTHER), RemovePort("radio")])
     for _ in range(30):
         rig.now_ns += TENTH
         rig.plane.report({}, {}, (), rig.now_ns)
@@ -171,7 +212,7 @@ def test_a_full_or_refusing_socket_is_no_delivery() -> None:
     assert rig.outcomes() == {1: "lost_on_link"}
     rig.problem = None
     rig.publish(2, 3)
-    assert [one.priority_class for one in rig.waiting[1:]] == [3, 3]
+    assert [one.priority_class for one in rig.waiting[1:]] == [LEVEL, LEVEL]
     assert list(rig.outcomes()) == [1]
     rig.waiting[1].problem, rig.waiting[2].problem = 0, errno.EAGAIN
     rig.plane.settled_later(rig.waiting[1:])
@@ -208,32 +249,34 @@ def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None
             OutgoingPacket(KEY, b"answer", True),
         ]
     )
-    assert (rig.controls, rig.sent) == ([b"answer"], [b"event"])
+    assert (rig.controls, rig.sent) == ([b"answer"], [(b"event", 8)])
     assert rig.outcomes() == {1: "delivered"}
 
 
-def test_a_flow_is_gone_when_what_waited_has_left_and_what_was_not_reported_stays_in_flight() -> None:
+def test_a_port_is_gone_when_what_waited_has_left_and_what_was_not_reported_stays_in_flight() -> None:
     rig = Rig()
     rig.publish(1, 2)
     rig.report(2, 0, 1)
     rig.publish(3)
     rig.now_ns += TENTH
-    rig.plane.report({}, {}, [KEY], rig.now_ns)
+    rig.plane.report({}, {}, (), rig.now_ns)
     assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "in_flight"}
-    assert rig.plane.counters().flows == {}
+    assert rig.plane._lines == {}
 
 
 def test_copies_that_have_left_are_counted_however_many_packets_they_were_sent_in() -> None:
     rig = Rig()
     rig.publish(1, 2, size=3_000)
     rig.report(6, 0, 3)
-    assert rig.plane.counters().flows[KEY] == FlowCounters(0, 6, 0, 3, copies_out=1)
+    assert rig.plane.counters().flows[KEY] == FlowCounters(0, 2, 0, 1, copies_out=1)
     rig.report(6, 0, 6)
     assert rig.plane.counters().flows[KEY].copies_out == 2
 
 
-def test_as_many_are_limited_as_a_queue_has_cut() -> None:
+def test_promised_flows_are_known_as_they_were_reported() -> None:
     rig = Rig()
-    rig.publish(*range(10))
-    rig.report(10, 0, 7, 0, 3)
-    assert Counter(rig.outcomes().values()) == {"delivered": 7, "limited": 3}
+    topic = FlowKey("239.1.2.3", 5000)
+    rig.plane.report({}, {topic: FlowCounters(7, 5, packets_out=5)}, (), rig.now_ns)
+    assert rig.plane.counters().flows[topic].packets_out == 5
+    rig.plane.report({}, {}, (topic,), rig.now_ns)
+    assert rig.plane.counters().flows == {}

@@ -4,10 +4,11 @@ messages    what the kernel wants for `sendmmsg`: addresses and messages in memo
 sender      the one way in which datagrams leave, and what a full socket could not take
 """
 
-from triagemq.datagrams.messages import CONTROL_DSCP, AddressList, socket_address
+from triagemq.datagrams.messages import CLASS_DSCP, CONTROL_DSCP, AddressList, socket_address
 from triagemq.datagrams.sender import CONTROL_CLASS, Datagrams, DatagramSender, Seal, Unsent
 
 __all__ = [
+    "CLASS_DSCP",
     "CONTROL_CLASS",
     "CONTROL_DSCP",
     "AddressList",

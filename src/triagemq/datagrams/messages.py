@@ -13,6 +13,9 @@ from typing import Any, Final
 CONTROL_DSCP: Final = 48
 """CS6: the mark of control packets, which every data plane lets pass first."""
 
+CLASS_DSCP: Final = (46, 40, 32, 24, 16, 8, 1)
+"""The marks of priority classes, class 0 first: EF, CS5 to CS1, and lower effort. All stay below control packets."""
+
 BATCH: Final = 256
 """Messages of a MessageBatch."""
 
@@ -76,9 +79,10 @@ def socket_address(family: int, host: str, port: int) -> bytes:
 class AddressList:
     """Many addresses for one datagram after the other, in the form in which the kernel wants them."""
 
-    __slots__ = ("_addresses", "_first", "_messages", "_piece", "_size")
+    __slots__ = ("_addresses", "_first", "_marks", "_messages", "_piece", "_size")
 
-    def __init__(self, family: int, addresses: Sequence[Address]) -> None:
+    def __init__(self, family: int, addresses: Sequence[Address], classes: Sequence[int] = ()) -> None:
+        """With `classes`, one for each address, datagrams bear their marks."""
         packed = [socket_address(family, *address) for address in addresses]
         length = len(packed[0]) if packed else 0
         self._addresses = ctypes.create_string_buffer(b"".join(packed), max(1, length * len(packed)))
@@ -93,6 +97,11 @@ class AddressList:
             header.name_length = length
             header.pieces = piece
             header.piece_count = 1
+        self._marks = ClassMarks(family) if classes else None
+        if self._marks is not None:
+            for message, priority_class in zip(self._messages, classes, strict=True):
+                message.header.control_length = self._marks.length
+                message.header.control = self._marks.control(priority_class)
         self._first = ctypes.addressof(self._messages)
 
     def send(self, descriptor: int, datagram: bytes) -> tuple[int, int]:
@@ -113,6 +122,20 @@ class AddressList:
             if problem != errno.EINTR:
                 return begin, problem
         return begin, 0
+
+
+class ClassMarks:
+    """Ancillary data in memory that mark a datagram with its class; those beyond the last mark have none."""
+
+    def __init__(self, family: int) -> None:
+        packed = [b"".join(_ancillary(*one) for one in dscp_mark(family, dscp)) for dscp in (*CLASS_DSCP, 0)]
+        self.length = len(packed[0])
+        self._buffer = ctypes.create_string_buffer(b"".join(packed), self.length * len(packed))
+        self._begin = ctypes.addressof(self._buffer)
+
+    def control(self, priority_class: int) -> int:
+        """Where the ancillary data of a class are."""
+        return self._begin + min(priority_class, len(CLASS_DSCP)) * self.length
 
 
 class MessageBatch:
@@ -144,14 +167,15 @@ def _ancillary(level: int, kind: int, data: bytes) -> bytes:
     return packed.ljust(socket.CMSG_SPACE(len(data)), b"\0")
 
 
-def dscp_mark(family: int, dscp: int) -> tuple[int, int, bytes]:
-    """Ancillary data (level, option, octets) that marks one datagram.
+def dscp_mark(family: int, dscp: int) -> list[tuple[int, int, bytes]]:
+    """Ancillary data (level, option, octets) that mark one datagram; on an IPv6 socket also one to an IPv4 address.
 
-    >>> level, option, octets = dscp_mark(socket.AF_INET, CONTROL_DSCP)
+    >>> ((level, option, octets),) = dscp_mark(socket.AF_INET, CONTROL_DSCP)
     >>> (level, option) == (socket.IPPROTO_IP, socket.IP_TOS), struct.unpack("=i", octets)[0] >> 2
     (True, 48)
     """
     octets = struct.pack("=i", dscp << 2)
+    marks = [(socket.IPPROTO_IP, socket.IP_TOS, octets)]
     if family == socket.AF_INET6:
-        return socket.IPPROTO_IPV6, socket.IPV6_TCLASS, octets
-    return socket.IPPROTO_IP, socket.IP_TOS, octets
+        marks.append((socket.IPPROTO_IPV6, socket.IPV6_TCLASS, octets))
+    return marks

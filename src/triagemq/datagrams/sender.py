@@ -20,6 +20,7 @@ from triagemq.datagrams.messages import (
     BATCH,
     CONTROL_DSCP,
     Address,
+    ClassMarks,
     MessageBatch,
     dscp_mark,
     sendmmsg,
@@ -40,6 +41,8 @@ Seal = Callable[[Address, bytes], bytes | None]
 
 _MOST_ADDRESSES = 1 << 16
 _UNMARKED = 0
+# Each datagram has the mark of its class.
+_BY_CLASS = -1
 _FLAGS = socket.MSG_DONTWAIT
 
 
@@ -76,7 +79,8 @@ class DatagramSender:
 
     Both calls return what was not sent at once; `on_settled` is told, in batches and from the event loop, what became
     of those that waited and have a token. `seal` makes of a datagram what leaves for an address, at the last moment and
-    in the order of leaving; None (ENOTCONN) where nobody is. `system_calls` counts how often the kernel was asked, and
+    in the order of leaving; None (ENOTCONN) where nobody is. With `marks_classes` datagrams bear the marks of their
+    classes (CLASS_DSCP). `system_calls` counts how often the kernel was asked, and
     `unsent`, by errno, what could not be sent at all: EINVAL for an address that is not one in digits.
     """
 
@@ -89,7 +93,9 @@ class DatagramSender:
         most_waiting: int = 100_000,
         on_settled: Callable[[Sequence[Unsent]], None] | None = None,
         seal: Seal | None = None,
+        marks_classes: bool = False,
     ) -> None:
+        self._dscp = _BY_CLASS if marks_classes else _UNMARKED
         self.on_settled = on_settled
         self.unsent: Counter[int] = Counter()
         self._data = _Way(self, udp_socket, loop, most_waiting, seal)
@@ -101,7 +107,7 @@ class DatagramSender:
         self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
     ) -> Sequence[Unsent]:
         """Send; `class_of` tells the priority class of the one at a place, if it has to wait."""
-        return self._data.take(datagrams, class_of or _first_class, _UNMARKED)
+        return self._data.take(datagrams, class_of or _first_class, self._dscp)
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         """Send with the mark of control packets (DSCP CS6), which every data plane on the way lets pass first."""
@@ -163,8 +169,10 @@ class _Way:
         family = udp_socket.family
         self._batches = {
             _UNMARKED: MessageBatch(family),
-            CONTROL_DSCP: MessageBatch(family, [dscp_mark(family, CONTROL_DSCP)]),
+            CONTROL_DSCP: MessageBatch(family, dscp_mark(family, CONTROL_DSCP)),
+            _BY_CLASS: MessageBatch(family, dscp_mark(family, _UNMARKED)),
         }
+        self._marks = ClassMarks(family)
 
     def take(self, datagrams: Datagrams, class_of: Callable[[int], int], dscp: int) -> Sequence[Unsent]:
         """Send what the socket takes, unless others of the kind wait already; the rest waits."""
@@ -172,7 +180,7 @@ class _Way:
         unsent: list[Unsent] = []
         begin = 0
         if not self.waiting or (control and CONTROL_CLASS not in self._queues):
-            begin, failed = self._send_from(datagrams, dscp)
+            begin, failed = self._send_from(datagrams, dscp, class_of)
             if begin == len(datagrams) and not failed:
                 return unsent
             unsent += [Unsent(place, *datagrams[place], class_of(place), why, dscp) for place, why in failed]
@@ -227,7 +235,11 @@ class _Way:
             rank = min(self._queues)
             queue = self._queues[rank]
             some = _alike(queue)
-            done, failed = self._send_from([(one.address, one.datagram) for one in some], some[0].dscp)
+            done, failed = self._send_from(
+                [(one.address, one.datagram) for one in some],
+                some[0].dscp,
+                [one.priority_class for one in some].__getitem__,
+            )
             for one in some[:done]:
                 one.problem = 0
                 queue.popleft()
@@ -249,7 +261,9 @@ class _Way:
         if known and self._sender.on_settled is not None:
             self._sender.on_settled(known)
 
-    def _send_from(self, datagrams: Datagrams, dscp: int) -> tuple[int, list[tuple[int, int]]]:
+    def _send_from(
+        self, datagrams: Datagrams, dscp: int, class_of: Callable[[int], int]
+    ) -> tuple[int, list[tuple[int, int]]]:
         """Send until the socket is full: how many are dealt with, and which of them failed, with the errno."""
         # Never in the midst of a batch, which points into them.
         if len(self._addresses) > _MOST_ADDRESSES:
@@ -257,7 +271,7 @@ class _Way:
         begin = 0
         failed: list[tuple[int, int]] = []
         while begin < len(datagrams):
-            done, problem = self._send_batch(datagrams, begin, dscp)
+            done, problem = self._send_batch(datagrams, begin, dscp, class_of)
             self.system_calls += 1
             begin += done
             if problem in _TRY_LATER:
@@ -269,7 +283,9 @@ class _Way:
                 begin += 1
         return begin, failed
 
-    def _send_batch(self, datagrams: Datagrams, begin: int, dscp: int) -> tuple[int, int]:
+    def _send_batch(
+        self, datagrams: Datagrams, begin: int, dscp: int, class_of: Callable[[int], int]
+    ) -> tuple[int, int]:
         known, seal = self._addresses, self._seal
         count = 0
         problem = errno.EINVAL
@@ -288,6 +304,8 @@ class _Way:
             piece.base = datagram
             piece.length = len(datagram)
             header.name = name
+            if dscp == _BY_CLASS:
+                header.control = self._marks.control(class_of(begin + count))
             count += 1
         if count == 0:
             return 0, problem

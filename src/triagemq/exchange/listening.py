@@ -121,7 +121,7 @@ class DtlsListener:
         )
         self._core = core
         self._socket = udp_socket
-        self._mark = [dscp_mark(udp_socket.family, CONTROL_DSCP)]
+        self._mark = dscp_mark(udp_socket.family, CONTROL_DSCP)
         self._loop = asyncio.get_running_loop()
         self._renewal = RenewalWatch(security.files, self.associations.renew, _say)
         self._ticking = self._loop.create_task(self._keep_ticking())

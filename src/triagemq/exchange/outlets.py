@@ -68,6 +68,7 @@ class DirectOutlet:
             most_waiting=most_waiting,
             on_settled=self._settled_later,
             seal=seal,
+            marks_classes=core.settings.marks_classes,
         )
 
     def control(self, action: SendControl) -> None:
@@ -95,8 +96,11 @@ class DirectOutlet:
         elif len(members) > 1 and self._as_one and not self._sender.data_waits:
             addresses = group.prepared
             if addresses is None:
+                treatments = core.treatments(group, publication.topic) if core.settings.marks_classes else ()
                 addresses = group.prepared = AddressList(
-                    self._family, [session.endpoint[:2] for session, _ in members]
+                    self._family,
+                    [session.endpoint[:2] for session, _ in members],
+                    [treatment.priority_class for treatment in treatments],
                 )
             begin, problem = addresses.send(self._descriptor, datagram)
             if not problem:

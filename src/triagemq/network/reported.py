@@ -1,26 +1,24 @@
 """The data plane whose queues are somewhere behind it: it sends at once, and learns from reports what became of that.
 
-A kernel port counts, for each flow, what came, what it limited and dropped for lack of room, and what left;
-nobody sees which packets those were. Each report is therefore apportioned, in such a way that
+Each copy bears the mark of its class and waits in the queue of that class at its port. A queue counts what came, what
+it had no room for and what left; nobody sees which packets those were. Each report is apportioned, in such a way that
 
-* how many of a flow's packets have each outcome is what was counted (where flows share a class, what the classifier's
-  ledger gave to each: linux/accounting.py);
+* how many of a queue's packets have each outcome is what was counted; what others put into the same queue has a place
+  among ours, evenly;
 * what is still in a queue has no fate: a queue is first in, first out, and the last to have come are those that wait;
 * which of those that came between two reports were dropped is drawn at random;
 * when a packet left is known to lie between two reports: where the queue was empty at both it is taken to have left as
   it came, else packets are spread evenly over the time between;
 * what was sent and never counted was lost before the queue (a link that is down): `lost_on_link`;
-* what goes to nobody's flow, or is sent in the moment before the queues know of a flow, goes last and is counted for
-  nobody: it is delivered when the socket has taken it.
+* what goes to nobody's flow goes last and is counted for nobody: it is delivered when the socket has taken it.
 """
 
 from __future__ import annotations
 
 import errno
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import ClassVar, NamedTuple
 
 from triagemq.datagrams import DatagramSender, Unsent
@@ -34,6 +32,7 @@ from triagemq.plan import (
     OnFate,
     OutgoingPacket,
     PortCounters,
+    QueueCounters,
 )
 from triagemq.trace import Outcome
 
@@ -41,11 +40,14 @@ UDP_HEADER_BYTES = 8
 
 # A packet may be on its way to the queue while that is read.
 _SLACK_NS = 50_000_000
-# So long after a flow has gone from here its last report must have come.
+# So long after a port has gone its last report must have come.
 _UNHEARD_NS = 2_000_000_000
 # Without reports nobody can say what became of them.
 _MOST_UNREPORTED = 100_000
 _FRAGMENT_BYTES = 1480
+
+QueueKey = tuple[str, int]
+"""A port, and a class of it."""
 
 
 class _Sent(NamedTuple):
@@ -57,33 +59,32 @@ class _Sent(NamedTuple):
 
 
 class _Line:
-    """One flow: what was sent and not counted yet, what is in the queue, and the last report."""
+    """One queue: what was sent and not counted yet, what is in the queue, and the last report."""
 
-    __slots__ = (
-        "before",
-        "before_ns",
-        "by_buffer",
-        "came",
-        "copies_out",
-        "left",
-        "limited",
-        "queued",
-        "sent",
-    )
+    __slots__ = ("before", "before_ns", "by_buffer", "came", "left", "queued", "sent")
 
     def __init__(self) -> None:
         self.sent: deque[_Sent] = deque()
         # None stands for a packet of somebody else.
         self.queued: deque[_Sent | None] = deque()
-        self.before: FlowCounters | None = None
+        self.before: QueueCounters | None = None
         self.before_ns = 0
         # Packets that were reported and not apportioned yet: datagrams may have several.
-        self.came = self.limited = self.by_buffer = self.left = 0
-        self.copies_out = 0
+        self.came = self.by_buffer = self.left = 0
+
+
+class _Copies:
+    """What has become of one client's copies."""
+
+    __slots__ = ("dropped", "left", "sent")
+
+    def __init__(self) -> None:
+        self.sent = self.dropped = self.left = 0
 
 
 class ReportedDataPlane:
-    """A DataPlane and an Egress. `report` is told what the queues have counted, and `settled_later` by the sender.
+    """A DataPlane and an Egress. `report` is told what the queues have counted, and `settled_later` by the sender,
+    which has to mark classes. `sent` counts packets by queue.
 
     A datagram has `overhead_bytes_per_packet` more in IP packets than it has here.
     """
@@ -104,18 +105,30 @@ class ReportedDataPlane:
         self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
         self._state = PlanState(self.priority_classes, replicated=True)
-        self._lines: dict[FlowKey, _Line] = {}
+        self.sent: Counter[QueueKey] = Counter()
+        self._lines: dict[QueueKey, _Line] = {}
         self._ports: Mapping[str, PortCounters] = {}
-        self._flows: dict[FlowKey, FlowCounters] = {}
+        self._copies: dict[FlowKey, _Copies] = {}
+        self._promised: dict[FlowKey, FlowCounters] = {}
         self._closed = False
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
-        """Flows that are known here are counted there; their queues and drops are somebody else's."""
-        self._state.commit(self._state.change(instructions))
+        """Flows that are known here are counted here; their queues are somebody else's."""
+        change = self._state.change(instructions)
+        self._state.commit(change)
+        for key, flow in change.flows.items():
+            if flow is None:
+                self._copies.pop(key, None)
 
     def counters(self, *, with_flows: bool = True) -> Counters:
-        """As of the last report."""
-        return Counters(self._ports, dict(self._flows) if with_flows else {})
+        """Of ports and what is promised as of the last report."""
+        if not with_flows:
+            return Counters(self._ports)
+        flows = dict(self._promised)
+        for key, copies in self._copies.items():
+            flow_id = self._state.flows[key].flow_id
+            flows[key] = FlowCounters(flow_id, copies.sent, copies.dropped, copies.left, copies.left)
+        return Counters(self._ports, flows)
 
     def send(self, packets: Sequence[OutgoingPacket]) -> None:
         now_ns = self._clock()
@@ -127,9 +140,19 @@ class ReportedDataPlane:
         classes = [self._class_of(packet) for packet in data]
         if classes != sorted(classes):
             # An idle port begins with what comes first. The copies of one event come so; those of several do not.
-            data = [data[place] for place in sorted(range(len(data)), key=classes.__getitem__)]
+            order = sorted(range(len(data)), key=classes.__getitem__)
+            data, classes = [data[place] for place in order], sorted(classes)
         if data:
-            self._send(data, now_ns, fates)
+            unsent = self._sender(
+                [(_address(packet.key), packet.datagram) for packet in data], classes.__getitem__
+            )
+            not_sent = {one.place: one for one in unsent}
+            for place, packet in enumerate(data):
+                one = not_sent.get(place)
+                if one is not None and one.problem is None:
+                    one.token = packet
+                else:
+                    self._taken(packet, 0 if one is None else one.problem, now_ns, fates)
         if fates:
             self._on_fate(fates)
 
@@ -149,25 +172,21 @@ class ReportedDataPlane:
         gone: Iterable[FlowKey],
         at_ns: int,
     ) -> None:
-        """What was counted at a moment: by all ports, of the flows that have changed, and which are gone."""
+        """What was counted at a moment: by all ports, of the promised flows that have changed, and which are gone."""
         self._ports = ports
-        fates: list[Fate] = []
-        gone = set(gone)
-        for key, now in flows.items():
-            line = self._lines.setdefault(key, _Line())
-            self._apportion(line, now, at_ns, fates, leaves=key in gone)
-            self._flows[key] = replace(now, copies_out=line.copies_out)
+        self._promised |= flows
         for key in gone:
-            self._flows.pop(key, None)
-            self._forget(key, at_ns, fates)
-        for key, line in list(self._lines.items()):
-            if key not in flows and line.sent:
-                if key in self._flows:
-                    # Nothing has changed there: what was sent in the meantime was not counted.
-                    self._apportion(line, self._flows[key], at_ns, fates)
-                elif key not in self._state.flows and line.sent[-1].sent_ns < at_ns - _UNHEARD_NS:
-                    # It came and went between two reports.
-                    self._forget(key, None, fates)
+            self._promised.pop(key, None)
+        fates: list[Fate] = []
+        for name, port in ports.items():
+            for level, queue in enumerate(port.queues):
+                line = self._lines.setdefault((name, level), _Line())
+                self._apportion(line, queue, at_ns, fates)
+        for queue_key, line in list(self._lines.items()):
+            waits = bool(line.sent) and not line.queued and line.sent[-1].sent_ns >= at_ns - _UNHEARD_NS
+            if queue_key[0] not in ports and not waits:
+                # A port is gone when its last packet has left (plan/dataplane.py).
+                self._forget(queue_key, at_ns, fates)
         if fates:
             self._on_fate(fates)
 
@@ -182,116 +201,102 @@ class ReportedDataPlane:
         self._on_fate(fates)
         self._closing()
 
-    def _send(self, packets: Sequence[OutgoingPacket], now_ns: int, fates: list[Fate]) -> None:
-        unsent = self._sender(
-            [(_address(packet.key), packet.datagram) for packet in packets],
-            lambda place: self._class_of(packets[place]),
-        )
-        not_sent = {one.place: one for one in unsent}
-        for place, packet in enumerate(packets):
-            one = not_sent.get(place)
-            if one is not None and one.problem is None:
-                one.token = packet
-            else:
-                self._taken(packet, 0 if one is None else one.problem, now_ns, fates)
-
     def _class_of(self, packet: OutgoingPacket) -> int:
+        """The class of the queue for a packet; what nobody has ranked has no class and no mark."""
         flow = self._state.flows.get(packet.key)
-        return self.priority_classes if flow is None else flow.priority_class
+        if flow is None:
+            return self.priority_classes
+        wanted = flow.priority_class if packet.treatment is None else packet.treatment.priority_class
+        return min(wanted, self._state.ports[flow.port].classes - 1)
 
     def _taken(self, packet: OutgoingPacket, problem: int | None, now_ns: int, fates: list[Fate]) -> None:
         """The socket has taken a packet (0), or has not."""
+        flow = self._state.flows.get(packet.key)
         if problem:
             outcome = Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
             _report(packet, outcome, None, None, fates)
-        elif packet.key not in self._state.flows:
+        elif flow is None:
             # Nobody counts for whom it is; it goes last.
             _report(packet, Outcome.delivered, None, None, fates)
         else:
-            line = self._lines.get(packet.key)
-            if line is None:
-                line = self._lines[packet.key] = _Line()
+            key = flow.port, self._class_of(packet)
+            line = self._lines.setdefault(key, _Line())
             fragments = -(-(len(packet.datagram) + self._overhead_bytes) // _FRAGMENT_BYTES)
+            self.sent[key] += fragments
+            self._copies.setdefault(packet.key, _Copies()).sent += 1
             line.sent.append(_Sent(packet, now_ns, fragments))
             if len(line.sent) > _MOST_UNREPORTED:
-                _settle(line.sent.popleft(), Outcome.in_flight, None, fates)
+                self._settle(line.sent.popleft(), Outcome.in_flight, None, fates)
 
-    def _apportion(
-        self, line: _Line, now: FlowCounters, at_ns: int, fates: list[Fate], *, leaves: bool = False
-    ) -> None:
+    def _apportion(self, line: _Line, now: QueueCounters, at_ns: int, fates: list[Fate]) -> None:
         before = line.before
-        # Before its queue has a flow, its packets are of no flow there, either.
+        # Before its port is there, packets go by no queue.
         uncounted = Outcome.delivered if before is None else Outcome.lost_on_link
         if before is None or now.packets_in < before.packets_in:
             before = self._first_report(line, now, fates)
         line.came += now.packets_in - before.packets_in
-        line.limited += now.limited - before.limited
-        line.by_buffer += now.dropped_by_buffer - before.dropped_by_buffer
+        line.by_buffer += now.drops - before.drops
         line.left += now.packets_out - before.packets_out
         # What was sent before the queue was read and is not among those that came never did.
         missing = sum(one.packets for one in line.sent if one.sent_ns < at_ns - _SLACK_NS) - line.came
-        # Of a flow that leaves it is the last ones, sent when the queue had the flow no more: they are left over.
-        while not leaves and line.sent and missing >= line.sent[0].packets:
+        while line.sent and missing >= line.sent[0].packets:
             missing -= line.sent[0].packets
-            _settle(line.sent.popleft(), uncounted, None, fates)
+            self._settle(line.sent.popleft(), uncounted, None, fates)
         came: list[_Sent] = []
         while line.sent and line.came >= line.sent[0].packets:
             came.append(line.sent.popleft())
             line.came -= came[-1].packets
+        others = 0
         if not line.sent:
-            line.came = 0
-        self._drop(line, came, fates)
+            others, line.came = line.came, 0
+        self._drop(line, _mixed(came, others), fates)
         was_empty = before.backlog_packets == 0 == now.backlog_packets
         self._let_leave(line, at_ns, was_empty, fates)
         if now.backlog_packets == 0:
             # By the queue's own count nothing waits.
             for one in line.queued:
-                _settle(one, Outcome.lost_on_link, None, fates)
+                self._settle(one, Outcome.lost_on_link, None, fates)
             line.queued.clear()
         line.before, line.before_ns = now, at_ns
 
-    def _first_report(self, line: _Line, now: FlowCounters, fates: list[Fate]) -> FlowCounters:
+    def _first_report(self, line: _Line, now: QueueCounters, fates: list[Fate]) -> QueueCounters:
         """What counts as the report before: nothing, unless the queues have counted for another before us."""
         for one in line.queued:
-            _settle(one, Outcome.in_flight, None, fates)
+            self._settle(one, Outcome.in_flight, None, fates)
         line.queued.clear()
-        line.came = line.limited = line.by_buffer = line.left = 0
+        line.came = line.by_buffer = line.left = 0
         sent = sum(one.packets for one in line.sent)
         if now.packets_in <= sent:
-            return FlowCounters(now.flow_id)
+            return QueueCounters()
         # Of ours the last may be waiting, behind others'; what became of the first of them nobody knows.
         waiting = now.backlog_packets
         line.queued.extend([None] * max(0, waiting - sent))
         while line.sent and sent > waiting:
             sent -= line.sent[0].packets
-            _settle(line.sent.popleft(), Outcome.in_flight, None, fates)
+            self._settle(line.sent.popleft(), Outcome.in_flight, None, fates)
         line.queued.extend(line.sent)
         line.sent.clear()
         return now
 
-    def _drop(self, line: _Line, came: Sequence[_Sent], fates: list[Fate]) -> None:
+    def _drop(self, line: _Line, came: Sequence[_Sent | None], fates: list[Fate]) -> None:
         """Draw which of those that came were dropped; the others are in the queue."""
-        outcomes: dict[int, Outcome] = {}
-        order = list(range(len(came)))
-        if line.limited or line.by_buffer:
+        dropped: set[int] = set()
+        if line.by_buffer:
+            order = list(range(len(came)))
             self._random.shuffle(order)
-        for place in order:
-            one = came[place]
-            if line.limited >= one.packets:
-                line.limited -= one.packets
-                outcomes[place] = Outcome.limited
-            elif line.by_buffer >= one.packets:
-                line.by_buffer -= one.packets
-                outcomes[place] = Outcome.dropped_by_buffer
+            for place in order:
+                if line.by_buffer >= (packets := _packets(came[place])):
+                    line.by_buffer -= packets
+                    dropped.add(place)
         for place, one in enumerate(came):
-            if place in outcomes:
-                _settle(one, outcomes[place], None, fates)
+            if place in dropped:
+                self._settle(one, Outcome.dropped_by_buffer, None, fates)
             else:
                 line.queued.append(one)
         # More than came: a queue lost what it held.
         while line.queued and line.by_buffer >= _packets(line.queued[0]):
             line.by_buffer -= _packets(line.queued[0])
-            _settle(line.queued.popleft(), Outcome.dropped_by_buffer, None, fates)
+            self._settle(line.queued.popleft(), Outcome.dropped_by_buffer, None, fates)
 
     def _let_leave(self, line: _Line, at_ns: int, was_empty: bool, fates: list[Fate]) -> None:
         leaving: list[_Sent | None] = []
@@ -305,22 +310,44 @@ class ReportedDataPlane:
             if one is not None:
                 spread_ns = begin_ns + (at_ns - begin_ns) * number // len(leaving)
                 left_ns = one.sent_ns if was_empty else max(one.sent_ns, spread_ns)
-                _settle(one, Outcome.delivered, left_ns, fates)
-                line.copies_out += 1
+                self._settle(one, Outcome.delivered, left_ns, fates)
 
-    def _forget(self, key: FlowKey, gone_ns: int | None, fates: list[Fate]) -> None:
-        """A flow is gone when its last packet has left (plan/dataplane.py); of what was not reported nobody knows."""
-        line = self._lines.pop(key, None)
-        if line is not None:
-            for one in line.queued:
-                _settle(one, Outcome.in_flight if gone_ns is None else Outcome.delivered, gone_ns, fates)
-            for one in line.sent:
-                _settle(one, Outcome.in_flight, None, fates)
+    def _forget(self, key: QueueKey, gone_ns: int | None, fates: list[Fate]) -> None:
+        """A queue is gone, and with it what waited; of what was not reported nobody knows."""
+        line = self._lines.pop(key)
+        for one in line.queued:
+            self._settle(one, Outcome.in_flight if gone_ns is None else Outcome.delivered, gone_ns, fates)
+        for one in line.sent:
+            self._settle(one, Outcome.in_flight, None, fates)
 
-
-def _settle(one: _Sent | None, outcome: Outcome, left_ns: int | None, fates: list[Fate]) -> None:
-    if one is not None:
+    def _settle(self, one: _Sent | None, outcome: Outcome, left_ns: int | None, fates: list[Fate]) -> None:
+        if one is None:
+            return
+        copies = self._copies.get(one.packet.key)
+        if copies is not None:
+            if outcome is Outcome.dropped_by_buffer:
+                copies.dropped += 1
+            else:
+                copies.left += 1
         _report(one.packet, outcome, one.sent_ns, left_ns, fates)
+
+
+def _mixed(ours: Sequence[_Sent], others: int) -> Sequence[_Sent | None]:
+    """Packets that came, with those of others evenly among them.
+
+    >>> packets = [_Sent(OutgoingPacket(FlowKey("::1", 1), b"", False), 0, 1)] * 2
+    >>> [one is None for one in _mixed(packets, 3)]
+    [False, True, False, True, True]
+    """
+    if not others:
+        return ours
+    found: list[_Sent | None] = [] if ours else [None] * others
+    given = 0
+    for number, one in enumerate(ours, 1):
+        due = others * number // len(ours)
+        found += [one, *[None] * (due - given)]
+        given = due
+    return found
 
 
 def _report(

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.network.openflow import OpenFlowSwitches
 
@@ -24,7 +23,7 @@ async def follow(listen: str, control: str, ports: str) -> None:
     link = GatewayLink(Path(control))
     link.start()
     print(json.dumps({"ready": True}), flush=True)
-    await Follower(link, FlowBinder(switches), name="switches", in_thread=True).run()
+    await Follower(link, switches, name="switches", in_thread=True).run()
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from tests.exchange.real import Mosquitto, ended
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.intents import PublisherIntent
@@ -50,7 +49,7 @@ def test_stages_reach_a_follower_one_by_one(tmp_path: Path) -> None:
         plane = Remembering()
         link = GatewayLink(gateway.socket)
         link.start()
-        follower = Follower(link, FlowBinder(plane))
+        follower = Follower(link, plane)
         following = asyncio.get_running_loop().create_task(follower.run())
         try:
             async with running(tmp_path, gateway=gateway.socket, network=ward()) as here:

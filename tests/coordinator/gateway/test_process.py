@@ -382,7 +382,9 @@ def test_control_packets_are_marked_and_watchers_hear_of_clients(
             client.subscribe("marked/+", 0)
             for number in range(2):
                 publisher.publish("marked/topic", b"%d" % number)
-            assert marks(client, 3) == [("Register", 0xC0), ("Publish", 0), ("Publish", 0)]
+            # Queues elsewhere go by marks; the last class of eight has none.
+            mark = 0xB8 if dataplane == "none" and not step else 0
+            assert marks(client, 3) == [("Register", 0xC0), ("Publish", mark), ("Publish", mark)]
             flows = gateway.ask(lambda link: link.measure()).flows
             assert [flow.packets_out for flow in flows.values()] == (
                 [2] if step and dataplane == "embedded" else []

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.lab.emulate.merging import merge_trace
 from triagemq.live.receipts import Receipts
-from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters, QueueCounters
+from triagemq.plan import Counters, PortCounters, QueueCounters
 from triagemq.scenario.generators import prototype
 from triagemq.trace import Outcome, Trace, TraceWriter
 
 SCENARIO = prototype(subscribers=2)
 COPIES = 20
-ADDRESS = FlowKey("10.0.0.1", 7)
 
 
 @pytest.fixture
@@ -91,9 +88,13 @@ def outcomes(trace: Trace) -> dict[str, int]:
     return {name: count for name, count in trace.counts().items() if count}
 
 
-def flow(flow_id: int, seen: int, buffer: int, ports: dict[str, PortCounters] | None = None) -> Counters:
-    counted = FlowCounters(flow_id, seen, buffer, seen - buffer)
-    return Counters(ports=ports or {}, flows={ADDRESS: counted})
+def counted(drops: int, elsewhere: int = 0) -> Counters:
+    """What the queue of class 2 at the subscriber's port has dropped, and one at a port before that."""
+    own = SCENARIO.ports.name[SCENARIO.subscribers.port[1]]
+    ports = {own: PortCounters((queue(0), queue(0), queue(drops)), queue(0))}
+    if elsewhere:
+        ports["before"] = PortCounters((queue(elsewhere),), queue(0))
+    return Counters(ports=ports)
 
 
 def test_what_arrived_has_the_time_at_which_it_did_and_comes_once(gateway_trace: Path) -> None:
@@ -132,8 +133,7 @@ def test_what_never_reached_the_gateway_was_lost_for_all_who_wanted_it(gateway_t
 
 
 def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) -> None:
-    radio = PortCounters((queue(10),), queue(0))
-    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 9, {"radio": radio})])
+    trace = merged(gateway_trace, list(range(8)), [counted(4), counted(9, 1)])
     # Twelve are missing: nine at its port, one at a port before that, and of two nobody knows.
     assert outcomes(trace) == {
         "delivered": 8,
@@ -144,27 +144,15 @@ def test_what_is_missing_has_the_reasons_that_were_counted(gateway_trace: Path) 
 
 def test_what_a_link_says_it_lost_was_not_dropped(gateway_trace: Path) -> None:
     # Two of the lost were sent once more, and arrived.
-    trace = merged(gateway_trace, list(range(8)), [flow(3, 20, 7)], lost=[3, 4, 9, 12, 15, 19])
+    trace = merged(gateway_trace, list(range(8)), [counted(7)], lost=[3, 4, 9, 12, 15, 19])
     assert outcomes(trace) == {"delivered": 8, "dropped_by_buffer": 7, "lost_on_link": 5}
     rows = trace.table("deliveries", ["published_ns", "outcome"]).to_pylist()
     lost = {row["published_ns"] - 1000 for row in rows if row["outcome"] == "lost_on_link"}
     assert lost > {9, 12, 15, 19}
 
 
-def test_a_flow_is_counted_through_its_changes_of_number(gateway_trace: Path) -> None:
-    samples = [flow(3, 8, 2), flow(3, 12, 5), flow(UNPLANNED, 14, 6), Counters(), flow(3, 2, 1)]
-    trace = merged(gateway_trace, list(range(13)), samples)
-    assert outcomes(trace) == {"delivered": 13, "dropped_by_buffer": 7}
-
-
-def test_what_a_flow_has_dropped_last_before_it_went_is_not_lost(gateway_trace: Path) -> None:
-    gone = [(ADDRESS, FlowCounters(3, 9, 3, 6)), (ADDRESS, FlowCounters(3, 1, 1, 0))]
-    trace = merged(gateway_trace, list(range(11)), [flow(3, 8, 2), replace(flow(3, 10, 5), gone=gone)])
-    assert outcomes(trace) == {"delivered": 11, "dropped_by_buffer": 9}
-
-
 def test_more_drops_than_missing_copies_are_no_more_than_these(gateway_trace: Path) -> None:
-    trace = merged(gateway_trace, list(range(10)), [flow(3, 40, 40)])
+    trace = merged(gateway_trace, list(range(10)), [counted(40)])
     assert outcomes(trace) == {"delivered": 10, "dropped_by_buffer": 10}
 
 

@@ -45,9 +45,9 @@ class Link:
         self._answer = answer
         self.told = 0
 
-    async def queues(self, ports: Mapping[str, object], *_: object) -> str:
+    async def queues(self, ports: Mapping[str, object], *_: object) -> tuple[str, dict[tuple[str, int], int]]:
         self.told += 1
-        return await self._answer()
+        return await self._answer(), {}
 
     async def events(self) -> Any:
         await asyncio.Event().wait()

@@ -25,7 +25,7 @@ from triagemq.plan import (
     SetPort,
 )
 
-NORTH, SOUTH = FlowKey("10.0.0.1", 1), FlowKey("10.0.0.1", 2)
+TOPIC = FlowKey("239.1.2.3", 5000)
 
 CAMPUS = """
 name: two brokers behind one radio
@@ -52,61 +52,54 @@ class Told:
         return taken
 
 
-def test_a_port_is_there_as_long_as_a_gateway_wants_it_and_flows_are_those_of_their_gateway() -> None:
+def test_a_port_is_there_as_long_as_a_gateway_wants_it() -> None:
     told = Told()
     shared = SharedPorts(told, ["north", "south"])
     narrow, wide = SetPort("radio", 1e6, 100, 2), SetPort("radio", 2e6, 100, 2)
-    flow = SetFlow(NORTH, "radio", 1, 0, 0.0)
-    shared.part("north").apply([narrow, flow])
+    promised = SetFlow(TOPIC, "radio", 1, 0, 0.0)
+    shared.part("north").apply([narrow, promised])
     shared.part("south").apply([narrow])
-    assert told.take() == [narrow, flow]
-    shared.part("south").apply([wide, RemoveFlow(NORTH)])
+    assert told.take() == [narrow, promised]
+    shared.part("south").apply([wide])
     assert told.take() == [wide]
     shared.part("south").apply([RemovePort("radio")])
     assert told.take() == [narrow]
-    shared.part("north").apply([RemoveFlow(NORTH), RemovePort("radio")])
-    assert told.take() == [RemoveFlow(NORTH), RemovePort("radio")]
+    shared.part("north").apply([RemoveFlow(TOPIC), RemovePort("radio")])
+    assert told.take() == [RemoveFlow(TOPIC), RemovePort("radio")]
 
 
-def counted(north: int, south: int, waiting: int, drops: int = 0) -> Counters:
-    """Packets of 100 bytes that have left a queue for a client of each; those of the south wait, and are dropped."""
-    left = north + south
+def counted(left: int, waiting: int, drops: int = 0) -> Counters:
+    """Packets of 100 bytes that have left a queue, that wait there and were dropped."""
     queue = QueueCounters(
         100 * (left + waiting), left + waiting + drops, 100 * left, left, drops, 100 * waiting, waiting
     )
     return Counters(
         ports={"radio": PortCounters((queue,), QueueCounters(packets_out=3))},
-        flows={
-            NORTH: FlowCounters(1, north, packets_out=north),
-            SOUTH: FlowCounters(2, south + waiting + drops, dropped_by_buffer=drops, packets_out=south),
-        },
+        flows={TOPIC: FlowCounters(1, 5, packets_out=5)},
     )
 
 
 def test_what_queues_have_counted_is_shared_out_and_none_of_it_twice() -> None:
     shared = SharedPorts(Told(), ["north", "south"])
-    port = SetPort("radio", 1e6, 100, 1)
-    shared.part("north").apply([port, SetFlow(NORTH, "radio", 1, 0, 0.0)])
-    shared.part("south").apply([port, SetFlow(SOUTH, "radio", 2, 0, 0.0)])
-    shared.shared_out(counted(10, 30, 5))
-    found = shared.shared_out(counted(20, 30, 7, drops=2))
-    north, south = (found[name].ports["radio"].queues[0] for name in ("north", "south"))
-    assert (north.packets_out, north.bytes_out, north.backlog_packets, north.drops) == (20, 2000, 0, 0)
-    assert (south.packets_out, south.bytes_out, south.backlog_packets, south.drops) == (30, 3000, 7, 2)
-    assert south.packets_in == south.packets_out + south.drops + south.backlog_packets
-    assert [list(found[name].flows) for name in ("north", "south")] == [[NORTH], [SOUTH]]
-    assert [found[name].ports["radio"].control.packets_out for name in ("north", "south")] == [3, 0]
-    # One that has gone is told to whom it belonged, once.
-    shared.part("south").apply([RemoveFlow(SOUTH)])
-    last = Counters(
-        ports=counted(20, 40, 0, drops=2).ports,
-        flows={NORTH: FlowCounters(1, 20, packets_out=20)},
-        gone=((SOUTH, FlowCounters(2, 42, dropped_by_buffer=2, packets_out=40)),),
-    )
-    found = shared.shared_out(last)
-    assert found["south"].gone == last.gone
-    assert not found["north"].gone
-    assert found["south"].ports["radio"].queues[0].packets_out == 40
+
+    def shares(now: Counters, north: int, south: int) -> list[QueueCounters]:
+        found = shared.shared_out(now, {"north": {("radio", 0): north}, "south": {("radio", 0): south}})
+        assert [list(found[name].flows) for name in ("north", "south")] == [[TOPIC], []]
+        controls = [found[name].ports["radio"].control.packets_out for name in ("north", "south")]
+        assert controls == [3, 0]
+        return [found[name].ports["radio"].queues[0] for name in ("north", "south")]
+
+    north, south = shares(counted(30, 15), north=15, south=30)
+    assert (north.packets_out, north.bytes_out, north.backlog_packets) == (10, 1000, 5)
+    assert (south.packets_out, south.bytes_out, south.backlog_packets) == (20, 2000, 10)
+    # Five of the north and ten of the south are under way, and fifteen more of the south.
+    north, south = shares(counted(42, 12, drops=6), north=15, south=45)
+    assert (north.packets_out, south.packets_out, north.drops, south.drops) == (12, 30, 1, 5)
+    for each in (north, south):
+        assert each.packets_in == each.packets_out + each.drops + each.backlog_packets
+    north, south = shares(counted(54, 0, drops=6), north=15, south=45)
+    assert north.packets_out + south.packets_out == 54
+    assert north.backlog_packets == south.backlog_packets == 0
 
 
 @pytest.mark.slow

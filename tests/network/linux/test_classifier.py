@@ -24,6 +24,7 @@ from tests.network.linux.packets import (
     udp,
 )
 
+from triagemq.datagrams import CLASS_DSCP
 from triagemq.errors import NetworkError
 from triagemq.network.linux.bpf import load_program
 from triagemq.network.linux.flow_table import (
@@ -124,7 +125,7 @@ PUBLISHED = {
     "header options": frame(ipv4(V4, udp(PORT, publish()), options=bytes([1, 1, 1, 0] * 3))),
     "tagged": frame(ipv4(V4, udp(PORT, publish())), tag=True),
     "QoS -1": frame(ipv4(V4, udp(PORT, publish(flags=0x60)))),
-    "another mark": frame(ipv4(V4, udp(PORT, publish()), dscp=46)),
+    "another mark": frame(ipv4(V4, udp(PORT, publish()), dscp=26)),
     "first fragment": frame(ipv4(V4, udp(PORT, long_publish()), fragment=0x2000)),
     "IPv6": frame(ipv6(V6, udp(PORT, publish()))),
     "IPv6, long": frame(ipv6(V6, udp(PORT, long_publish()))),
@@ -192,6 +193,30 @@ def test_publish_goes_to_its_class_and_is_counted(classifier: Classifier, packet
     assert sorted(counted) == [[0] * 4, [1, len(packet), 0, 0]]
     classifier.set(v4=None, v6=None)
     assert classifier.queue_of(packet) == UNMANAGED
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_event_of_the_gateway_goes_by_its_mark_and_nobody_elses_does(
+    classifier: Classifier, version: int
+) -> None:
+    """Whoever is to have it; classes that the port does not have are its last."""
+    classifier.port.set_classes(5)
+
+    def event(dscp: int, source: int = 1883) -> bytes:
+        if version == 4:
+            return frame(ipv4("10.0.0.8", udp(7, publish(), source=source), dscp=dscp))
+        return frame(ipv6("fd00::8", udp(7, publish(), source=source), dscp=dscp))
+
+    assert [classifier.queue_of(event(dscp)) for dscp in CLASS_DSCP] == [1, 2, 3, 4, 5, 5, 5]
+    assert classifier.queue_of(event(0)) == classifier.queue_of(event(26)) == UNMANAGED
+    assert [classifier.queue_of(event(dscp, source=4711)) for dscp in CLASS_DSCP] == [UNMANAGED] * 7
+    answer = frame(ipv4("10.0.0.8", udp(7, b"\x02\x17"), dscp=46))
+    assert classifier.queue_of(answer) == UNMANAGED_CONTROL
+    first, second = (
+        frame(ipv4("10.0.0.8", part, fragment=place, dscp=46))
+        for part, place in ((udp(7, long_publish()), 0x2000), (bytes(400), 0x0032))
+    )
+    assert [classifier.queue_of(first), classifier.queue_of(second)] == [1, 1]
 
 
 @pytest.mark.parametrize("packet", CONTROLLING.values(), ids=CONTROLLING)

@@ -59,6 +59,7 @@ _MEASURED = TypeAdapter(Measured)
 _EVENTS = TypeAdapter(list[SessionEvent])
 _IDENTITY = TypeAdapter(GatewayIdentity)
 _NAMES = TypeAdapter(list[str])
+_SENT = TypeAdapter(list[tuple[str, int, int]])
 
 _Parsed = TypeVar("_Parsed")
 
@@ -147,10 +148,18 @@ class GatewayLink:
         flows: Mapping[FlowKey, FlowCounters],
         gone: Iterable[FlowKey],
         at_ns: int,
-    ) -> str:
-        """What queues behind the gateway have counted; the epoch of the gateway that has heard it."""
+    ) -> tuple[str, Mapping[tuple[str, int], int]]:
+        """What queues behind the gateway have counted; the epoch of the gateway that has heard it, and the packets that
+        it has sent since then, by port and class."""
         counted = Counted(ports, tuple(flows.items()), tuple(gone), at_ns)
-        return await self._ask_for("queues", lambda answer: str(answer["epoch"]), **shallow(counted))
+        return await self._ask_for(
+            "queues",
+            lambda answer: (
+                str(answer["epoch"]),
+                {(port, level): packets for port, level, packets in _SENT.validate_python(answer["sent"])},
+            ),
+            **shallow(counted),
+        )
 
     async def carried(self, by: str, generation: int) -> None:
         """Queues or switches behind the gateway have carried these orders out."""

@@ -148,11 +148,9 @@ class FlowBinder:
             flow, bound = self._wanted(key, orders, default), self._bound.get(key)
             if flow is not bound and flow != bound:
                 changed[key] = flow
-        ports = {} if orders.ports is self.orders.ports else difference(self.orders.ports, orders.ports)
-        instructions: list[Instruction] = [port for port in ports.values() if port is not None]
-        instructions += [RemoveFlow(key) if flow is None else flow.at(key) for key, flow in changed.items()]
-        instructions += promised
-        instructions += [RemovePort(name) for name, port in ports.items() if port is None]
+        made, gone = port_instructions(self.orders, orders)
+        flows = (RemoveFlow(key) if flow is None else flow.at(key) for key, flow in changed.items())
+        instructions = [*made, *flows, *promised, *gone]
         if instructions:
             self._plane.apply(instructions)
         self.orders, self._default = orders, default
@@ -173,6 +171,13 @@ class FlowBinder:
         there.remove(client_id)
         if not there:
             del self._at[key]
+
+
+def port_instructions(before: Orders, orders: Orders) -> tuple[list[Instruction], list[Instruction]]:
+    """What a change of orders means for ports: before flows change, and after that."""
+    ports = {} if orders.ports is before.ports else difference(before.ports, orders.ports)
+    made: list[Instruction] = [port for port in ports.values() if port is not None]
+    return made, [RemovePort(name) for name, port in ports.items() if port is None]
 
 
 def promise_instructions(before: Orders, change: OrdersChange) -> list[Instruction]:

@@ -163,6 +163,7 @@ class ManagedGateway:
                 read_timestamps=config.timestamps,
                 # A broker that is restarted is back before clients would be.
                 broker_loss=BrokerLoss.KEEP,
+                marks_classes=config.dataplane == "none",
             ),
             BrokerAddress.parse(config.broker),
             config.address,
@@ -247,7 +248,7 @@ class ManagedGateway:
         sealed_bytes = 0 if self.gateway.seal is None else RECORD_BYTES
         if self._reported:
             second = control_socket(udp_socket)
-            sender = DatagramSender(udp_socket, second, seal=self.gateway.seal)
+            sender = DatagramSender(udp_socket, second, seal=self.gateway.seal, marks_classes=True)
 
             def closing() -> None:
                 sender.close()
@@ -440,7 +441,8 @@ class ManagedGateway:
                     raise ControlError("this gateway has its own queues, or does not want to hear of others")
                 counted = parse_counted(request)
                 self._plane.report(counted.ports, dict(counted.flows), counted.gone, counted.at_ns)
-                return {"epoch": self._epoch}
+                sent = [(*key, packets) for key, packets in self._plane.sent.items()]
+                return {"epoch": self._epoch, "sent": sent}
             case "managed":
                 self._managed = parse_managed(request.get("ports"))
                 return {"constraints": self._constraints}

@@ -175,6 +175,8 @@ class GatewaySettings:
     connect_timeout_seconds: float = 5.0
     retained_quiet_seconds: float = 0.5
     """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
+    marks_classes: bool = False
+    """Without a data plane in the gateway: mark each PUBLISH with its class (DSCP), for queues on its way."""
     read_timestamps: bool = False
     """Take publication times from payload prefixes and user properties (mqttsn/timestamps.py)."""
 

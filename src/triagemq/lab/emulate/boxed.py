@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Coordinator
-from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
@@ -313,7 +312,7 @@ class BoxedExchange(Rig):
 
             self._followed = queues = ControlledQueues(copying, estimators)
             self._queue_control = ControlBehindGateway(self.link, queues)
-        self.follower = Follower(self.link, FlowBinder(self._followed))
+        self.follower = Follower(self.link, self._followed)
         self._beside(self.follower.run())
         self._beside(self._keep_sampling())
 
@@ -397,7 +396,7 @@ class BoxedExchange(Rig):
     def copied(self) -> Set[tuple[str, str]]:
         """The addresses of which the kernel makes copies, each with a port that they leave by."""
         assert self.follower is not None
-        return {(str(copy.key), copy.port) for copy in self.follower.binder.orders.copies.values()}
+        return {(str(copy.key), copy.port) for copy in self.follower.orders.copies.values()}
 
     async def switches_follow(self) -> bool:
         """Are the newest orders in force on switches too, where there are any?"""
@@ -479,7 +478,9 @@ class BoxedExchange(Rig):
         there = {event.flow or event.client_id for event in await self.link.present()}
         if orders.flows.keys() - there:
             return False
-        if self.follower is not None and self.follower.complete != orders.generation:
+        if self.follower is not None and (
+            self.follower.problem or self.follower.applied != orders.generation
+        ):
             return False
         return "controller" not in self.children or (
             self._rules.exists() and self._rules.read_text() == str(orders.generation)
@@ -511,7 +512,7 @@ class BoxedExchange(Rig):
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""
         if self._followed is None or self.follower is None:
             return
-        before = self.follower.binder.orders.ports.get(port)
+        before = self.follower.orders.ports.get(port)
         if before is not None:
             self._followed.apply([before.with_bandwidth(bandwidth_bps)])
 

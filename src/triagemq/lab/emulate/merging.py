@@ -1,7 +1,7 @@
 """The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
 
 Which copies they have lost links tell, and which ones the plan dropped the gateway. Which packets the kernel dropped
-nobody sees; how many of each flow for lack of room it counts. The other copies that did not arrive are
+nobody sees; how many in each queue for lack of room it counts. The other copies that did not arrive are
 given a reason at random so that these totals are right; what nobody has counted was lost on a link, too: a fragment
 that was not the first of its event. So was what publishers sent and the gateway never saw, for everyone who wanted it.
 
@@ -10,8 +10,8 @@ When a copy was queued and left is the kernel's word (passing.py); of one that w
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence, Set
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence, Set
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
 from triagemq.lab.emulate.passing import hops_of, whole_events, with_queue_times
 from triagemq.lab.emulate.promises import PromisedRun
 from triagemq.live.figures import packets_of
 from triagemq.live.receipts import SENT, read_receipts
-from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters
+from triagemq.network.reported import QueueKey
+from triagemq.plan import Counters, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
@@ -78,7 +78,7 @@ def merge_trace(
         for trace in traces:
             writer.publications(_columns(trace.table("publications")))
             sent_on = _but_promised(trace.table("deliveries"), promised)
-            deliveries = _deliveries(sent_on, got, samples, lost, behind_gateway)
+            deliveries = _deliveries(sent_on, got, samples, lost, scenario, behind_gateway)
             if events is not None:
                 hops = hops_of(deliveries, events, subscribers)
                 deliveries = with_queue_times(deliveries, hops, scenario.subscribers.port)
@@ -227,6 +227,7 @@ def _deliveries(
     got: NDArray[np.void],
     samples: Sequence[tuple[int, Counters]],
     lost: Set[tuple[int, int]],
+    scenario: Scenario,
     behind_gateway: bool,
 ) -> dict[str, Any]:
     columns = _columns(sent)
@@ -244,8 +245,14 @@ def _deliveries(
             *(columns[name][missing].tolist() for name in ("subscriber_id", "published_ns")), strict=True
         )
         dropped = missing[[name not in lost for name in names]]
+        ports = [scenario.ports.name[port] for port in scenario.subscribers.port.tolist()]
+        levels = columns["priority_class"][dropped].tolist()
+        subscribers = columns["subscriber_id"][dropped].tolist()
         outcome[dropped] = _reasons(
-            columns["flow_id"][dropped], packets_of(columns["size_bytes"][dropped]), samples
+            [(ports[subscriber], level) for subscriber, level in zip(subscribers, levels, strict=True)],
+            packets_of(columns["size_bytes"][dropped]),
+            dict(ChainMap(*(dict(each.ports) for _, each in reversed(samples)))),
+            ports,
         )
         # What the gateway has sent is in the first of the kernel's queues at that moment.
         enqueued_ns = np.where(handed_over, columns["delivered_ns"], enqueued_ns)
@@ -311,42 +318,27 @@ def _received(columns: dict[str, Any], got: NDArray[np.void]) -> NDArray[np.int6
 
 
 def _reasons(
-    flow_id: NDArray[np.int32], packets: NDArray[np.int64], samples: Sequence[tuple[int, Counters]]
+    queues: Sequence[QueueKey],
+    packets: NDArray[np.int64],
+    counted: Mapping[str, PortCounters],
+    ports: Sequence[str],
 ) -> NDArray[np.int8]:
-    """For copies that did not arrive, by flow: as many by buffer as were counted, the rest on a link."""
-    buffer, elsewhere = _counted_drops(samples)
-    reasons = np.full(len(flow_id), int(Outcome.lost_on_link), dtype=np.int8)
+    """For copies that did not arrive, by the last queue on their way: as many by buffer as were counted there, the rest
+    on a link, or for lack of room on the way to it (`ports` are the last ones)."""
+    reasons = np.full(len(queues), int(Outcome.lost_on_link), dtype=np.int8)
     random = np.random.default_rng(0)
-    for flow in np.unique(flow_id):
-        rows = random.permutation(np.flatnonzero(flow_id == flow))
-        lost = np.cumsum(packets[rows])
-        # Where a class's full queue is shared out over its flows, the parts may be too many by a few.
-        last = np.searchsorted(lost, min(buffer[int(flow)], lost[-1]), side="right")
-        reasons[rows[:last]] = int(Outcome.dropped_by_buffer)
+    rows_of: dict[QueueKey, list[int]] = {}
+    for row, key in enumerate(queues):
+        rows_of.setdefault(key, []).append(row)
+    elsewhere = 0
+    for name, port in counted.items():
+        for level, queue in enumerate(port.queues):
+            rows = random.permutation(np.array(rows_of.get((name, level), ()), dtype=np.int64))
+            lost = np.cumsum(packets[rows])
+            last = np.searchsorted(lost, queue.drops, side="right")
+            reasons[rows[:last]] = int(Outcome.dropped_by_buffer)
+            if name not in ports or (last == len(rows) > 0):
+                elsewhere += queue.drops - (int(lost[last - 1]) if last else 0)
     left = random.permutation(np.flatnonzero(reasons == int(Outcome.lost_on_link)))
     reasons[left[:elsewhere]] = int(Outcome.dropped_by_buffer)
     return reasons
-
-
-def _counted_drops(samples: Sequence[tuple[int, Counters]]) -> tuple[Counter[int], int]:
-    """For lack of room at its own port, by flow, and at ports before that.
-
-    What a flow counts stays with its address: from one sample to the next it may get another number, and be counted
-    from 0 again when it has gone and comes back.
-    """
-    buffer: Counter[int] = Counter()
-    before: dict[FlowKey, FlowCounters] = {}
-    ports: dict[str, PortCounters] = {}
-    for _, counters in samples:
-        there = ((key, now, False) for key, now in counters.flows.items())
-        for key, now, leaves in (*((key, now, True) for key, now in counters.gone), *there):
-            last = before.pop(key, None)
-            if last is None or now.packets_in < last.packets_in:
-                last = FlowCounters(now.flow_id)
-            flow = last.flow_id if now.flow_id == UNPLANNED else now.flow_id
-            buffer[flow] += now.dropped_by_buffer - last.dropped_by_buffer
-            if not leaves:
-                before[key] = now
-        ports |= counters.ports
-    full = sum(queue.drops for port in ports.values() for queue in port.queues)
-    return buffer, max(0, full - sum(buffer.values()))

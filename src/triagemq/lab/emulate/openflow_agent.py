@@ -16,7 +16,6 @@ from pathlib import Path
 
 from triagemq.child import run_child, say_ready
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.lab.emulate.copying import idle_instructions
 from triagemq.network.openflow import OpenFlowSwitches, SwitchCounters
@@ -63,13 +62,15 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
             await asyncio.to_thread(switches.apply, idle_instructions(config.idle_bps))
         link = GatewayLink(config.control)
         link.start()
-        follower = Follower(link, FlowBinder(switches), name="switches", in_thread=True)
+        follower = Follower(link, switches, name="switches", in_thread=True)
         following = asyncio.get_running_loop().create_task(follower.run())
         say_ready(switches=sorted(switches.connected))
         limited, looks = LimitedPackets(), 0
         while not await is_set_within(ended, _LOOK_SECONDS):
             # A subscriber that no switch has seen has no rules yet.
-            Path(config.applied).write_text("0" if switches.unplaced else str(follower.complete))
+            Path(config.applied).write_text(
+                "0" if switches.unplaced or follower.problem else str(follower.applied)
+            )
             looks += 1
             if config.limited is not None and looks % _LOOKS_A_COUNT == 0:
                 limited.add(_limited(await asyncio.to_thread(switches.counters)))

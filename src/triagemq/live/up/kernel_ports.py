@@ -11,6 +11,7 @@ import contextlib
 import logging
 import random
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,13 +21,13 @@ from triagemq.addresses import host_and_port
 from triagemq.clock import unix_clock
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
-from triagemq.coordinator.gateway.binder import FlowBinder
 from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
 from triagemq.errors import ParameterError
 from triagemq.live.up.shared_ports import SharedPorts
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
+from triagemq.network.reported import QueueKey
 from triagemq.plan import Counters, FlowCounters, FlowKey, Instructed
 from triagemq.waiting import end
 
@@ -51,6 +52,13 @@ class _Told:
     link: GatewayLink
     flows: dict[FlowKey, FlowCounters] = field(default_factory=dict)
     epoch: str = ""
+    # Packets that it has sent by port and class, and those of the epochs before.
+    sent: Mapping[QueueKey, int] = field(default_factory=dict)
+    sent_before: Counter[QueueKey] = field(default_factory=Counter)
+
+    @property
+    def all_sent(self) -> Mapping[QueueKey, int]:
+        return self.sent_before + Counter(self.sent)
 
     async def tell(self, found: Counters, at_ns: int) -> None:
         try:
@@ -69,10 +77,12 @@ class _Told:
         for begin in range(0, max(1, len(changed)), _MOST_FLOWS_AT_ONCE):
             some = dict(changed[begin : begin + _MOST_FLOWS_AT_ONCE])
             leave = [key for key in some if key in last] + (gone if begin == 0 else [])
-            epoch = await self.link.queues(found.ports, some, leave, at_ns)
+            epoch, sent = await self.link.queues(found.ports, some, leave, at_ns)
         # One that has been started since needs to hear of all flows.
+        if epoch != self.epoch:
+            self.sent_before.update(self.sent)
         self.flows = dict(found.flows) if epoch == self.epoch else {}
-        self.epoch = epoch
+        self.epoch, self.sent = epoch, sent
 
 
 class KernelPorts:
@@ -106,7 +116,7 @@ class KernelPorts:
         self._shared = SharedPorts(followed, list(links))
         # What is promised is in the orders of all, and carried out once.
         self._followers = [
-            Follower(link, FlowBinder(self._shared.part(name), replicates=number == 0))
+            Follower(link, self._shared.part(name), promised=number == 0)
             for number, (name, link) in enumerate(links.items())
         ]
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,9 +177,10 @@ class KernelPorts:
         """One that does not answer keeps nobody else waiting: it is told again when it has."""
         at_ns = self._clock()
         found = self._plane.counters()
+        sent = {name: each.all_sent for name, each in self._told.items()}
         work = {
             name: self._told[name].tell(part, at_ns)
-            for name, part in self._shared.shared_out(found).items()
+            for name, part in self._shared.shared_out(found, sent).items()
             if name not in self._telling
         }
         if self._control is not None and _CONTROL not in self._telling:

@@ -6,8 +6,10 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   of DTLS and everything marked DSCP CS6, if they come from the gateway; TCP from and to the coordinator's REST; and
   what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue,
   up to the port's bound (flow_table.py); what exceeds that goes last.
-* A PUBLISH of a flow goes to the queue of its class. So does application data of DTLS, whose content nobody sees,
-  without the mark of control.
+* A PUBLISH of no flow that comes from the gateway and bears the mark of a class goes to the queue of that class,
+  whoever is to have it.
+* A PUBLISH of a flow goes to the queue of its class. So does application data of DTLS, whose
+  content nobody sees, without the mark of control.
 * What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like:
   it goes to the queue of its class here, and is never control. If the flow has a source, what others send there is
   foreign: it is counted, and unmanaged.
@@ -31,6 +33,7 @@ from __future__ import annotations
 
 from triagemq.network.linux.assembler import Assembler, Register
 from triagemq.network.linux.headers import (
+    CLASS_SHIFT,
     IS_CONTROL,
     Stack,
     find_listener,
@@ -175,6 +178,25 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     find_listener(a, maps, Stack.SOURCE, "flow from listener")
     a.jump_if(0, "==", 0, "unmanaged")
     a.label("trusted")
+
+
+def _go_by_mark(a: Assembler, maps: ClassifierMaps) -> None:
+    """Events of the gateway say their class; classes that a port does not have go to its last one."""
+    a.jump_if(9, "!=", 0, "without class")
+    a.copy(1, 8)
+    a.compute(1, ">>", CLASS_SHIFT)
+    a.jump_if(1, "==", 0, "without class")
+    find_listener(a, maps, Stack.SOURCE, "marked by listener")
+    a.jump_if(0, "==", 0, "without class")
+    a.copy(9, 8)
+    a.compute(9, ">>", CLASS_SHIFT)
+    look_up(a, maps.queues, Stack.PORT)
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.load(4, 1, 0, CLASSES)
+    a.jump_if_by(9, "<=", 1, "enqueue")
+    a.copy(9, 1)
+    a.jump("enqueue")
+    a.label("without class")
 
 
 def _follow_policy(a: Assembler, maps: ClassifierMaps) -> None:
@@ -333,6 +355,7 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
 def _match_prefix(a: Assembler, maps: ClassifierMaps) -> None:
     """Events of topics go to the queue that the last bits of their address say, if a prefix at this port fits."""
     a.label("of no flow")
+    _go_by_mark(a, maps)
     a.load(2, 1, 10, Stack.KEY)
     a.jump_if(1, "!=", network_order(CODES), "without a code")
     a.load_value(1, maps.generation)

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import struct
 
-from triagemq.datagrams import CONTROL_DSCP
+from triagemq.datagrams import CLASS_DSCP, CONTROL_DSCP
 from triagemq.mqttsn.codes import MessageType
 from triagemq.network.linux.assembler import Assembler
 from triagemq.network.linux.records import ClassifierMaps
 
 _LOOKUP, _LOAD_BYTES = 1, 26
-IS_CONTROL = 1
-"""What register 8 says of a packet: it has the mark of control."""
-# The mark as it stands in the octet of an IPv4 header.
-_CONTROL_MARK = CONTROL_DSCP << 2
+IS_CONTROL, CLASS_SHIFT = 1, 1
+"""What register 8 says of a packet: whether it has the mark of control, and above that the queue of its class, if it
+has the mark of one."""
+# Marks as they stand in the octet of an IPv4 header.
+_MARKS = {
+    CONTROL_DSCP << 2: IS_CONTROL,
+    **{dscp << 2: queue << CLASS_SHIFT for queue, dscp in enumerate(CLASS_DSCP, start=1)},
+}
 _ETHERNET = 14
 _UDP, _TCP, _ICMPV6, _FRAGMENT_HEADER = 17, 6, 58, 44
 # Records of DTLS begin with their type and a version, 1.2 or (in a first handshake) 1.0; MQTT-SN has no such octets:
@@ -107,9 +111,10 @@ def read_ethernet(a: Assembler) -> None:
 
 def _read_mark(a: Assembler, version: str) -> None:
     """From register 1, where the mark stands as in the octet of an IPv4 header."""
-    a.jump_if(1, "!=", _CONTROL_MARK, f"{version} without mark")
-    a.set(8, IS_CONTROL)
-    a.label(f"{version} without mark")
+    for octet, marked in _MARKS.items():
+        a.jump_if(1, "!=", octet, f"{version} not {octet}")
+        a.set(8, marked)
+        a.label(f"{version} not {octet}")
 
 
 def read_ipv4(a: Assembler) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from triagemq.datagrams import CONTROL_DSCP
+from triagemq.datagrams import CLASS_DSCP, CONTROL_DSCP
 
 CONTROLLER = 0xFFFFFFFD
 """The port number that stands for the controller."""
@@ -21,8 +21,8 @@ CONTROLLER = 0xFFFFFFFD
 CONTROL_MARK = CONTROL_DSCP
 """DSCP of control packets: the gateway sets it, and no rule changes it."""
 
-MARKS = (46, 40, 32, 24, 16, 8, 1)
-"""DSCP by priority class: EF, CS5 to CS1, and lower effort. All stay below control packets."""
+MARKS = CLASS_DSCP
+"""DSCP by priority class."""
 
 Match = tuple[tuple[str, int | str], ...]
 """Fields (by the names of OpenFlow 1.3) that a packet must have, in alphabetical order: exactly, or (an IPv6 address
