@@ -118,7 +118,7 @@ async def visit(exchanged: Exchanged, number: int, turn: asyncio.Semaphore) -> t
     async with (
         turn,
         Subscriber(
-            exchanged.running.rest, name=f"visitor-{number}", flows=2, on_event=lambda event: first.set()
+            exchanged.running.rest, name=f"visitor-{number}", on_event=lambda event: first.set()
         ) as visitor,
     ):
         begun = time.perf_counter()

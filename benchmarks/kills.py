@@ -110,7 +110,6 @@ class Fire:
             subscriber = Subscriber(
                 self.running.rest,
                 name=name,
-                flows=self.scenario.planning.flows_per_subscriber,
                 keep_session=True,
                 on_event=lambda event, name=name: self._arrived(name, event),  # type: ignore[misc]
                 settings=QUICK_TO_ASK,

@@ -62,7 +62,7 @@ class Watched:
 
     @property
     def port(self) -> int:
-        return self.client.connections[0].address.port
+        return self.client.connection.address.port
 
     def mistakes(self, sent: dict[str, int]) -> dict[str, int]:
         found = {"lost": 0, "repeated": 0, "out_of_order": 0}

@@ -96,9 +96,8 @@ def replanned(
     book.announce(intent)
     times.append(time.perf_counter())
     scenario = book.scenario(network, Rates())
-    limits = book.flow_limits(network)
     times.append(time.perf_counter())
-    decided = decide(Question(scenario, limits, (f"{intent.name} changes its intent",)), previous)
+    decided = decide(Question(scenario, (f"{intent.name} changes its intent",)), previous)
     times.append(time.perf_counter())
     return decided, [after - before for before, after in pairwise(times)]
 
@@ -109,7 +108,7 @@ def measure(subscriptions: int, turns: int) -> dict[str, Any]:
     started = time.perf_counter()
     book = filled_book(base, intents)
     announced = time.perf_counter()
-    decided = decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
+    decided = decide(Question(book.scenario(network, Rates())))
     first = time.perf_counter()
     # As a service does after start-up: what is there to stay is not looked at again.
     gc.freeze()

@@ -85,7 +85,7 @@ def test_clients_move_under_load_without_losing_or_repeating_an_event(tmp_path: 
                 await until(lambda number=number: all(each.moves >= number for each in subscribers))
                 await until(
                     lambda home=home: all(
-                        each.connections[0].address.port == there.gateways[home].gateway.address[1]
+                        each.connection.address.port == there.gateways[home].gateway.address[1]
                         for each in subscribers
                     )
                 )
@@ -125,8 +125,7 @@ def test_a_broker_that_dies_loses_its_clients_to_others_within_seconds(tmp_path:
                 await there.move("south", "ff-1")
                 await until(
                     lambda: (
-                        subscribers[1].connections[0].address.port
-                        == there.gateways["south"].gateway.address[1]
+                        subscribers[1].connection.address.port == there.gateways["south"].gateway.address[1]
                     )
                 )
                 for number in range(100):
@@ -136,8 +135,7 @@ def test_a_broker_that_dies_loses_its_clients_to_others_within_seconds(tmp_path:
                     await asyncio.sleep(0.02)
                 await until(
                     lambda: (
-                        subscribers[1].connections[0].address.port
-                        == there.gateways["north"].gateway.address[1]
+                        subscribers[1].connection.address.port == there.gateways["north"].gateway.address[1]
                     )
                 )
                 await publisher.publish(TOPICS[0], b"100", qos=1)
@@ -174,13 +172,13 @@ def test_a_move_to_where_nobody_answers_is_given_up_when_the_coordinator_names_a
                 await subscriber.subscribe(TOPICS[0], qos=1)
                 await there.move("north", "ff-0", publishers=["sensor"])
                 ports = {name: each.gateway.address[1] for name, each in there.gateways.items()}
-                await until(lambda: subscriber.connections[0].address.port == ports["north"])
+                await until(lambda: subscriber.connection.address.port == ports["north"])
                 # Its gateway lets the client in, and then waits for the broker to take the subscription.
                 os.kill(there.brokers["south"].pid, signal.SIGSTOP)
                 await there.move("south", "ff-0", publishers=["sensor"])
                 await until(lambda: "ff-0~0" in there.gateways["south"].gateway.core.sessions)
                 await there.move("east", "ff-0", publishers=["sensor"])
-                await until(lambda: subscriber.connections[0].address.port == ports["east"])
+                await until(lambda: subscriber.connection.address.port == ports["east"])
                 await publisher.publish(TOPICS[0], b"1", qos=1)
                 await until(lambda: [event.payload for event in got] == [b"1"])
             there.brokers["south"].kill()
@@ -197,7 +195,7 @@ def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -
                 await subscriber.subscribe(TOPICS[0])
                 south = there.gateways["south"].gateway.address[1]
                 await there.move("south", "ff-0")
-                await until(lambda: subscriber.connections[0].address.port == south)
+                await until(lambda: subscriber.connection.address.port == south)
                 await until(lambda: not there.gateways["north"].gateway.core.sessions)
                 gateways = there.running.coordinator.runtime.gateways
                 # As one that has only just begun: nobody has a home, and the gateway joins again.
@@ -235,7 +233,7 @@ def test_a_subscriber_that_keeps_its_session_leaves_none_behind_where_it_was(tmp
                 await subscriber.subscribe(TOPICS[0], qos=1)
                 for number, home in enumerate(("south", "north", "south")):
                     await there.move(home, "ff-0", publishers=["sensor"])
-                    await until(lambda home=home: subscriber.connections[0].address.port == there.port(home))
+                    await until(lambda home=home: subscriber.connection.address.port == there.port(home))
                     await publisher.publish(TOPICS[0], b"%d" % number, qos=1)
                     other = "north" if home == "south" else "south"
                     await until(lambda other=other: not there.gateways[other].gateway.core.sessions)
@@ -243,7 +241,7 @@ def test_a_subscriber_that_keeps_its_session_leaves_none_behind_where_it_was(tmp
                 await subscriber.close()
                 await publisher.publish(TOPICS[0], b"while it is away", qos=1)
                 async with keeper() as again:
-                    assert again.connections[0].address.port == there.port("south")
+                    assert again.connection.address.port == there.port("south")
                     await until(lambda: len(got) == 4)
                 assert got == [b"0", b"1", b"2", b"while it is away"]
 
@@ -274,7 +272,7 @@ def test_what_is_acknowledged_before_a_subscriber_is_back_reaches_it_once(
             ):
                 await subscriber.subscribe(TOPICS[0], qos=qos)
                 await there.move("south", "ff-0", publishers=["sensor"])
-                await until(lambda: subscriber.connections[0].address.port == there.port("south"))
+                await until(lambda: subscriber.connection.address.port == there.port("south"))
                 await until(lambda: publisher._require_connection().address.port == there.port("south"))
                 await until(lambda: not there.gateways["north"].gateway.core.sessions)
                 move = subscriber._move
@@ -297,7 +295,7 @@ def test_what_is_acknowledged_before_a_subscriber_is_back_reaches_it_once(
                 await until(lambda: publisher._require_connection().address.port == there.port("north"))
                 await publish(20)
                 may_move.set()
-                await until(lambda: subscriber.connections[0].address.port == there.port("north"))
+                await until(lambda: subscriber.connection.address.port == there.port("north"))
                 await until(lambda: sorted(got) == sent)
                 await there.start("south")
                 await there.joined(2)
@@ -330,12 +328,12 @@ def test_what_a_gateway_had_stored_for_a_subscriber_is_fetched_when_it_is_back(t
                 await subscriber.subscribe(TOPICS[0], qos=2)
                 await there.move("south", "ff-0")
                 await there.move("north", publishers=["sensor"])
-                await until(lambda: subscriber.connections[0].address.port == there.port("south"))
+                await until(lambda: subscriber.connection.address.port == there.port("south"))
                 await until(lambda: publisher._require_connection().address.port == there.port("north"))
                 await there.stop("south")
                 for number in range(20):
                     await publisher.publish(TOPICS[0], b"%d" % number, qos=2)
-                await until(lambda: subscriber.connections[0].address.port == there.port("north"))
+                await until(lambda: subscriber.connection.address.port == there.port("north"))
                 await publisher.publish(TOPICS[0], b"20", qos=2)
                 await until(lambda: 20 in got)
                 await there.start("south")

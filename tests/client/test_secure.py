@@ -17,11 +17,9 @@ import pytest
 from tests.client.loopback import QUICK, BadNetwork, connected, gateway_with_broker, until
 from tests.exchange.real import GatewayProcess, Mosquitto, ended
 
-from triagemq.addresses import GatewayAddress
 from triagemq.certificates import own_certificate
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.flows import FlowConnections
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
 from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
@@ -195,31 +193,6 @@ def test_a_gateway_may_ask_for_certificates_of_clients(tmp_path: Path) -> None:
             assert refused
 
     asyncio.run(main())
-
-
-def test_flows_of_one_subscriber_are_associations_that_resume_the_first(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with secure_gateway(tmp_path, identify=tuple_of) as gateway:
-            settings = trusting(tmp_path / "certificate")
-            address = GatewayAddress("127.0.0.1", gateway.address[1], secure=True)
-            first = await connected(address.port, "ff-7~0", secure=True, settings=settings)
-            flows = FlowConnections(
-                address, "ff-7", settings, lambda event: None, linger_seconds=0.1, client_id_is_new=True
-            )
-            flows.fit(5)
-            await until(lambda: len(flows) == 5)
-            counters = gateway.core.counters
-            assert (counters.handshakes, counters.resumptions) == (5, 4)
-            assert len({connection.local_address for connection in flows.connections}) == 4
-            await flows.close()
-            await first.close()
-
-    asyncio.run(main())
-
-
-def tuple_of(client_id: str) -> tuple[str, int]:
-    name, _, slot = client_id.partition("~")
-    return name, int(slot or 0)
 
 
 def test_a_sleeping_client_gets_what_came_meanwhile(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from triagemq.client import (
     Utility,
     Wanted,
 )
-from triagemq.coordinator.decide.orders import subscriber_of
 from triagemq.errors import ParameterError
 from triagemq.exchange import Gateway, Policy
 from triagemq.exchange.broker.process import find_mosquitto
@@ -41,7 +40,7 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
     async def scene() -> None:
         async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
             async with (
-                Subscriber(coordinator.url, name="ff-7", settings=QUICK, flows=3, port="radio") as subscriber,
+                Subscriber(coordinator.url, name="ff-7", settings=QUICK, port="radio") as subscriber,
                 Publisher(coordinator.url, name="smoke-12", stamp=True, settings=QUICK) as publisher,
             ):
                 await subscriber.subscribe("floor/+", utility="log:10", max_latency_seconds=0.05, qos=1)
@@ -99,57 +98,6 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
             assert coordinator.intents == {"publishers": {}, "subscribers": {}}
             assert not gateway.core.sessions
             assert await subscriber.next(1) is None
-
-    asyncio.run(scene())
-
-
-def test_flows_open_and_close_with_the_plan_and_no_event_is_lost(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with (
-            gateway_with_broker(tmp_path, identify=subscriber_of) as gateway,
-            FakeCoordinator(address(gateway)) as coordinator,
-            Subscriber(coordinator.url, name="ff-7", settings=QUICK, linger_seconds=0.5) as subscriber,
-            Publisher(gateway=address(gateway), name="load", settings=QUICK) as publisher,
-        ):
-            await subscriber.subscribe("floor/#")
-            stop = asyncio.Event()
-            count = 0
-
-            async def load() -> None:
-                nonlocal count
-                while not stop.is_set():
-                    await publisher.publish(f"floor/{count % 4}", b"%d" % count, qos=1)
-                    count += 1
-                    await asyncio.sleep(0.002)
-
-            loading = asyncio.create_task(load())
-            received: list[Event] = []
-
-            async def listen() -> None:
-                async for event in subscriber:
-                    received.extend([event])
-
-            listening = asyncio.create_task(listen())
-            ports = {subscriber.connections[0].local_address[1]}
-            for flows in (3, 2, 4, 1):
-                coordinator.plan(flows)
-                slots = {f"floor/{number}": number % flows for number in range(4)}
-                gateway.change(
-                    lambda core, slots=slots: core.slots.order(lambda _, topic: slots[topic], ["ff-7.key"])
-                )
-                await until(lambda flows=flows: subscriber.flows == flows)
-                ports |= {connection.local_address[1] for connection in subscriber.connections}
-                if flows > 1:
-                    await until(lambda flows=flows: received[-1].slot == flows - 1)
-            assert subscriber.assignment is not None
-            assert subscriber.assignment.flows == 1
-            stop.set()
-            await loading
-            await until(lambda: len(received) >= count)
-            assert sorted(int(event.payload) for event in received) == list(range(count))
-            assert len(ports) >= 5
-            assert set(gateway.core.sessions) == {"ff-7.key~0", "load"}
-            listening.cancel()
 
     asyncio.run(scene())
 
@@ -384,16 +332,16 @@ def test_a_slow_program_loses_the_oldest_or_the_newest_events_and_knows_how_many
 def test_a_coordinator_that_gives_another_client_id_is_followed(tmp_path: Path) -> None:
     async def scene() -> None:
         async with gateway_with_broker(tmp_path) as gateway, FakeCoordinator(address(gateway)) as coordinator:
+            # A coordinator of before asked for several connections.
             coordinator.flows = 2
             async with (
                 Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
                 Publisher(coordinator.url, name="smoke", settings=QUICK) as publisher,
             ):
                 await subscriber.subscribe("floor/+", qos=1)
-                await until(lambda: subscriber.flows == 2)
                 coordinator.key = "other"
                 coordinator.forget()
-                wanted = {"ff-7.other~0", "ff-7.other~1", "smoke.other"}
+                wanted = {"ff-7.other~0", "smoke.other"}
                 await until(lambda: wanted <= set(gateway.core.sessions))
                 await until(lambda: gateway.core.sessions["ff-7.other~0"].subscriptions)
                 await publisher.publish("floor/1", b"as before", qos=2)
@@ -512,7 +460,7 @@ def test_fields_that_a_newer_coordinator_adds_are_ignored() -> None:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         coordinator = Coordinator(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         assert (await coordinator.announce("subscribers", "ff-7", {})).client_id == "ff-7"
-        assert (await coordinator.heartbeat("subscribers", "ff-7", {})).flows == 1
+        assert (await coordinator.heartbeat("subscribers", "ff-7", {})).refused_delays == ()
         assert (await coordinator.assignment("ff-7", after=0, wait_seconds=0)).generation == 1
         [found] = await coordinator.promises("ff-7", wait_seconds=0)
         assert (found.topic, found.admitted, found.hops[0].bound_seconds) == ("dose", True, 0.1)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.exchange.planned import ByClient
 from tests.full_socket import Room
 
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
@@ -22,6 +23,7 @@ from triagemq.exchange.gateway.model.sessions import Group, Session, SessionStat
 from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.exchange.outlets import DirectOutlet
 from triagemq.mqttsn import TopicIdType
+from triagemq.plan import Treatment
 from triagemq.trace import Outcome, Trace
 
 
@@ -204,10 +206,11 @@ def test_data_plane_gets_flows_and_its_fates_are_counted() -> None:
 
 
 def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left(tmp_path: Path) -> None:
-    flows = {"c0": (4, 2), "c1": (5, 3)}
-    trace = LiveTrace(tmp_path, Numbers(), flow_of=flows.get)
-    gateway = GatewayCore(GatewaySettings(), HANDLERS, now_ns=10, observer=trace)
-    outlet = EgressOutlet(gateway, trace.flow)
+    treated = {"c0": Treatment(0, flow_id=4), "c1": Treatment(0, flow_id=5)}
+    trace = LiveTrace(tmp_path, Numbers())
+    settings = GatewaySettings(policy=ByClient(treated=treated))
+    gateway = GatewayCore(settings, HANDLERS, now_ns=10, observer=trace)
+    outlet = EgressOutlet(gateway)
     plane = FakePlane(outlet)
     outlet.attach(plane)
     members = [member(gateway, number, ("10.0.0.1", 100 + number)) for number in range(2)]
@@ -215,7 +218,8 @@ def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left
     delivery = Delivery(1, publication(), members[0][1], 0, False, 7)
     outlet.publish(SendPublish(members[0][0], delivery, b"x"))
     outlet.flush()
-    flows.clear()
+    treated.clear()
+    gateway.planned_anew(None)
     trace.flows_changed()
     plane.decide(Outcome.delivered, Outcome.dropped_by_buffer, Outcome.delivered)
     trace.finish(gateway)

@@ -18,7 +18,7 @@ from triagemq.exchange.gateway.actions import (
     SendPublish,
 )
 from triagemq.exchange.gateway.delivering import fate
-from triagemq.exchange.gateway.model.slots import Identify, own_name
+from triagemq.exchange.gateway.model.sessions import Identify, own_name
 from triagemq.exchange.gateway.restoring import restore
 from triagemq.exchange.mqtt import MqttSession
 from triagemq.exchange.outlets import Outlet

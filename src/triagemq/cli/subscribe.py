@@ -200,7 +200,6 @@ def _shown(topic: str, payload: bytes, latency_seconds: float | None, row: dict[
 def _event_as_row(event: Event) -> dict[str, Any]:
     return {
         "qos": event.qos,
-        "slot": event.slot,
         "retained": event.retained,
         "way": event.way,
         "published_ns": event.published_ns,

@@ -7,8 +7,8 @@ TypedTopic                                what a topic carries, as octets, and h
 
 The program's calls come in at `publisher`, `subscriber` or, for programs without asyncio, `blocking`; `participant` is
 what they share: a name, and an intent that the `coordinator` is told and reminded of; `background` runs what goes on
-beside the program's calls, and reports what fails there. A subscriber has a connection for
-each of its `flows`, and goes on at another gateway as `moving` says. The parts of a `connection` are its `lifeline`
+beside the program's calls, and reports what fails there. A subscriber goes on at
+another gateway as `moving` says. The parts of a `connection` are its `lifeline`
 (made, lost, made again), `topics` (names, ids and filters), `publishing` (what goes out) and `events` (what comes in);
 they see the whole as a `wire`, over one of the `sockets`, with the `settings` of the connection. `direct` is another
 way, without gateway and broker, for events that have a promise; `directions` has publishers and subscribers take it.

@@ -54,6 +54,18 @@ from triagemq.mqttsn import (
 
 _LONGEST_SECURE_PAYLOAD = LONGEST_MESSAGE - 16
 
+CONNECTION_MARK = "~"
+"""Between the client id that the coordinator gave and the number of a connection."""
+
+
+def connection_id(client_id: str, number: int = 0) -> str:
+    """The client id of a connection, of which a subscriber has one.
+
+    >>> connection_id("ff-7")
+    'ff-7~0'
+    """
+    return f"{client_id}{CONNECTION_MARK}{number}"
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectionCounters:
@@ -97,7 +109,6 @@ class Connection:
         keep_session: bool = False,
         client_id_is_new: bool = False,
         will: Will | None = None,
-        slot: int = 0,
         on_connected: Callable[[str], None] | None = None,
         on_disconnected: Callable[[str], None] | None = None,
         on_problem: Callable[[ClientError], None] | None = None,
@@ -108,8 +119,6 @@ class Connection:
         self.settings = settings or ConnectionSettings()
         self.client_id = client_id
         self.address = GatewayAddress(host, port, secure)
-        self.last_event_at = 0.0
-        """The event loop's time of the last event."""
         self._on_event = on_event
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._background = background or Background(f"connection {client_id}", on_problem)
@@ -127,7 +136,7 @@ class Connection:
         )
         self._questions = Questions(self, self.settings.retry_seconds)
         self._publishing = Dispatch(self, self.settings, self._register, self._background)
-        self._inbox = Inbox(self.send, self._hand_on, slot, self.settings.predefined_topics)
+        self._inbox = Inbox(self.send, self._hand_on, self.settings.predefined_topics)
         self._subscriptions: dict[str | int, int] = {}
         self._next_message_id = random.randint(1, 0xFFFF)
         self._resubscriber: asyncio.Task[None] | None = None
@@ -390,7 +399,6 @@ class Connection:
 
     def _hand_on(self, event: Event) -> None:
         loop = asyncio.get_running_loop()
-        self.last_event_at = loop.time()
         if self._on_event is None:
             return
         try:

@@ -24,7 +24,6 @@ from triagemq.errors import (
 )
 from triagemq.hiding import without_password
 
-_MOST_FLOWS = 1_000
 _LONGEST_LINE_BYTES = 65_536
 _LONGEST_BODY_BYTES = 64 << 20
 _MOST_HEADERS = 200
@@ -33,14 +32,10 @@ _MOST_IDLE = 32
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """Where and as whom to connect; `flows` is how many connections a subscriber opens.
-
-    `may_move`: there are other gateways, and it may be sent to another.
-    """
+    """Where and as whom to connect. `may_move`: there are other gateways, and it may be sent to another."""
 
     gateway: GatewayAddress
     client_id: str
-    flows: int
     lease_seconds: float
     generation: int
     may_move: bool = False
@@ -48,22 +43,19 @@ class Announced:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The answer to a sign of life: how many connections a subscriber should have, and which delays that it asks for
-    are refused; for a publisher the events per second of those topics that it is asked to publish less often."""
+    """The answer to a sign of life: which delays that a subscriber asks for are refused; for a publisher the events per
+    second of those topics that it is asked to publish less often."""
 
-    flows: int = 1
     refused_delays: tuple[RequiredDelay, ...] = ()
     slow_down: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What the plan in force means for one subscriber. `flows` is how many connections it should have open, and
-    `gateway` where: another than before if it is to move."""
+    """What the plan in force means for one subscriber. `gateway` is where it should be: another than before if it is
+    to move."""
 
     generation: int = 0
-    flows: int = 1
-    slots: Mapping[str, int] = field(default_factory=dict)
     classes: Mapping[str, int] = field(default_factory=dict)
     drop_rates: Mapping[str, float] = field(default_factory=dict)
     gateway: str = ""
@@ -374,7 +366,6 @@ class Coordinator(HttpClient):
         return Announced(
             address,
             client_id,
-            _flows(connection.get("flows")),
             self._number(answer, "lease_seconds"),
             int(self._number(answer, "generation")),
             connection.get("may_move") is True,
@@ -386,7 +377,6 @@ class Coordinator(HttpClient):
         asked = _object(answer.get("slow_down"))
         delays = answer.get("refused_delays")
         return Heard(
-            _flows(answer.get("flows")),
             tuple(self._delay(row) for row in delays) if isinstance(delays, list) else (),
             {topic: rate for topic in asked if (rate := self._number(asked, topic)) > 0},
         )
@@ -397,8 +387,6 @@ class Coordinator(HttpClient):
         answer = await self.ask("GET", path, wait_seconds=wait_seconds)
         return Assignment(
             int(self._number(answer, "generation")),
-            _flows(answer.get("flows")),
-            _object(answer.get("slots")),
             _object(answer.get("classes")),
             _object(answer.get("drop_rates")),
             str(answer.get("gateway", "")),
@@ -489,10 +477,6 @@ def _object(value: object) -> dict[str, Any]:
 def _known(kind: type[Promise | PromiseHop | RequiredDelay], row: object) -> dict[str, Any]:
     """The fields of a record; a newer coordinator may send more."""
     return {key: value for key, value in _object(row).items() if key in kind.__dataclass_fields__}
-
-
-def _flows(value: object) -> int:
-    return min(max(1, value), _MOST_FLOWS) if isinstance(value, int) else 1
 
 
 def _detail(status: int, answer: object) -> str:

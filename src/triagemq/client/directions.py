@@ -14,13 +14,12 @@ from functools import partial
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.background import Background
-from triagemq.client.connection import Connection
+from triagemq.client.connection import Connection, connection_id
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
 from triagemq.client.direct.multicast import source_address
 from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
-from triagemq.client.flows import flow_client_id
 from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError, ClosedError, CoordinatorError
 from triagemq.intents import Declared
@@ -166,7 +165,7 @@ class Directing:
         """Go on as another client, perhaps at another gateway."""
         self._gateway, self._client_id = gateway, client_id
         if self.connection is not None:
-            await self.connection.redirect(gateway, flow_client_id(client_id, DIRECT_SLOT))
+            await self.connection.redirect(gateway, connection_id(client_id, DIRECT_SLOT))
 
     async def publish(self, topic: str | int, payload: bytes) -> int | None:
         """Send it directly, if it is to be; by orders of which generation it was."""
@@ -241,7 +240,7 @@ class Directing:
         connection = Connection(
             self._gateway.host,
             self._gateway.port,
-            flow_client_id(self._client_id, DIRECT_SLOT),
+            connection_id(self._client_id, DIRECT_SLOT),
             secure=self._gateway.secure,
             settings=self._settings,
             background=self._background,

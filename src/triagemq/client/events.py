@@ -51,7 +51,6 @@ class Event(NamedTuple):
     published_ns: int | None
     received_ns: int
     qos: int = 0
-    slot: int = 0
     """Number of the flow it came by."""
     retained: bool = False
     value: Any = None
@@ -139,12 +138,10 @@ class Inbox:
         self,
         send: Callable[[PubAck | PubRec | PubComp | RegAck], object],
         hand_on: Callable[[Event], None],
-        slot: int,
         predefined_topics: Mapping[int, str],
     ) -> None:
         self._send = send
         self._hand_on = hand_on
-        self._slot = slot
         self._predefined = predefined_topics
         self._names: dict[int, str] = {}
         self._unfinished: dict[int, int] = {}
@@ -223,9 +220,7 @@ class Inbox:
     def _deliver(self, name: str, message: Publish, received_ns: int) -> None:
         self.received += 1
         published_ns, payload = split_payload(message.payload)
-        self._hand_on(
-            Event(name, payload, published_ns, received_ns, max(0, message.qos), self._slot, message.retain)
-        )
+        self._hand_on(Event(name, payload, published_ns, received_ns, max(0, message.qos), message.retain))
 
     def _finish(self, message_id: int, contents: int) -> None:
         self._finished[message_id] = (contents, time.monotonic())

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from triagemq.client.connection import Connection
@@ -177,7 +177,7 @@ def _identity(event: Event) -> _Identity:
     return hash((event.topic, event.payload, event.published_ns))
 
 
-async def drained(handover: Handover, left: Connection, beside: Iterable[Connection] = ()) -> None:
+async def drained(handover: Handover, left: Connection) -> None:
     """Until the gateway that is left has sent all that it had, as far as one can tell.
 
     One that is away is waited for: it has stored what it had acknowledged. What the new one brings is handed on then. A
@@ -193,10 +193,8 @@ async def drained(handover: Handover, left: Connection, beside: Iterable[Connect
                 handover.finish()
         else:
             back_at = now if back_at is None else back_at
-            # Connections beside the first are back a little later than that; what waits for them comes then.
-            is_whole = all(each.is_active for each in beside) or now >= back_at + _SETTLING_SECONDS
             quiet_at = max(back_at, handover.alone_at(now)) + QUIET_SECONDS
-            if (is_whole and now >= quiet_at) or now >= back_at + _LONGEST_SECONDS:
+            if now >= quiet_at or now >= back_at + _LONGEST_SECONDS:
                 if left.heard_at >= asked_at >= quiet_at:
                     break
                 if asked_at < quiet_at:

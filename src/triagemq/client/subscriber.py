@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.connection import Connection
+from triagemq.client.connection import Connection, connection_id
 from triagemq.client.coordinator import (
     Announced,
     Assignment,
@@ -31,7 +31,6 @@ from triagemq.client.coordinator import (
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
-from triagemq.client.flows import FlowConnections, flow_client_id
 from triagemq.client.moving import (
     AskWhere,
     Handover,
@@ -59,7 +58,6 @@ _POLL_PAUSE_SECONDS = 0.05
 _AWAY_PAUSE_SECONDS = 1.0
 _PROMISE_PAUSE_SECONDS = 0.1
 _DECIDED_SECONDS = 10.0
-_FITTING_SECONDS = 2.0
 
 _Thing = TypeVar("_Thing", bound=Hashable)
 
@@ -82,7 +80,6 @@ class Subscriber(Participant[Wanted]):
         token: str | None = None,
         gateway: str | None = None,
         port: str | None = None,
-        flows: int | None = None,
         lease_seconds: float = 10.0,
         keep_session: bool = False,
         queue_events: int = 10_000,
@@ -94,7 +91,6 @@ class Subscriber(Participant[Wanted]):
         on_disconnected: Callable[[str], None] | None = None,
         on_problem: Callable[[ClientError], None] | None = None,
         will: Will | None = None,
-        linger_seconds: float = 5.0,
         settings: ConnectionSettings | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -116,14 +112,12 @@ class Subscriber(Participant[Wanted]):
         """What the plan in force means for this subscriber, once it is known."""
         self.refused_delays: tuple[RequiredDelay, ...] = ()
         """What is asked for by `max_latency_seconds` alone, and no port can be quick enough for."""
-        self._port, self._most_flows, self._lease_seconds = port, flows, lease_seconds
-        self._linger_seconds = linger_seconds
+        self._port, self._lease_seconds = port, lease_seconds
         self._on_event = on_event
         self._raises_refusals = on_problem is None
         self._queue: EventQueue[Event] = EventQueue(queue_events, Overflow(overflow))
         self._received = ReceivedCounts()
         self._turns: _Turns[str | int] = _Turns()
-        self._flows: FlowConnections | None = None
         # Where the events of the gateway go, and the one that is being left.
         self._tap = Tap(self._arrived)
         self._client_id_base = ""
@@ -150,24 +144,11 @@ class Subscriber(Participant[Wanted]):
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         self._client_id_base = announced.client_id
         self._connection = self._make_connection(
-            announced.gateway, flow_client_id(announced.client_id, 0), self._tap
+            announced.gateway, connection_id(announced.client_id), self._tap
         )
         await self._connection.open()
-        self._flows = self._make_flows(announced.gateway, self._tap)
-        self._fit(announced.flows)
         self._watching = self._background.start(
             "following the plan", lambda: self._watch_assignment(coordinator)
-        )
-
-    def _make_flows(self, address: GatewayAddress, tap: Tap) -> FlowConnections:
-        return FlowConnections(
-            address,
-            self._client_id_base,
-            self.settings,
-            tap,
-            linger_seconds=self._linger_seconds,
-            client_id_is_new=self._name_is_new,
-            background=self._background,
         )
 
     async def close(self) -> None:
@@ -184,8 +165,6 @@ class Subscriber(Participant[Wanted]):
         async with contextlib.AsyncExitStack() as leaving:
             leaving.callback(self._queue.end)
             leaving.push_async_callback(self._leave)
-            if self._flows is not None:
-                await self._flows.close()
 
     async def _announced(self, announced: Announced) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
@@ -195,9 +174,7 @@ class Subscriber(Participant[Wanted]):
         self._client_id_base = announced.client_id
         if self._connection is not None:
             with contextlib.suppress(GatewayUnreachableError):
-                await self._connection.redirect(announced.gateway, flow_client_id(announced.client_id, 0))
-                if self._flows is not None:
-                    await self._flows.redirect(announced.gateway, announced.client_id)
+                await self._connection.redirect(announced.gateway, connection_id(announced.client_id))
 
     # What is wanted.
 
@@ -324,7 +301,10 @@ class Subscriber(Participant[Wanted]):
 
     def _terms(self, asked: tuple[Wanted, ...]) -> SubscriberTerms:
         return SubscriberTerms(
-            asked, self._port, self._most_flows, self._lease_seconds, self._listening.addresses
+            asked,
+            self._port,
+            lease_seconds=self._lease_seconds,
+            listening=self._listening.addresses,
         )
 
     async def _refused(self, topic: str, error: CoordinatorError) -> None:
@@ -375,16 +355,11 @@ class Subscriber(Participant[Wanted]):
             await self._lease.beat()
 
     def _heard(self, heard: Heard) -> None:
-        self._fit(heard.flows)
         known = {(each.topic, each.max_latency_seconds) for each in self.refused_delays}
         self.refused_delays = heard.refused_delays
         for each in self.refused_delays:
             if (each.topic, each.max_latency_seconds) not in known:
                 self._background.report(each.refusal())
-
-    def _fit(self, flows: int) -> None:
-        if self._flows is not None:
-            self._flows.fit(min(flows, self._most_flows or flows))
 
     async def _watch_assignment(self, coordinator: Coordinator) -> None:
         after = 0
@@ -399,7 +374,6 @@ class Subscriber(Participant[Wanted]):
                     self.assignment = assignment
                     # One that cannot be reached now is tried again.
                     after = assignment.generation if await self._go(assignment, ask) else 0
-                    self._fit(assignment.flows)
                     await self._listen(coordinator)
             except CoordinatorError:
                 # Away, or it has forgotten us: the lease sees to that, and everything goes on meanwhile.
@@ -415,7 +389,7 @@ class Subscriber(Participant[Wanted]):
         another."""
         address = GatewayAddress.parse(assignment.gateway) if assignment.gateway else None
         if address is not None and address != self._require_connection().address:
-            moving = self._move(address, assignment.flows)
+            moving = self._move(address)
             try:
                 return await unless_sent_elsewhere(moving, ask, assignment.gateway, assignment.generation)
             except ClientError:
@@ -423,43 +397,37 @@ class Subscriber(Participant[Wanted]):
                 return False
         return True
 
-    async def _move(self, address: GatewayAddress, flows: int) -> None:
+    async def _move(self, address: GatewayAddress) -> None:
         """Be at both gateways until the old one has nothing more."""
         if address in self._leaving:
             # It is being left, and can be come to when that is done: whatever went wrong with it.
             await asyncio.wait({self._leaving[address][0]})
-        left, left_flows, left_tap = self._require_connection(), self._flows, self._tap
+        left, left_tap = self._require_connection(), self._tap
         # Through what is still being compared with an earlier gateway.
         before = left_tap.take
         handover = Handover(before)
         tap = Tap(handover.new)
         # A session that is there already is for this client, which is on its way.
-        new = self._make_connection(
-            address, flow_client_id(self._client_id_base, 0), tap, client_id_is_new=True
-        )
-        new_flows = self._make_flows(address, tap)
+        new = self._make_connection(address, connection_id(self._client_id_base), tap, client_id_is_new=True)
         left_tap.take = handover.old
         try:
             async with self._turns.of(self._asked):
                 await new.open()
-                new_flows.fit(min(flows, self._most_flows or flows))
-                # Before anything comes: a topic that changes its connection later could overtake itself.
-                await new_flows.until_fitting(_FITTING_SECONDS)
                 for failure in await self._subscribe_at(new, self._asked.values()):
                     if failure is not None:
                         raise failure
                 handover.joined(time.monotonic())
-                self._connection, self._flows, self._tap = new, new_flows, tap
+                self._connection, self._tap = new, tap
         except BaseException:
             left_tap.take = before
             # Where it still is brings everything; otherwise something may be stored for it there.
-            closing = new.close(end_session=left.is_active)
-            await asyncio.gather(new_flows.close(), closing, return_exceptions=True)
+            with contextlib.suppress(ClientError):
+                await new.close(end_session=left.is_active)
             raise
         self.moves += 1
         leaving = self._background.start(
             "leaving a gateway",
-            lambda: self._leave_gateway(handover, tap, left, left_flows, left_tap),
+            lambda: self._leave_gateway(handover, tap, left, left_tap),
         )
         self._leaving[left.address] = leaving, handover, left
         leaving.add_done_callback(lambda _: self._leaving.pop(left.address, None))
@@ -469,20 +437,10 @@ class Subscriber(Participant[Wanted]):
         handover: Handover,
         tap: Tap,
         left: Connection,
-        left_flows: FlowConnections | None,
         left_tap: Tap,
     ) -> None:
-        beside = [] if left_flows is None else left_flows.connections
-        await drained(handover, left, beside)
-        is_whole = all(each.is_active for each in beside)
-        if is_whole:
-            left_tap.take = nowhere
-        if left_flows is not None:
-            await left_flows.close()
-        if not is_whole:
-            # What waits for connections that were not made again comes by slot 0 now.
-            await drained(handover, left)
-            left_tap.take = nowhere
+        await drained(handover, left)
+        left_tap.take = nowhere
         # Two sessions would both store what comes; one of which nothing is known here may hold something.
         await left.close(end_session=not handover.is_given_up)
         await level(handover)
@@ -568,21 +526,17 @@ class Subscriber(Participant[Wanted]):
         return self._queue.overflowed
 
     @property
-    def flows(self) -> int:
-        """Connections that are open now."""
-        return len(self._flows) if self._flows is not None else int(self._connection is not None)
-
-    @property
-    def connections(self) -> list[Connection]:
-        """All of them, slot 0 first."""
-        first = [] if self._connection is None else [self._connection]
-        return first + ([] if self._flows is None else self._flows.connections)
+    def connection(self) -> Connection:
+        """That to its gateway."""
+        return self._require_connection()
 
     @property
     def problem(self) -> str:
         """What is wrong at the moment; empty if nothing is."""
         problems = [] if self._lease is None else [self._lease.problem]
-        problems += [self._listening.problem, *(connection.problem for connection in self.connections)]
+        problems.append(self._listening.problem)
+        if self._connection is not None:
+            problems.append(self._connection.problem)
         return "; ".join(dict.fromkeys(problem for problem in problems if problem))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
 from triagemq.exchange.gateway.core import GatewayCore
 from triagemq.exchange.gateway.delivering import fate
 from triagemq.exchange.gateway.model.messages import Delivery
-from triagemq.exchange.gateway.model.sessions import Session
 from triagemq.exchange.outlets import settle_copy
 from triagemq.plan import Fate, FlowKey, OutgoingPacket, Treatment
 
@@ -18,16 +17,10 @@ if TYPE_CHECKING:
 
 
 class EgressOutlet:
-    """Through a data plane, which paces and ranks; `settled` is the OnFate that it has to be given.
+    """Through a data plane, which paces and ranks; `settled` is the OnFate that it has to be given."""
 
-    `flow_of` tells the flow id and class in which a session is sent something now, where somebody wants to know.
-    """
-
-    def __init__(
-        self, core: GatewayCore, flow_of: Callable[[Session], tuple[int, int] | None] = lambda session: None
-    ) -> None:
+    def __init__(self, core: GatewayCore) -> None:
         self._core = core
-        self._flow_of = flow_of
         self._packets: list[OutgoingPacket] = []
         self._egress: Egress | None = None
 
@@ -45,7 +38,7 @@ class EgressOutlet:
         session, delivery, datagram = action
         key = FlowKey(session.endpoint[0], session.endpoint[1])
         treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
-        delivery.flow = self._flow(session, treatment)
+        delivery.flow = treatment.flow_id, treatment.priority_class
         self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment))
 
     def publish_many(self, action: SendMany) -> None:
@@ -59,7 +52,7 @@ class EgressOutlet:
         members, treatments = group.members, self._core.treatments(group, publication.topic)
         for place in range(len(members)) if places is None else places:
             member, treatment = members[place], treatments[place]
-            token = (*member, self._flow(member[0], treatment)), publication
+            token = (*member, (treatment.flow_id, treatment.priority_class)), publication
             self._packets.append(OutgoingPacket(keys[place], datagram, False, token, treatment))
 
     def rerank(self) -> None:
@@ -74,13 +67,10 @@ class EgressOutlet:
         who, what = token
         if isinstance(what, Delivery):
             treatment = self._core.settings.policy.treatment(who.client_id, what.publication.topic)
-            what.flow, what.priority_class = self._flow(who, treatment), treatment.priority_class
+            what.flow = treatment.flow_id, treatment.priority_class
+            what.priority_class = treatment.priority_class
             return treatment
         return self._core.settings.policy.treatment(who[0].client_id, what.topic)
-
-    def _flow(self, session: Session, treatment: Treatment) -> tuple[int, int] | None:
-        flow = self._flow_of(session)
-        return None if flow is None else (flow[0], treatment.priority_class)
 
     def flush(self) -> None:
         """Hand everything over at once."""

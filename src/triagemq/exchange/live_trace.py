@@ -26,8 +26,8 @@ from triagemq.trace.manifest import CLASSES
 if TYPE_CHECKING:
     from triagemq.trace import Manifest
 
-FlowOf = Callable[[str], tuple[int, int] | None]
-"""Flow id and priority class of what goes to a client, by its id, if a plan covers it."""
+FlowOf = Callable[[str, str], tuple[int, int] | None]
+"""Flow id and priority class of what goes to a client, by its id and the topic, if a plan covers it."""
 
 _Columns = tuple[npt.NDArray[np.int32], ...]
 _NO_FLOW = (-1, -1)
@@ -97,7 +97,7 @@ class LiveTrace:
     ) -> None:
         """A copy has been delivered, or never will be."""
         sent_in = None if delivery is None else delivery.flow
-        flow_id, priority_class = sent_in or self.flow(session) or _NO_FLOW
+        flow_id, priority_class = sent_in or self._flow(session, publication.topic) or _NO_FLOW
         enqueued_ns = dequeued_ns = -1
         if delivery is not None:
             enqueued_ns, dequeued_ns = delivery.enqueued_ns, delivery.dequeued_ns
@@ -239,7 +239,7 @@ class LiveTrace:
         known: tuple[int, _Columns] | None = group.traced
         if known is None or known[0] != self._plans:
             members = group.members
-            flows = [self.flow(session) or _NO_FLOW for session, _ in members]
+            flows = [self._flow(session, topic) or _NO_FLOW for session, _ in members]
             columns = tuple(
                 np.array(values, dtype=np.int32)
                 for values in (
@@ -252,6 +252,6 @@ class LiveTrace:
             known = group.traced = (self._plans, columns)
         return known[1]
 
-    def flow(self, session: Session) -> tuple[int, int] | None:
-        """Flow id and priority class in which a session is sent something now."""
-        return None if self._flow_of is None else self._flow_of(session.client_id)
+    def _flow(self, session: Session, topic: str) -> tuple[int, int] | None:
+        """Flow id and priority class in which a session is sent a topic now."""
+        return None if self._flow_of is None else self._flow_of(session.client_id, topic)

@@ -30,7 +30,7 @@ from triagemq.exchange.gateway.actions import (
 )
 from triagemq.exchange.gateway.broker_link import fit_peers
 from triagemq.exchange.gateway.delivering import rerank
-from triagemq.exchange.gateway.model.slots import Identify, own_name
+from triagemq.exchange.gateway.model.sessions import Identify, own_name
 from triagemq.exchange.gateway.observer import Numbers
 from triagemq.exchange.gateway.probing import begin_probing
 from triagemq.exchange.gateway.restoring import restore
@@ -195,9 +195,7 @@ class Gateway:
             # Planning takes a second to load, which a gateway without a plan need not wait for.
             from triagemq.exchange.egress import EgressOutlet
 
-            outlet = (
-                EgressOutlet(self.core) if self._trace is None else EgressOutlet(self.core, self._trace.flow)
-            )
+            outlet = EgressOutlet(self.core)
 
             def on_fate(fates: Sequence[Fate]) -> None:
                 self._tick()

@@ -126,7 +126,6 @@ async def run_subscribers(
         async with turn:
             subscriber = Subscriber(
                 **_options(config, name),
-                flows=scenario.planning.flows_per_subscriber,
                 on_event=noting(scenario.subscribers.name.index(name)),
                 settings=_settings(config, name, arrival),
             )

@@ -157,12 +157,13 @@ class Treatment(NamedTuple):
     """How an event is treated on its way to a subscriber: its class, and with which probability the gateway drops it.
 
     An event of a topic that was not seen before is never dropped; it goes before planned ones of its class, and by the
-    `worth` of the filter that matches it.
+    `worth` of the filter that matches it. `flow_id` is the number of its flow, -1 if it has none in the plan.
     """
 
     priority_class: int
     drop_rate: float = 0.0
     worth: float = 0.0
+    flow_id: int = -1
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.figures import Live
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.errors import ParameterError
-from triagemq.plan import FlowCounters, PortCounters, QueueCounters
+from triagemq.plan import PortCounters, QueueCounters
 from triagemq.scenario import loads
 
 
@@ -64,7 +64,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
             assert read["subscriptions"] == [
                 {"topic": "a/+", "utility": {"shape": "step", "weight": 3.0, "threshold": 0.5}}
             ]
-            assert read["connection"]["flows"] == waited.json()["flows"] == 2
+            assert read["connection"]["flows"] == waited.json()["flows"] == 1
             assert (read["port"], read["flows"]) == ("port", 5)
             again = await here.client.put("/v1/subscribers/ff:7@x", json=read_back(read))
             assert again.status_code == 200, "what is read may be written again"
@@ -73,7 +73,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
             assert beat.json() == {
                 "lease_seconds": 30.0,
                 "generation": waited.json()["generation"],
-                "flows": 2,
+                "flows": 1,
                 "refused_delays": [],
             }
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 204
@@ -424,7 +424,7 @@ def test_live_figures_come_and_a_slow_listener_is_dropped(tmp_path: Path) -> Non
 
 
 class BusyLink(FakeLink):
-    """In every full measurement each flow has 10 packets more, of which 3 and 1 are dropped, and 6 have left."""
+    """In every full measurement class 0 has 10 copies more, of which 3 and 1 are dropped, and 6 have left."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -436,12 +436,12 @@ class BusyLink(FakeLink):
             return measured
         self.rounds += 1
         n = self.rounds
-        ordered = self.told_orders[-1].flows.items()
+        first = QueueCounters(packets_in=7 * n, packets_out=6 * n, drops=n)
         queue = QueueCounters(bytes_out=1_000 * n, backlog_packets=7, backlog_bytes=700)
         return replace(
             measured,
-            flows={name: FlowCounters(flow.flow_id, 10 * n, 3 * n, n, 6 * n) for name, flow in ordered},
-            ports={"port": PortCounters((QueueCounters(), queue), QueueCounters())},
+            planned_drops={0: 3 * n},
+            ports={"port": PortCounters((first, queue), QueueCounters())},
         )
 
 

@@ -29,7 +29,7 @@ def wanting(*intents: SubscriberIntent, most_worth: float = 1e12) -> IntentBook:
 def planned(book: IntentBook, rates: dict[str, float], previous: Decided | None = None) -> Decided:
     known = Rates(rates, dict.fromkeys(rates, 200.0))
     return decide(
-        Question(book.scenario(NETWORK, known), book.flow_limits(NETWORK), unseen=book.unseen(NETWORK)),
+        Question(book.scenario(NETWORK, known), unseen=book.unseen(NETWORK)),
         previous,
     )
 

@@ -181,7 +181,6 @@ def test_a_new_intent_replaces_the_old_one_and_a_withdrawn_one_is_gone() -> None
     book.announce(subscriber("ff", ("b", 9.0), flows=2))
     scenario = book.scenario(NETWORK, Rates())
     assert wanted(scenario, "ff") == {"b": 9.0}
-    assert book.flow_limits(NETWORK).tolist() == [2]
     assert book.withdraw("subscriber", "ff")
     assert not book.withdraw("subscriber", "ff")
     assert len(book.scenario(NETWORK, Rates()).subscribers) == 0
@@ -206,7 +205,6 @@ def test_a_subscriber_behind_a_port_that_does_not_exist_keeps_nobody_from_being_
         publisher("room", a=1.0), subscriber("lost", "a", port="moon"), subscriber("ff", "a", flows=3)
     )
     assert book.scenario(NETWORK, Rates()).subscribers.name == ("ff",)
-    assert book.flow_limits(NETWORK).tolist() == [3]
     with pytest.raises(ParameterError, match="moon"):
         NETWORK.port_of(subscriber("lost", "a", port="moon"))
 

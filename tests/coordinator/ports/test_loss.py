@@ -32,7 +32,7 @@ def decided(count: int, error_rate: float = 0.0) -> Decided:
     book.announce(PublisherIntent((Declared("t", 20.0, 50.0),), name="p"))
     for number in range(count):
         book.announce(SubscriberIntent((Wanted("t"),), name=f"s{number}"))
-    return decide(Question(book.scenario(network, Rates()), book.flow_limits(network)))
+    return decide(Question(book.scenario(network, Rates())))
 
 
 class Crowd:
@@ -109,7 +109,7 @@ class Crowd:
     def _flows(self) -> dict[str, FlowCounters]:
         flows = self.plan.orders.flows
         return {
-            f"s{who}~0": FlowCounters(flows[f"s{who}~0"].flow_id, 0, 0, 0, sent * self.packets, sent)
+            f"s{who}~0": FlowCounters(flows[f"s{who}~0"].flow_id, 0, 0, sent * self.packets, sent)
             for who, sent in enumerate(self._sent)
         }
 

@@ -55,7 +55,7 @@ class Exchange:
 
     def follow(self, after: Orders) -> None:
         before, self.rules.orders = self.rules.orders, after
-        self.gateway.core.slots.ranked(reranked(before, after, after.since(before)))
+        self.gateway.core.planned_anew(reranked(before, after, after.since(before)))
 
     @property
     def classes(self) -> list[int]:
@@ -116,7 +116,7 @@ def test_a_plan_that_changes_drop_rates_alone_leaves_the_routes() -> None:
     before = orders(CLASSES)
     dropping = {name: replace(one, flow_id=0, drop_rate=0.5) for name, one in before.flows.items()}
     after = Orders(ports=before.ports, flows=dropping)
-    assert reranked(before, after, after.since(before)) == []
+    assert reranked(before, after, after.since(before)) == set()
 
 
 @pytest.mark.parametrize("wakes_late_ns", [0, 3_000_000])

@@ -100,8 +100,9 @@ class Rules:
             self._treatments = {}
         found = self._treatments.get((client_id, topic))
         if found is None:
-            name, slot = self.identify(client_id)
-            found = self._treatments[client_id, topic] = self.orders.treatment(name, topic, slot)
+            found = self._treatments[client_id, topic] = self.orders.treatment(
+                self.identify(client_id)[0], topic
+            )
         return found
 
     def identify(self, client_id: str) -> tuple[str, int]:

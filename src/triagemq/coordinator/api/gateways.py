@@ -24,7 +24,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.homes import ClientMove
-from triagemq.coordinator.decide.orders import FLOW_MARK, subscriber_of
+from triagemq.coordinator.decide.orders import CONNECTION_MARK, subscriber_of
 from triagemq.coordinator.refusals import ForbiddenError, MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
 
@@ -112,7 +112,7 @@ def _round_trips(here: Coordinator, now: Measured | None, kind: str) -> dict[str
     named = {
         subscriber_of(each)[0] if marked else each: seconds
         for each, seconds in found.items()
-        if (FLOW_MARK in each) == marked
+        if (CONNECTION_MARK in each) == marked
     }
     homes = here.runtime.gateways.homes
     return {name: seconds for name, seconds in named.items() if homes.has((kind, name))}
@@ -123,9 +123,8 @@ def _queues(here: Coordinator, now: Measured) -> list[QueueAnswer]:
     found = []
     for client_id, flow in now.flows.items():
         if (waiting := flow.backlog_packets) > 0:
-            name, slot = subscriber_of(client_id)
-            topics = [topic for topic, number in slots.get(name, {}).items() if number == slot]
-            found.append(QueueAnswer(subscriber=name, topics=topics, packets=waiting))
+            name, _ = subscriber_of(client_id)
+            found.append(QueueAnswer(subscriber=name, topics=list(slots.get(name, ())), packets=waiting))
     return found
 
 

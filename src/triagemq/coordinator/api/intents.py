@@ -51,9 +51,8 @@ NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 def _subscriber(
     here: Coordinator, caller: Caller, record: Record, *, whole: bool = False
 ) -> SubscriberAnswer:
-    flows = here.runtime.assignments.of(record.intent.name).flows
     return SubscriberAnswer(
-        connection=ConnectionAnswer(**_whereto(here, caller, record), flows=flows),
+        connection=ConnectionAnswer(**_whereto(here, caller, record), flows=1),
         **_told(here, record, whole),
         promises=_promises(here, record) if whole else None,
         delays=here.delays.of(record.intent.name) if whole and here.delays is not None else None,
@@ -144,7 +143,7 @@ async def keep_subscriber(
     return SubscriberHeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds,
         generation=assigned.generation,
-        flows=assigned.flows,
+        flows=1,
         refused_delays=[each for each in delays if each.refused][:_MOST_DELAYS],
     )
 
@@ -163,7 +162,7 @@ async def read_assignment(
     here.service.look(caller, (SUBSCRIBER, name))
     found = asdict(here.runtime.assignments.of(name))
     gateway = here.runtime.gateways.news_for((SUBSCRIBER, name), caller.reached)
-    return AssignmentAnswer(**{**found, "gateway": gateway})
+    return AssignmentAnswer(**{**found, "gateway": gateway, "slots": dict.fromkeys(found["classes"], 0)})
 
 
 @router.get("/subscribers/{name}/promises")

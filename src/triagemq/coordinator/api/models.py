@@ -188,7 +188,8 @@ class AnnouncedAnswer(BaseModel):
 
 
 class SubscriberAnswer(AnnouncedAnswer):
-    """`in_force`: the gateway follows a plan that knows this intent. `flows`: how many connections it can open.
+    """`in_force`: the gateway follows a plan that knows this intent. `flows` is of no use any
+    more: a subscriber has one connection.
 
     `delays`: what became of delays that are asked for at ports whose widths are controlled.
     """
@@ -237,9 +238,11 @@ class PublisherHeartbeatAnswer(HeartbeatAnswer):
 
 
 class AssignmentAnswer(BaseModel):
+    """`flows` (1) and `slots` are for clients of before, which opened several connections."""
+
     generation: int
-    flows: int
-    slots: dict[str, int]
+    flows: int = 1
+    slots: dict[str, int] = {}
     classes: dict[str, int]
     drop_rates: dict[str, float]
     gateway: str

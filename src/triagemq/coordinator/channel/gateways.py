@@ -32,7 +32,7 @@ from triagemq.coordinator.channel.messages import (
 )
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.homes import Homes, Site
-from triagemq.coordinator.decide.orders import FLOW_MARK, Orders, subscriber_of
+from triagemq.coordinator.decide.orders import CONNECTION_MARK, Orders, subscriber_of
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
 from triagemq.errors import TriageError
@@ -448,7 +448,7 @@ class Gateways:
         flows = [(event.client_id, event.flow) for event in await link.present()]
         flows += [(flow, flow) for flow in await link.stored_sessions()]
         for client_id, flow in flows:
-            key = SUBSCRIBER if FLOW_MARK in client_id else PUBLISHER, subscriber_of(flow)[0]
+            key = SUBSCRIBER if CONNECTION_MARK in client_id else PUBLISHER, subscriber_of(flow)[0]
             if key in self._clients and not self.homes.has(key):
                 self.homes.move(key, name)
             elif key not in self._clients:
@@ -506,7 +506,7 @@ class Gateways:
         """
         link, found = self._led[name].lead.link, []
         for event in await link.present():
-            kind = SUBSCRIBER if FLOW_MARK in event.client_id else PUBLISHER
+            kind = SUBSCRIBER if CONNECTION_MARK in event.client_id else PUBLISHER
             is_plain = (kind, subscriber_of(event.flow)[0]) not in self._clients
             if is_plain and (client_ids is None or event.client_id in client_ids):
                 found.append(event.client_id)

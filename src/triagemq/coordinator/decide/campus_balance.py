@@ -243,20 +243,18 @@ def _queues(
 ) -> tuple[Floats, Floats]:
     """Of subscriptions: packets that wait, and that left in a second; topics of one flow have parts by their rates."""
     by_topic = np.bincount(scenario.publications.topic, rate, len(scenario.topics))
-    rows: dict[tuple[str, int], list[int]] = {}
-    names, topics = scenario.subscribers.name, scenario.topics.name
-    for row, (subscriber, topic) in enumerate(
-        zip(scenario.subscriptions.subscriber.tolist(), scenario.subscriptions.topic.tolist(), strict=True)
-    ):
-        name = names[subscriber]
-        rows.setdefault((name, orders.slots.get(name, {}).get(topics[topic], 0)), []).append(row)
+    rows: dict[str, list[int]] = {}
+    names = scenario.subscribers.name
+    for row, subscriber in enumerate(scenario.subscriptions.subscriber.tolist()):
+        rows.setdefault(names[subscriber], []).append(row)
     queued, left = np.zeros(len(scenario.subscriptions)), np.zeros(len(scenario.subscriptions))
-    for (name, slot), own in rows.items():
+    for name, own in rows.items():
+        client_id = client_id_of(name)
         load = loads.get(homes.get((SUBSCRIBER, name), ""))
-        flow = None if load is None else load.flows.get(client_id_of(name, slot))
+        flow = None if load is None else load.flows.get(client_id)
         if load is None or flow is None:
             continue
-        before = load.flows_before.get(client_id_of(name, slot), FlowCounters(flow.flow_id))
+        before = load.flows_before.get(client_id, FlowCounters(flow.flow_id))
         share = by_topic[scenario.subscriptions.topic[own]]
         share = share / share.sum() if share.sum() > 0 else np.full(len(own), 1 / len(own))
         # What waits at one moment may be gone at the next: a queue is what was there a second before, too.

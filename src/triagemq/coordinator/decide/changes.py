@@ -45,7 +45,7 @@ class TableChange:
         )
 
     def for_whom(self) -> list[str]:
-        """The subscribers whose connections, slots or classes change.
+        """The subscribers whose topics or classes change.
 
         Drop rates do not count: with every client that comes or goes, everyone's may change a little, and nobody has to
         do anything about it.

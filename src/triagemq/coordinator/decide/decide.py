@@ -26,7 +26,10 @@ from triagemq.coordinator.decide.unseen import Worths, unseen_topics
 from triagemq.forecast import plan_ahead
 from triagemq.plan import Decision, Plan, SetPort
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.scenario import Integers, Scenario
+from triagemq.scenario import Scenario
+
+MOST_FLOWS = 64
+"""Of one subscriber."""
 
 NO_SWITCHES = (
     "the embedded data plane has no switches: what is promised would pass by it, without a level or a limiter; "
@@ -64,7 +67,7 @@ class PlannerSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What there is to decide on. `flow_limits` has one entry per subscriber; `why` says what has changed.
+    """What there is to decide on. `why` says what has changed.
 
     `unseen` is what topics without a rate are worth, by subscriber and filter.
     `listening` are the addresses at which subscribers take promised topics by now, and `sources` those that publishers
@@ -73,7 +76,6 @@ class Question:
     """
 
     scenario: Scenario
-    flow_limits: Integers | None = None
     why: tuple[str, ...] = ()
     settings: PlannerSettings = PlannerSettings()
     paced_bps: Mapping[str, float] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class Decided:
     """A plan and the orders that carry it out, by way of the `stages`, the last of which they are.
 
     `changed` is False where the orders are those from before; then there is nothing to send. `changed_for` are the
-    subscribers whose connections, slots or classes change. `decisions` is what is new and worth recording, bounded in
+    subscribers whose topics or classes change. `decisions` is what is new and worth recording, bounded in
     number.
     """
 
@@ -124,17 +126,14 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     settings = question.settings
     scenario = _with_queues(question.scenario, settings)
     classes = settings.classes_for(scenario)
-    most = scenario.planning.flows_per_subscriber
-    limits = np.full(len(scenario.subscribers), most, dtype=np.int32)
-    if question.flow_limits is not None:
-        limits = np.minimum(limits, question.flow_limits).astype(np.int32)
+    most = flows_per_subscriber(scenario)
     orders_before, table_before, plan_before, scenario_before = _before(previous, scenario)
     plan = plan_ahead(
         scenario,
         previous=plan_before,
         before=scenario_before,
         **asdict(replace(settings, priority_classes=classes)),
-        flow_limits=limits,
+        flows_per_subscriber=most,
     )
     plan = replace(plan, decisions=(*plan.decisions, *question.measured))
     if isinstance(previous, Orders):
@@ -143,9 +142,9 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         plan, compared = replace(plan, decisions=tuple(kept)), None
     else:
         compared = plan_before
-    was = earlier(table_before, scenario, int(limits.max(initial=1)))
+    was = earlier(table_before, scenario, most)
     lowest = plan.level_offset + (1 if settings.priorities == "none" else classes) - 1
-    change = TableChange(match_slots(scenario, plan, limits, was, lowest), was)
+    change = TableChange(match_slots(scenario, plan, most, was, lowest), was)
     table, orders = change.table, orders_before
     promises = promise_orders(
         scenario,
@@ -221,6 +220,11 @@ def _room(scenario: Scenario, settings: PlannerSettings) -> int:
     """The classes that data plane and ports have room for, those of promises included."""
     queues = scenario.ports.queues[scenario.ports.queues > 0]
     return min(settings.priority_classes, int(queues.min(initial=2**31 - 1)))
+
+
+def flows_per_subscriber(scenario: Scenario) -> int:
+    """Each subscription is a flow: a drop rate costs no connection. Of very many of one subscriber some share one."""
+    return min(int(np.bincount(scenario.subscriptions.subscriber).max(initial=1)), MOST_FLOWS)
 
 
 def _with_queues(scenario: Scenario, settings: PlannerSettings) -> Scenario:

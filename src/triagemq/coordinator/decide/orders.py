@@ -3,9 +3,8 @@
 Topics with a promise go straight from switch to switch: their orders are flows by address, one for each output port by
 which copies leave, and limiters where they enter.
 
-A flow is a connection of its own: subscriber `ff-7` connects as `ff-7~0`, `ff-7~1` and so on (its slots), each from its
-own UDP port. It subscribes over slot 0; the gateway sends each topic over the slot that the orders name, or over slot 0
-while that one is not connected. A change of orders takes effect between two packets: no event is lost or repeated.
+Subscriber `ff-7` has one connection, `ff-7~0`. Its flows have numbers, its slots: each topic has one, and with it a
+class and a drop rate. A change of orders takes effect between two packets: no event is lost or repeated.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from typing import Annotated, ClassVar
 from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
-from triagemq.client.flows import FLOW_MARK, flow_client_id
+from triagemq.client.connection import CONNECTION_MARK, connection_id
 from triagemq.errors import PlanError
 from triagemq.mqttsn import matches
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort, Treatment
 from triagemq.plan.instructions import applied, difference
 
 __all__ = [
-    "FLOW_MARK",
+    "CONNECTION_MARK",
     "DirectTopics",
     "KeptHop",
     "KeptPromise",
@@ -42,7 +41,7 @@ __all__ = [
     "what_is_wrong",
 ]
 
-# No subscriber has a thousand connections.
+# No subscriber has a thousand flows.
 _SLOT_DIGITS = 3
 
 DirectTopics = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -121,26 +120,17 @@ class Orders:
         """The class of whoever has no flow."""
         return max((port.classes for port in self.ports.values()), default=1) - 1
 
-    def slot(self, name: str, topic: str) -> int:
-        """The slot by which a subscriber gets a topic; one that is not planned goes by a slot of its class, or 0."""
-        slot = self.slots.get(name, {}).get(topic)
-        if slot is not None:
-            return slot
-        unseen = self._unseen(name, topic)
-        if unseen is None:
-            return 0
-        flows = flows_of(self, name).items()
-        return min((slot for slot, flow in flows if flow.priority_class == unseen.priority_class), default=0)
-
-    def treatment(self, name: str, topic: str, slot: int = 0) -> Treatment:
-        """How a subscriber's copy of a topic is treated; `slot` is that of the connection if none is planned."""
+    def treatment(self, name: str, topic: str) -> Treatment:
+        """How a subscriber's copy of a topic is treated."""
         planned = self.slots.get(name, {}).get(topic)
         if planned is None and (unseen := self._unseen(name, topic)) is not None:
             return Treatment(unseen.priority_class, 0.0, unseen.worth)
-        flow = self.flows.get(client_id_of(name, slot if planned is None else planned))
+        flow = self.flows.get(client_id_of(name, planned or 0))
         if flow is None:
             return Treatment(self.lowest_class)
-        return Treatment(flow.priority_class, 0.0 if planned is None else flow.drop_rate)
+        return Treatment(
+            flow.priority_class, 0.0 if planned is None else flow.drop_rate, flow_id=flow.flow_id
+        )
 
     def _unseen(self, name: str, topic: str) -> UnseenTopics | None:
         """An exact name says more than a pattern; of several patterns the best class counts."""
@@ -233,8 +223,8 @@ class OrdersChange:
         )
 
 
-client_id_of = flow_client_id
-"""The client id of a subscriber's connection, from its name and a slot."""
+client_id_of = connection_id
+"""What orders call a flow, from its subscriber's name and its slot; slot 0 is also the connection's client id."""
 
 
 def subscriber_of(client_id: str) -> tuple[str, int]:
@@ -243,7 +233,7 @@ def subscriber_of(client_id: str) -> tuple[str, int]:
     >>> subscriber_of("ff-7~2"), subscriber_of("pump"), subscriber_of("a~b"), subscriber_of("ff-7~1000")
     (('ff-7', 2), ('pump', 0), ('a~b', 0), ('ff-7~1000', 0))
     """
-    name, mark, number = client_id.rpartition(FLOW_MARK)
+    name, mark, number = client_id.rpartition(CONNECTION_MARK)
     is_slot = mark and name and number.isascii() and number.isdigit() and len(number) <= _SLOT_DIGITS
     return (name, int(number)) if is_slot else (client_id, 0)
 
@@ -258,28 +248,27 @@ def flows_of(orders: Orders, name: str) -> dict[int, SetFlow[str]]:
     }
 
 
-def reranked(before: Orders, after: Orders, change: OrdersChange) -> list[tuple[str, int]] | None:
-    """The subscribers and slots whose class a change changes; None: it may be anybody's.
+def reranked(before: Orders, after: Orders, change: OrdersChange) -> set[str] | None:
+    """The subscribers of whose topics a change may change the class; None: it may be anybody's.
 
     >>> before = Orders(flows={name: SetFlow(name, "radio", 1, 1, 0.0) for name in ("a~0", "b~0")})
     >>> flows = {"a~0": SetFlow("a~0", "radio", 1, 1, 0.5), "b~0": SetFlow("b~0", "radio", 1, 0, 0.0)}
     >>> after = Orders(flows=flows)
     >>> reranked(before, after, after.since(before))
-    [('b', 0)]
+    {'b'}
     """
     lowest = after.lowest_class
     if before.lowest_class != lowest:
         return None
-    filtered = [(name, 0) for name in change.filters]
 
     def rank(flow: SetFlow[str] | None) -> int:
         return lowest if flow is None else flow.priority_class
 
-    return filtered + [
-        subscriber_of(name)
+    return {*change.filters, *change.slots} | {
+        subscriber_of(name)[0]
         for name, flow in change.flows.items()
         if rank(before.flows.get(name)) != rank(flow)
-    ]
+    }
 
 
 _WHOLE = TypeAdapter(OrdersChange)

@@ -1,4 +1,4 @@
-"""Which connection of a subscriber carries which topic: a plan's flows matched to the slots that are in use.
+"""Which number (slot) each flow of a subscriber has: a plan's flows matched to the slots that are in use.
 
 Flows are numbered anew by every plan. A subscriber's slots are matched to them so that as few topics as possible move,
 and then so that as few slots as possible change class. Columns throughout: of a million rows only those of subscribers
@@ -174,13 +174,11 @@ def _slots_before(before: SlotTable, scenario: Scenario, subscriber: Rows, topic
     return np.unique(owner[left]).astype(np.int32)
 
 
-def match_slots(
-    scenario: Scenario, plan: Plan, limits: Integers, was: Earlier, lowest_class: int = 0
-) -> SlotTable:
-    """Give every flow of the plan a slot below its subscriber's limit; slot 0 is always in use.
+def match_slots(scenario: Scenario, plan: Plan, most: int, was: Earlier, lowest_class: int = 0) -> SlotTable:
+    """Give every flow of the plan a slot, of `most` that a subscriber has; slot 0 is always in use.
 
-    Slot 0 carries what no plan knows yet, and everything while other slots are not connected: without a flow on it,
-    that would pass the port unmanaged. A subscriber of which nothing is planned has slot 0 in the lowest class.
+    Slot 0 is the connection's, and what no plan knows yet goes by it: without a flow on it, that would pass the port
+    unmanaged. A subscriber of which nothing is planned has slot 0 in the lowest class.
     """
     flows, wanted = _with_everyone(plan.flows, scenario, lowest_class), scenario.subscriptions
     if len(flows) != len(plan.flows):
@@ -194,12 +192,11 @@ def match_slots(
     overlap = np.bincount(
         plan.flow[kept].astype(np.int64) * slots + was.topic_slot[kept], minlength=len(flows) * slots
     ).reshape(len(flows), slots)
-    overlap[np.arange(slots)[None, :] >= limits[flows.subscriber][:, None]] = 0
+    overlap[:, most:] = 0
     slot = np.where(overlap.any(axis=1), overlap.argmax(axis=1), place)
     for subscriber in _contested(flows.subscriber, overlap, slot, len(scenario.subscribers)):
         low, high = np.searchsorted(flows.subscriber, [subscriber, subscriber + 1])
         same_class = was.flow_class[subscriber] == flows.priority_class[low:high, None]
-        most = int(limits[subscriber])
         slot[low:high] = _assigned(overlap[low:high, :most], same_class[:, :most])
     cell = (flows.subscriber, slot)
     number = was.flow_number[cell].copy()

@@ -109,22 +109,9 @@ class FlowBinder:
             self._named.setdefault(name, []).append(client_id)
         self._bind(self._at)
 
-    def missing(self) -> set[str]:
-        """The flows of the orders in force whose clients are not connected."""
-        return self.orders.flows.keys() - self._named.keys()
-
     def clients(self) -> dict[str, FlowKey]:
         """Everyone who is connected."""
         return {client_id: key for client_id, (key, _, _) in self._clients.items()}
-
-    def flow_of(self, client_id: str) -> tuple[int, int] | None:
-        """Flow id and priority class of what goes to a client, or would if it were there; None if it is not managed."""
-        known = self._clients.get(client_id)
-        if known is not None:
-            flow = self._bound.get(known[0])
-        else:
-            flow = self.orders.flows.get(client_id_of(*self._identify(client_id)), self._default)
-        return None if flow is None else (flow.flow_id, flow.priority_class)
 
     def _wanted(self, key: FlowKey, orders: Orders, default: SetFlow[str] | None) -> SetFlow[str] | None:
         fallback = None

@@ -310,18 +310,13 @@ class ManagedGateway:
         """Put orders in force, or leave everything as it is; `change` is what differs in them, if that is known."""
         before = self.rules.orders
         change = orders.since(before) if change is None else change
-        slots = self.gateway.core.slots
-        concerned = {**change.slots, **change.filters}
-        slots.order(orders.slot, concerned)
         self.rules.orders = orders
         try:
             self._binder.order(orders, change)
         except PlanError:
-            slots.order(before.slot, concerned)
             self.rules.orders = before
             raise
-        self.gateway.core.plans += 1
-        slots.ranked(reranked(before, orders, change))
+        self.gateway.core.planned_anew(reranked(before, orders, change))
         self.gateway.rerank()
         if self._trace is not None:
             self._trace.flows_changed()
@@ -394,8 +389,9 @@ class ManagedGateway:
         base, _ = subscriber_of(client_id)
         return self._name_of(client_id) + client_id[len(base) :]
 
-    def _flow_of(self, client_id: str) -> tuple[int, int] | None:
-        return self._binder.flow_of(client_id)
+    def _flow_of(self, client_id: str, topic: str) -> tuple[int, int] | None:
+        treatment = self.rules.treatment(client_id, topic)
+        return (treatment.flow_id, treatment.priority_class) if self.rules.orders.ports else None
 
     # The control channel.
 
@@ -523,7 +519,7 @@ class ManagedGateway:
         self.rules.grants, self.rules.closed = grants, False
         core.policy_changed()
         if bases is None or any(subscriber_of(client_id)[0] in bases for client_id in core.sessions):
-            core.slots.identify_again()
+            core.identify_again()
             self._binder.identify_again()
 
     async def _broker_since_ns(self) -> int | None:

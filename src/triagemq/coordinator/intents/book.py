@@ -96,17 +96,6 @@ class IntentBook:
         """What publishers say about every topic they publish, for `RateWatch.declare`."""
         return declared_rates(self._announced, network)
 
-    def flow_limits(self, network: Network) -> Integers:
-        """Per subscriber of the scenario, in its order, how many flows it can open."""
-        most = network.scenario.planning.flows_per_subscriber
-        return np.array(
-            [
-                most if (flows := self._subscribers[name].flows) is None else min(flows, most)
-                for name in self._names(network)
-            ],
-            dtype=np.int32,
-        )
-
     def listening(self) -> dict[str, frozenset[str]]:
         """The addresses at which subscribers take promised topics without a broker; only those who do."""
         return {name: frozenset(each.listening) for name, each in self._subscribers.items() if each.listening}

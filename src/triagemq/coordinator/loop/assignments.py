@@ -1,7 +1,7 @@
 """What the orders in force mean for one client, and who waits for that to change.
 
-A client's generation is that of the orders which last changed something for it: connections, slots or classes of a
-subscriber, or what a publisher sends without a broker. A plan that does not wakes nobody.
+A client's generation is that of the orders which last changed something for it: topics or classes of a subscriber, or
+what a publisher sends without a broker. A plan that does not wakes nobody.
 """
 
 from __future__ import annotations
@@ -74,8 +74,6 @@ class Assignments:
         known = {topic: flows[slot] for topic, slot in slots.items() if slot in flows}
         return Assignment(
             generation=self.subscribers.of(name),
-            flows=1 + max(flows, default=0),
-            slots=slots,
             classes={topic: flow.priority_class for topic, flow in known.items()},
             drop_rates={topic: flow.drop_rate for topic, flow in known.items()},
         )

@@ -242,7 +242,6 @@ class Replanner:
             network = network.with_bandwidth(port, width)
         question = Question(
             scenario=self._book.scenario(network, rates),
-            flow_limits=self._book.flow_limits(network),
             why=tuple(why),
             settings=self.settings,
             paced_bps=bandwidths,

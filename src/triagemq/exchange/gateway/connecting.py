@@ -85,7 +85,7 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
         )
         gateway.sessions[message.client_id] = session
         gateway.places.enter(session)
-        gateway.slots.add(session)
+        gateway.name(session)
     else:
         session.duration_seconds = message.duration_seconds
         naming.new_connection(gateway, session)
@@ -110,7 +110,7 @@ def _establish(gateway: GatewayCore, endpoint: Endpoint, message: Connect, will:
 def connected(gateway: GatewayCore, session: Session) -> None:
     """The client may send and get messages from now on."""
     session.state = SessionState.ACTIVE
-    gateway.slots.changed(session)
+    session.link.routes.forget(session)
     gateway.changes.put("sessions", rows.session(session))
     gateway.present(session)
     gateway.answer(session, ConnAck(ReturnCode.ACCEPTED))

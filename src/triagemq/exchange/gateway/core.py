@@ -11,7 +11,7 @@ This is the state, the time, and what comes out. What is done about what comes i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from triagemq.errors import DecodeError
@@ -27,8 +27,14 @@ from triagemq.exchange.gateway.model.limits import PendingConnects, Places
 from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
 from triagemq.exchange.gateway.model.publications import KnownPublications
 from triagemq.exchange.gateway.model.rows import RowChanges
-from triagemq.exchange.gateway.model.sessions import BrokerLink, Endpoint, Group, Session
-from triagemq.exchange.gateway.model.slots import Identify, Slots, own_name
+from triagemq.exchange.gateway.model.sessions import (
+    BrokerLink,
+    Endpoint,
+    Group,
+    Identify,
+    Session,
+    own_name,
+)
 from triagemq.exchange.gateway.model.timers import Timer, Timers
 from triagemq.exchange.gateway.model.topics import SharedTopics
 from triagemq.exchange.gateway.observer import GatewayCounters, Numbers, Observer
@@ -106,7 +112,9 @@ class GatewayCore:
         # Until when clients that were sent to another gateway, and their addresses, find none here.
         self.elsewhere_until_ns: dict[str | Endpoint, int] = {}
         self.places = Places()
-        self.slots = Slots(identify, self.sessions)
+        self._identify = identify
+        # The sessions over which subscribers subscribe, by name.
+        self.subscribers: dict[str, Session] = {}
         self.topics = SharedTopics(
             settings.predefined_topics, settings.last_topic_id, settings.topic_ids_in_all
         )
@@ -247,6 +255,32 @@ class GatewayCore:
             group.is_dropped = any(treatment.drop_rate > 0.0 for treatment in group.treatments)
             group.planned_at = self.plans
         return group.treatments
+
+    def name(self, session: Session) -> None:
+        """Say whose connection a session is, which begins."""
+        session.subscriber, session.slot = self._identify(session.client_id)
+        if not session.slot:
+            self.subscribers[session.subscriber] = session
+
+    def unname(self, session: Session) -> None:
+        """A session has ended."""
+        if self.subscribers.get(session.subscriber) is session:
+            del self.subscribers[session.subscriber]
+
+    def identify_again(self) -> None:
+        """Client ids have come to mean other names."""
+        self.subscribers.clear()
+        for session in self.sessions.values():
+            self.name(session)
+            session.link.routes.forget(session)
+
+    def planned_anew(self, names: Iterable[str] | None) -> None:
+        """A new plan: messages go to these subscribers, or to all, in another order."""
+        self.plans += 1
+        for name in self.subscribers if names is None else names:
+            session = self.subscribers.get(name)
+            if session is not None:
+                session.link.routes.forget(session)
 
     def policy_changed(self) -> None:
         """What the policy forbids now ends now."""

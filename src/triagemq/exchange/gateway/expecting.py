@@ -58,7 +58,7 @@ def _disconnected_session(gateway: GatewayCore, client_id: str) -> Session:
     )
     gateway.sessions[client_id] = session
     gateway.places.enter(session)
-    gateway.slots.add(session)
+    gateway.name(session)
     gateway.changes.put("sessions", rows.session(session))
     leaving.expire_later(gateway, session)
     return session

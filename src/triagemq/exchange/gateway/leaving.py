@@ -12,9 +12,8 @@ from functools import partial
 from triagemq.exchange.gateway import broker_link, naming, publishing, subscribing
 from triagemq.exchange.gateway.actions import Gone
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import deliver, finished, give_up, pump, store
+from triagemq.exchange.gateway.delivering import finished, give_up, pump, store
 from triagemq.exchange.gateway.model import rows
-from triagemq.exchange.gateway.model.messages import DeliveryStage
 from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
 from triagemq.mqttsn import Disconnect, PingReq, PingResp
 from triagemq.trace.schema import Outcome
@@ -60,7 +59,6 @@ def to_disconnected(gateway: GatewayCore, session: Session) -> None:
     if gateway.by_endpoint.get(session.endpoint) is session:
         del gateway.by_endpoint[session.endpoint]
     session.requeue()
-    _hand_back(gateway, session, ended=False)
     kept = session.buffer.clear()
     session.buffer.push_front(delivery for delivery in kept if delivery.qos)
     for delivery in kept:
@@ -96,10 +94,9 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     if session.connected:
         gateway.act(Gone(client_id))
     session.state = SessionState.DISCONNECTED
-    gateway.slots.remove(session)
+    gateway.unname(session)
     broker_link.leave(gateway, session)
     session.requeue()
-    _hand_back(gateway, session, ended=True)
     for delivery in session.buffer.clear():
         give_up(gateway, session, delivery, Outcome.subscriber_gone, reason)
     naming.forget(gateway, session)
@@ -116,43 +113,6 @@ def end(gateway: GatewayCore, session: Session, reason: str) -> None:
     if session.link is not gateway.link:
         gateway.close(session.link)
         gateway.links.pop(client_id, None)
-
-
-def _hand_back(gateway: GatewayCore, session: Session, *, ended: bool) -> None:
-    """A session goes, for a while or for ever: what waits for it, or for its answer, goes to slot 0's.
-
-    The client has a QoS 2 message once it has sent PUBREC; only the rest of that exchange is left, and it stays.
-    One without a PUBREC may have arrived all the same, and comes a second time then: to keep it back until the
-    session returns, if it ever does, would be to lose it.
-    """
-    first = gateway.slots.first(session)
-    if first is None:
-        return
-    released = []
-    returned = []
-    for delivery in session.buffer.clear():
-        if delivery.stage is not DeliveryStage.RELEASED:
-            returned.append(delivery)
-        elif not ended:
-            released.append(delivery)
-        else:
-            gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
-            gateway.settle(
-                session, delivery.subscription, delivery.publication, Outcome.delivered, delivery=delivery
-            )
-    session.buffer.push_front(released)
-    for delivery in sorted(returned, key=lambda one: one.publication.publication_id):
-        session.reserved.discard(delivery.message_id)
-        gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
-        deliver(
-            gateway,
-            first,
-            delivery.subscription,
-            delivery.publication,
-            delivery.qos,
-            retain=delivery.retain,
-            drawn=True,
-        )
 
 
 def send_elsewhere(gateway: GatewayCore, client_ids: Iterable[str], seconds: float) -> int:
@@ -220,7 +180,6 @@ def disconnect(gateway: GatewayCore, session: Session, message: Disconnect) -> N
     session.state = SessionState.ASLEEP
     session.link.routes.forget(session)
     session.requeue()
-    _hand_back(gateway, session, ended=False)
     for delivery in session.buffer:
         store(gateway, session, delivery)
     gateway.changes.put("sessions", rows.session(session))

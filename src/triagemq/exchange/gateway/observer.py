@@ -139,7 +139,7 @@ class Names(Generic[Name]):
 class Numbers:
     """Ids of the Trace for what has only names here, in order of appearance.
 
-    A subscriber may have several connections: `subscriber_of` tells its name from a client id.
+    A client may have several connections: `subscriber_of` tells its name from a client id.
 
     >>> numbers = Numbers()
     >>> numbers.topic("a"), numbers.topic("b"), numbers.topic("a")

@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 
 from triagemq.exchange.gateway import broker_link, connecting, leaving, naming, publishing
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import pump
+from triagemq.exchange.gateway.delivering import deliver, pump
 from triagemq.exchange.gateway.model.messages import Arrival, Delivery, DeliveryStage, LastWill, Subscription
 from triagemq.exchange.gateway.model.rows import Row
 from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
 from triagemq.exchange.gateway.model.topics import ClientTopics
 from triagemq.exchange.mqtt.session import Receiving
 from triagemq.mqttsn import TopicIdType
+from triagemq.mqttsn.timestamps import DIRECT_SLOT
+from triagemq.trace.schema import Outcome
 
 
 def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
@@ -56,6 +58,8 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
         if session.connected:
             gateway.present(session)
     for session in list(gateway.sessions.values()):
+        _gather(gateway, session)
+    for session in list(gateway.sessions.values()):
         _resume(gateway, session)
 
 
@@ -81,7 +85,7 @@ def _session(gateway: GatewayCore, row: Row) -> None:
         session.state = SessionState.DISCONNECTED
     gateway.sessions[client_id] = session
     gateway.places.enter(session)
-    gateway.slots.add(session)
+    gateway.name(session)
     if session.connected:
         gateway.by_endpoint[endpoint] = session
     elif session.link is not gateway.link:
@@ -112,7 +116,8 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
         session.abandoned = (session.abandoned or {}) | {message_id: sequence}
         session.reserved.add(message_id)
         return
-    subscription = gateway.slots.subscription_owner(session).subscriptions.get(topic_filter)
+    owner = gateway.subscribers.get(session.subscriber, session)
+    subscription = owner.subscriptions.get(topic_filter)
     if subscription is None:
         # Unsubscribed since; what was accepted for it is still delivered.
         number = gateway.numbers.subscription(client_id, topic_filter)
@@ -126,6 +131,27 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
         delivery.attempts = 1
         session.reserved.add(message_id)
     session.buffer.push_back(delivery)
+
+
+def _gather(gateway: GatewayCore, session: Session) -> None:
+    """Subscribers had several connections once: what waits for one of these goes to the one over which they subscribe.
+
+    A QoS 2 message of which PUBREC has come has arrived.
+    """
+    owner = gateway.subscribers.get(session.subscriber)
+    if owner is None or session.slot in (0, DIRECT_SLOT):
+        return
+    waiting = sorted(session.buffer.clear(), key=lambda one: one.publication.publication_id)
+    for delivery in waiting:
+        subscription, publication = delivery.subscription, delivery.publication
+        session.reserved.discard(delivery.message_id)
+        gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
+        if delivery.stage is DeliveryStage.RELEASED:
+            gateway.settle(session, subscription, publication, Outcome.delivered, delivery=delivery)
+        else:
+            deliver(
+                gateway, owner, subscription, publication, delivery.qos, retain=delivery.retain, drawn=True
+            )
 
 
 def _resume(gateway: GatewayCore, session: Session) -> None:

@@ -124,8 +124,7 @@ def spread_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, mess
             gateway.settle(session, subscription, publication, Outcome.limited, "too large for a datagram")
             continue
         qos = min(message.qos, subscription.qos)
-        carrier = gateway.slots.carrier(session, topic_name)
-        deliver(gateway, carrier, subscription, publication, qos, retain=True)
+        deliver(gateway, session, subscription, publication, qos, retain=True)
 
 
 def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message: Message) -> Publication:
@@ -171,21 +170,17 @@ def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: st
             best = _best_subscription(session, topic_name)
             if best is None or best.topic_filter != entry.topic_filter:
                 continue
-            carrier = gateway.slots.carrier(session, topic_name)
-            if carrier is not session:
-                route.subscribers.append(session)
-                session.routes.add(key)
-            carrier.routes.add(key)
+            session.routes.add(key)
             reference = None
             if (
                 min(qos, best.qos) == 0
-                and carrier.state is SessionState.ACTIVE
-                and not carrier.draining
-                and len(carrier.endpoint) == 2
+                and session.state is SessionState.ACTIVE
+                and not session.draining
+                and len(session.endpoint) == 2
             ):
-                reference = naming.reference(gateway, carrier, best, topic_name)
-            priority_class = policy.treatment(carrier.client_id, topic_name).priority_class
-            ranked.append((priority_class, reference, (carrier, best)))
+                reference = naming.reference(gateway, session, best, topic_name)
+            priority_class = policy.treatment(session.client_id, topic_name).priority_class
+            ranked.append((priority_class, reference, (session, best)))
     route.recipients = _in_class_order(ranked)
     link.routes.keep(key, route)
     return route

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Coordinator
+from triagemq.coordinator.decide.orders import subscriber_of
 from triagemq.coordinator.gateway.follower import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
@@ -475,8 +476,8 @@ class BoxedExchange(Rig):
     async def _carried_out(self) -> bool:
         """Are all flows of the plan there, in the gateway, in the kernel and on the switches?"""
         orders = await self.link.current()
-        there = {event.flow or event.client_id for event in await self.link.present()}
-        if orders.flows.keys() - there:
+        there = {subscriber_of(event.flow or event.client_id)[0] for event in await self.link.present()}
+        if orders.slots.keys() - there:
             return False
         if self.follower is not None and (
             self.follower.problem or self.follower.applied != orders.generation

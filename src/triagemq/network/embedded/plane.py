@@ -155,7 +155,7 @@ class EmbeddedDataPlane:
                 treatment = packet.treatment
                 queue = flow.queue
                 if treatment is not None:
-                    priority_class, _, worth = treatment
+                    priority_class, worth = treatment.priority_class, treatment.worth
                     if priority_class + 1 != queue:
                         queue, port = priority_class + 1, flow.whole_port.part(priority_class)
             if port.ends_ns <= now_ns:

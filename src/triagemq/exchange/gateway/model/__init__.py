@@ -2,6 +2,6 @@
 
 messages, topics, timers    one message, one topic id, one moment
 sessions                    clients, their links to the broker, and the routes from there to them
-slots, limits, publications what a gateway has by name, by address, and in order of arrival
+limits, publications what a gateway has by address, and in order of arrival
 rows                        what of all this is stored, and what of that has changed
 """

@@ -64,6 +64,19 @@ class SessionState(IntEnum):
     CONNECTING = 4
 
 
+Identify = Callable[[str], tuple[str, int]]
+"""The name of the subscriber or publisher to whom a client id belongs, and the number of its connection."""
+
+
+def own_name(client_id: str) -> tuple[str, int]:
+    """Every client has its id for a name, and one connection.
+
+    >>> own_name("pump")
+    ('pump', 0)
+    """
+    return client_id, 0
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One client."""
@@ -106,7 +119,7 @@ class Session:
     retry_is_due: bool = False
     # Until it is lost, or while it is away until it is forgotten.
     timer: Timer | None = None
-    # The subscriber whose connection it is, and which of several (see slots.py).
+    # The subscriber or publisher whose connection it is, and its number: a subscriber has the first alone.
     subscriber: str = ""
     slot: int = 0
     # When it was asked how far it is, until it has answered, and what the last answers took.
@@ -196,14 +209,12 @@ class Route:
     """All recipients of a copy in the order of their classes: groups who get it at once at QoS 0, and those to be
     looked at one by one."""
 
-    __slots__ = ("recipients", "subscribers", "topic", "topic_name")
+    __slots__ = ("recipients", "topic", "topic_name")
 
     def __init__(self, topic_name: str, topic: Topic | None) -> None:
         self.topic_name = topic_name
         self.topic = topic
         self.recipients: list[Group | Member] = []
-        # Those who subscribed and get their messages through another session.
-        self.subscribers: list[Session] = []
 
     def members(self) -> Iterator[Member]:
         """Every recipient, those in groups too."""
@@ -217,7 +228,6 @@ class Route:
         """Everyone on whom it depends."""
         for session, _ in self.members():
             yield session
-        yield from self.subscribers
 
 
 class RouteTable:
