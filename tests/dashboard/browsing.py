@@ -1,4 +1,4 @@
-"""Chromium for tests of the page: a visitor that notes what goes wrong in the browser."""
+"""Chromium for tests of the page: a session that notes what goes wrong in the browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Onlooker:
-    """One visitor with cookies of its own; `problems` are errors on its console and requests that failed."""
+    """One session with cookies of its own; `problems` are errors on its console and requests that failed."""
 
     def __init__(self, started: Browser, address: str, **options: Any) -> None:
         self.address = address

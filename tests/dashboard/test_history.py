@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from triagemq.dashboard.pages.history import past_ports
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 
 
 class _Tables:
@@ -43,7 +43,7 @@ def test_the_load_of_a_port_in_the_last_run_is_told_in_few_points() -> None:
         "scenario": "Fire",
         "utility_rate": 0.887,
     }
-    page = shown("history_past.html", past=[run], ports=[found])
+    page = render("history_past.html", past=[run], ports=[found])
     assert "2026-11-17 18:43:11" in page
     assert "88.7 %" in page
     assert "at most 999 packets" in page

@@ -28,39 +28,39 @@ def test_an_operator_runs_an_incident_from_the_page_and_a_viewer_looks_on(tmp_pa
         database = f"sqlite:///{state / 'coordinator.sqlite'}"
         operator, viewer = (make_token(database, role) for role in ("operator", "viewer"))
         _a_viewer_may_look_and_not_change(Onlooker(chromium, ready["page"]), viewer)
-        guest = Onlooker(chromium, ready["page"])
-        guest.sign_in(operator)
-        _figures_are_live(guest.page)
-        _what_a_subscription_is_worth_decides_what_it_gets(guest)
-        _what_is_supposed_is_forecast_and_applied(guest, ready["coordinator"], operator)
+        subscriber = Onlooker(chromium, ready["page"])
+        subscriber.sign_in(operator)
+        _figures_are_live(subscriber.page)
+        _what_a_subscription_is_worth_decides_what_it_gets(subscriber)
+        _what_is_supposed_is_forecast_and_applied(subscriber, ready["coordinator"], operator)
         for path in PATHS:
-            guest.go(path)
-        _a_telephone_shows_it_within_a_few_screens(guest)
-        assert guest.problems == []
-        _what_is_old_says_so(guest, ready["pids"])
-        _a_restart_signs_nobody_out(guest, ready["pids"]["coordinator"])
-        guest.problems.clear()  # The browser notes that the coordinator was away, which is meant.
-        guest.context.clear_cookies()
-        guest.page.goto(f"{ready['page']}/network")
-        expect(guest.page.locator("#token")).to_be_visible()
-        assert guest.problems == []
+            subscriber.go(path)
+        _a_telephone_shows_it_within_a_few_screens(subscriber)
+        assert subscriber.problems == []
+        _what_is_old_says_so(subscriber, ready["pids"])
+        _a_restart_signs_nobody_out(subscriber, ready["pids"]["coordinator"])
+        subscriber.problems.clear()  # The browser notes that the coordinator was away, which is meant.
+        subscriber.context.clear_cookies()
+        subscriber.page.goto(f"{ready['page']}/network")
+        expect(subscriber.page.locator("#token")).to_be_visible()
+        assert subscriber.problems == []
 
 
-def _a_viewer_may_look_and_not_change(guest: Onlooker, token: str) -> None:
-    guest.sign_in("triage_nobody")
-    expect(guest.page.locator("[role=alert]")).to_contain_text("no token that is valid")
-    guest.problems.clear()  # The browser notes the refusal, which is meant.
-    guest.sign_in(token)
-    expect(guest.page.locator("header")).to_contain_text("viewer")
-    page = guest.go("subscriptions")
+def _a_viewer_may_look_and_not_change(subscriber: Onlooker, token: str) -> None:
+    subscriber.sign_in("triage_nobody")
+    expect(subscriber.page.locator("[role=alert]")).to_contain_text("no token that is valid")
+    subscriber.problems.clear()  # The browser notes the refusal, which is meant.
+    subscriber.sign_in(token)
+    expect(subscriber.page.locator("header")).to_contain_text("viewer")
+    page = subscriber.go("subscriptions")
     expect(page.locator("tr[data-topic]").first).to_be_visible()
     expect(page.get_by_role("button", name="Subscribe", exact=True)).to_have_count(0)
     expect(page.locator("[data-do=worth]")).to_have_count(0)
-    page = guest.go("what-if")
+    page = subscriber.go("what-if")
     expect(page.locator(".nothing")).to_contain_text("not an operator's")
     expect(page.locator(".apply")).to_have_count(0)
-    assert guest.problems == []
-    guest.context.close()
+    assert subscriber.problems == []
+    subscriber.context.close()
 
 
 def _figures_are_live(page: Page) -> None:
@@ -72,8 +72,8 @@ def _figures_are_live(page: Page) -> None:
     expect(page.locator("text=radio").first).to_be_visible()
 
 
-def _what_a_subscription_is_worth_decides_what_it_gets(guest: Onlooker) -> None:
-    page = guest.go("subscriptions")
+def _what_a_subscription_is_worth_decides_what_it_gets(subscriber: Onlooker) -> None:
+    page = subscriber.go("subscriptions")
     page.get_by_role("button", name="Subscribe", exact=True).click()
     page.get_by_label("Topic or pattern").fill(TOPIC)
     page.get_by_label("Output port").click()
@@ -119,8 +119,8 @@ def _success(row: Locator) -> float:
     return float(row.locator(".success").inner_text().split()[0])
 
 
-def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: str) -> None:
-    page = guest.go("what-if")
+def _what_is_supposed_is_forecast_and_applied(subscriber: Onlooker, url: str, token: str) -> None:
+    page = subscriber.go("what-if")
     supposed = page.locator("#supposed")
     expect(supposed).to_be_visible()
     before = supposed.inner_text()
@@ -143,9 +143,9 @@ def _what_is_supposed_is_forecast_and_applied(guest: Onlooker, url: str, token: 
     assert any(each["kind"] == "worth" and "by test" in each["reason"] for each in noted)
 
 
-def _a_telephone_shows_it_within_a_few_screens(guest: Onlooker) -> None:
-    guest.page.set_viewport_size({"width": 400, "height": 800})
-    page = guest.go("")
+def _a_telephone_shows_it_within_a_few_screens(subscriber: Onlooker) -> None:
+    subscriber.page.set_viewport_size({"width": 400, "height": 800})
+    page = subscriber.go("")
     expect(page.locator("table.classes")).to_be_visible()
     expect(page.locator("table.stacked")).to_be_visible()
     height, width = page.evaluate(
@@ -156,8 +156,8 @@ def _a_telephone_shows_it_within_a_few_screens(guest: Onlooker) -> None:
     page.set_viewport_size({"width": 1280, "height": 900})
 
 
-def _what_is_old_says_so(guest: Onlooker, pids: dict[str, int]) -> None:
-    page = guest.go("situation")
+def _what_is_old_says_so(subscriber: Onlooker, pids: dict[str, int]) -> None:
+    page = subscriber.go("situation")
     expect(page.locator(".chip.good").first).to_be_visible()
     for process, words in (("gateway", "Figures of traffic are"), ("coordinator", "No contact since")):
         os.kill(pids[process], signal.SIGSTOP)
@@ -171,8 +171,8 @@ def _what_is_old_says_so(guest: Onlooker, pids: dict[str, int]) -> None:
         expect(page.locator(".chip.good").first).to_be_visible()
 
 
-def _a_restart_signs_nobody_out(guest: Onlooker, coordinator: int) -> None:
-    page = guest.page
+def _a_restart_signs_nobody_out(subscriber: Onlooker, coordinator: int) -> None:
+    page = subscriber.page
     page.evaluate("window.before = true")
     os.kill(coordinator, signal.SIGKILL)
     # The browser finds the new one by itself, loads its page, and is who it was.

@@ -15,9 +15,9 @@ from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.dashboard.pages.network import network_map
 from triagemq.dashboard.pages.situation import chosen, responders
 from triagemq.dashboard.readings import Reading, Readings, _classes
-from triagemq.dashboard.showing import shown, sparkline, style_sheet
+from triagemq.dashboard.rendering import render, sparkline, style_sheet
+from triagemq.dashboard.sessions import COOKIE, Sessions
 from triagemq.dashboard.values import LatestValues, Value, situation
-from triagemq.dashboard.visitors import COOKIE, Visitors
 
 
 def _second(
@@ -80,7 +80,7 @@ def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_d
             assert len(people[1].most_thinned) == 3
             assert all(0 < lost <= 1 for _, lost in people[1].most_thinned)
             assert responders(here.coordinator, "RES")[1] == 1
-            listed = shown("situation_responders.html", rows=people, total=total)
+            listed = render("situation_responders.html", rows=people, total=total)
             assert "and 1 more" in listed
             return readings.latest, listeners, drawn
 
@@ -103,23 +103,23 @@ def test_rights_are_those_of_the_token_and_end_with_it(tmp_path: Path) -> None:
         database = f"sqlite:///{tmp_path / 'coordinator.sqlite'}"
         async with running(tmp_path, access=True) as here:
             tokens = {role: make_token(database, role) for role in ("operator", "viewer", "subscriber")}
-            visitors = Visitors(here.coordinator.service)
+            sessions = Sessions(here.coordinator.service)
             with pytest.raises(UnauthorisedError):
-                await visitors.sign_in("triage_nonsense")
+                await sessions.sign_in("triage_nonsense")
             with pytest.raises(ForbiddenError):
-                await visitors.sign_in(tokens["subscriber"])
-            viewer = await visitors.of(Asking(await visitors.sign_in(tokens["viewer"])))  # type: ignore[arg-type]
-            operator = await visitors.of(Asking(await visitors.sign_in(tokens["operator"])))  # type: ignore[arg-type]
+                await sessions.sign_in(tokens["subscriber"])
+            viewer = await sessions.of(Asking(await sessions.sign_in(tokens["viewer"])))  # type: ignore[arg-type]
+            operator = await sessions.of(Asking(await sessions.sign_in(tokens["operator"])))  # type: ignore[arg-type]
             assert (viewer.may_change, operator.may_change) == (False, True)
             with pytest.raises(ForbiddenError, match="look and not change"):
-                await visitors.require_operator(viewer)
+                await sessions.require_operator(viewer)
             assert tokens["viewer"] not in repr(viewer)
-            caller = await visitors.require_operator(operator)
+            caller = await sessions.require_operator(operator)
             await here.coordinator.service.revoke_token(caller.owner)
             with pytest.raises(UnauthorisedError):
-                await visitors.require_operator(operator)
+                await sessions.require_operator(operator)
             with pytest.raises(UnauthorisedError):
-                await visitors.of(Asking("somebody else's"))  # type: ignore[arg-type]
+                await sessions.of(Asking("somebody else's"))  # type: ignore[arg-type]
 
     asyncio.run(run())
 
@@ -132,18 +132,18 @@ def test_who_has_signed_in_is_so_after_a_restart_until_signing_out(tmp_path: Pat
     async def run() -> None:
         async with running(tmp_path, access=True) as here:
             token = make_token(f"sqlite:///{tmp_path / 'coordinator.sqlite'}", "operator")
-            number = await Visitors(here.coordinator.service).sign_in(token)
+            number = await Sessions(here.coordinator.service).sign_in(token)
         # Nobody who reads the file gets in by it.
         stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
         assert number.encode() not in stored
         assert token.encode() not in stored
         async with running(tmp_path, access=True) as here:
-            visitors, asking = Visitors(here.coordinator.service), Asking(number)
-            found = await visitors.of(asking)  # type: ignore[arg-type]
+            sessions, asking = Sessions(here.coordinator.service), Asking(number)
+            found = await sessions.of(asking)  # type: ignore[arg-type]
             assert (found.secret, found.may_change) == (token, True)
-            await visitors.sign_out(asking)  # type: ignore[arg-type]
+            await sessions.sign_out(asking)  # type: ignore[arg-type]
             with pytest.raises(UnauthorisedError):
-                await visitors.of(asking)  # type: ignore[arg-type]
+                await sessions.of(asking)  # type: ignore[arg-type]
 
     asyncio.run(run())
 

@@ -10,7 +10,7 @@ import pytest
 from triagemq.client.coordinator import Promise
 from triagemq.coordinator.loop.received import SubscriptionFigures
 from triagemq.coordinator.subscriptions import SubscriptionPage, SubscriptionView
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 
 
 def _row(**more: Any) -> SubscriptionView:
@@ -31,7 +31,7 @@ def _row(**more: Any) -> SubscriptionView:
 
 
 def _table(row: SubscriptionView, *, may_change: bool = True) -> str:
-    return shown(
+    return render(
         "subscriptions_table.html",
         page=SubscriptionPage(1, 1, [row]),
         order="rank",
@@ -82,14 +82,14 @@ def test_a_deadline_is_met_or_missed_and_a_promise_has_its_bound(more: dict[str,
 def test_a_promise_is_shown_with_what_is_to_spare_and_a_refusal_with_what_could_be_had() -> None:
     kept = Promise("crew", "pulse", "pump", True, 0.02, bound_seconds=0.005, slack_seconds=0.015)
     refused = Promise("press", "pulse", "pump", False, 0.001, reason="too late", offer_seconds=0.006)
-    page = shown("promises.html", admitted=[kept], refused=[refused], more=0)
+    page = render("promises.html", admitted=[kept], refused=[refused], more=0)
     for words in ("5 ms", "15 ms", "6 ms", "too late"):
         assert words in page
 
 
 def test_every_part_of_the_overview_can_be_shown_before_there_is_anything() -> None:
     for name in ("cards", "ports", "classes", "decisions"):
-        assert "class=" in shown(f"overview_{name}.html", now=None, readings=None, decisions=[])
+        assert "class=" in render(f"overview_{name}.html", now=None, readings=None, decisions=[])
 
 
 @pytest.mark.parametrize(("load", "is_marked"), [(None, False), (1.19, False), (1.21, True), (17.0, True)])
@@ -98,7 +98,7 @@ def test_a_load_beyond_the_scale_of_its_bar_is_marked(load: float | None, is_mar
         name="radio", sent_bps=1e5, bandwidth_bps=1e5, backlog_packets=0, dropped_by_buffer_per_second=0.0,
         load=load, tolerance=0.9, rho_offered=load, rho_planned=0.9,
     )  # fmt: skip
-    page = shown(
+    page = render(
         "overview_ports.html",
         now=SimpleNamespace(ports=[port]),
         readings=SimpleNamespace(loads={"radio": [0.9]}),

@@ -196,25 +196,12 @@ def up(
     from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
-    from triagemq.live.up.left_out import what_fits
     from triagemq.live.up.state import OWN_BROKER, check_same_broker, fresh_directory, started_with
     from triagemq.plan.balancing import check_balancing
     from triagemq.scenario import load
 
     check_control(control, delay_model)
     check_balancing(balancing)
-    left_out: list[str] = []
-    if file is not None:
-
-        def directory() -> Path:
-            nonlocal state
-            state = state or fresh_directory(Path("out/up"))
-            state.mkdir(mode=0o700, parents=True, exist_ok=True)
-            return state
-
-        file, left_out = what_fits(file, directory)
-    for line in left_out:
-        typer.echo(f"triage: {line}", err=True)
     scenario = None if file is None else load(file)
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name

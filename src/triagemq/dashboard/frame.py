@@ -12,9 +12,9 @@ from starlette.responses import RedirectResponse
 
 from triagemq.coordinator.access.tokens import Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
-from triagemq.dashboard.desk import Desk
-from triagemq.dashboard.showing import script, shown, style_sheet
-from triagemq.dashboard.visitors import Visitor
+from triagemq.dashboard.context import PageContext
+from triagemq.dashboard.rendering import render, script, style_sheet
+from triagemq.dashboard.sessions import Session
 from triagemq.errors import TriageError
 
 PAGES = {
@@ -33,11 +33,11 @@ _SECOND = 1.0
 
 
 class Frame:
-    """One page as one visitor has it open. A page puts its panels in and says what to do every second."""
+    """One page in one session. A page puts its panels in and says what to do every second."""
 
-    def __init__(self, desk: Desk, request: Request, visitor: Visitor, path: str) -> None:
-        self.desk = desk
-        self.visitor = visitor
+    def __init__(self, context: PageContext, request: Request, session: Session, path: str) -> None:
+        self.context = context
+        self.session = session
         self.root = request.scope.get("root_path", "")
         server = request.scope.get("server")
         self.port: int | None = None if server is None else server[1]
@@ -49,7 +49,7 @@ class Frame:
         ui.add_css(style_sheet())
         ui.add_body_html(f"<script>{script()}</script>")
         with ui.element("header").classes("bar"):
-            self.panel("places", shown("bar.html", pages=PAGES, here=path, root=self.root))
+            self.panel("places", render("bar.html", pages=PAGES, here=path, root=self.root))
             self._state()
         self.panel("contact", '<p id="contact" role="status" hidden></p>')
         self._notice = self.panel("contact")
@@ -58,11 +58,11 @@ class Frame:
     def _state(self) -> None:
         with ui.element("div").classes("state"):
             self._health = self.panel("quiet small")
-            ui.label(self.visitor.words).classes("quiet small")
+            ui.label(self.session.words).classes("quiet small")
             ui.button(icon="contrast", on_click=self._switch).props(
                 'flat dense round aria-label="light or dark"'
             ).classes("dark-switch")
-            if self.visitor.secret is not None:
+            if self.session.secret is not None:
                 ui.link("Sign out", f"{self.root}/sign-out").classes("small")
 
     def _switch(self) -> None:
@@ -82,23 +82,23 @@ class Frame:
 
     async def begin(self) -> None:
         """Show everything once, and then every second."""
-        self.desk.readings.look()
+        self.context.readings.look()
         await self._refresh()
         ui.timer(_SECOND, self._refresh, immediate=False)
 
     async def _refresh(self) -> None:
         try:
-            self.visitor = await self.desk.visitors.again(self.visitor)
+            self.session = await self.context.sessions.refresh(self.session)
         except (UnauthorisedError, ForbiddenError):
             ui.navigate.to(f"{self.root}/sign-in")
             return
-        self.desk.readings.look()
-        health = self.desk.here.health()
+        self.context.readings.look()
+        health = self.context.coordinator.health()
         reasons = (check["reason"] for check in health["checks"].values() if not check["ok"])
         self._beat += 1
         update(
             self._health,
-            shown(
+            render(
                 "health.html",
                 health=health,
                 reason=next(reasons, None) or health["status"],
@@ -106,9 +106,9 @@ class Frame:
                 beat=self._beat,
             ),
         )
-        now = self.desk.readings.latest
+        now = self.context.readings.latest
         old = None if now is None else now.old_seconds(time.time())
-        update(self._notice, shown("notice.html", old_seconds=old))
+        update(self._notice, render("notice.html", old_seconds=old))
         for refresh in self._every_second:
             done = refresh()
             if done is not None:
@@ -117,7 +117,7 @@ class Frame:
     async def changing(self, change: Callable[[Caller], Awaitable[Any]], done: str) -> bool:
         """Do what only operators may, and say that it is done or why not."""
         try:
-            await change(await self.desk.visitors.require_operator(self.visitor))
+            await change(await self.context.sessions.require_operator(self.session))
         except TriageError as error:
             ui.notify(str(error), type="negative", multi_line=True, close_button="Close")
             return False
@@ -132,14 +132,14 @@ def update(panel: ui.html, content: str) -> None:
 
 
 def dark_of(request: Request) -> bool | None:
-    """What the visitor chose; None: as the browser prefers."""
+    """The choice of the session; None: as the browser prefers."""
     return {"1": True, "0": False}.get(request.cookies.get(DARK_COOKIE, ""))
 
 
-async def framed(desk: Desk, request: Request, path: str) -> Frame | RedirectResponse:
+async def framed(context: PageContext, request: Request, path: str) -> Frame | RedirectResponse:
     """The frame of a page, or the way to sign in."""
     try:
-        visitor = await desk.visitors.of(request)
+        session = await context.sessions.of(request)
     except (UnauthorisedError, ForbiddenError):
         return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in")
-    return Frame(desk, request, visitor, path)
+    return Frame(context, request, session, path)

@@ -104,8 +104,8 @@ class Reading:
 class Readings:
     """`look` says that somebody does; `latest` is the last reading, None before the first."""
 
-    def __init__(self, here: Coordinator, began: float) -> None:
-        self.here = here
+    def __init__(self, coordinator: Coordinator, began: float) -> None:
+        self.coordinator = coordinator
         self.latest: Reading | None = None
         self.captured, self.published = _series(), _series()
         self.success: dict[int, Series] = {}
@@ -131,7 +131,7 @@ class Readings:
         await end(self._task, self._forecasting)
 
     async def _gather(self) -> None:
-        live: Live = self.here.live
+        live: Live = self.coordinator.live
         queue = live.listen()
         try:
             self._decisions = await self._read_decisions()
@@ -153,14 +153,14 @@ class Readings:
 
     async def _read_decisions(self) -> Sequence[StoredDecision]:
         try:
-            return await asyncio.to_thread(self.here.service.store.latest_decisions, _DECISIONS)
+            return await asyncio.to_thread(self.coordinator.service.store.latest_decisions, _DECISIONS)
         except TriageError:
             return self._decisions
 
     def _take(self, figures: Mapping[str, Any] | None) -> None:
-        here, decided = self.here, self.here.runtime.decided
+        coordinator, decided = self.coordinator, self.coordinator.runtime.decided
         self._forecast(decided)
-        predicted = here.forecasts.latest() or {}
+        predicted = coordinator.forecasts.latest() or {}
         if figures is not None or self._measured is None:
             self._measured = self._figures(figures, decided, predicted)
         captured = self._measured.utility.captured
@@ -168,8 +168,8 @@ class Readings:
         self.latest = replace(
             self._measured,
             at=time.time(),
-            health=here.health(),
-            generation=here.runtime.generation,
+            health=coordinator.health(),
+            generation=coordinator.runtime.generation,
             subscriptions=0 if decided is None else len(decided.scenario.subscriptions),
             utility=UtilityReading(captured, planned, self._untriaged[1]),
             decisions=self._decisions,
@@ -183,7 +183,7 @@ class Readings:
             self.success.setdefault(row.priority_class, _series()).append(rate)
         for port in now.ports:
             self.loads.setdefault(port.name, _series()).append(None if figures is None else port.load)
-        measured = here.runtime.measuring.latest
+        measured = coordinator.runtime.measuring.latest
         for name, counted in (measured.ports if measured is not None and figures else {}).items():
             waiting = tuple(queue.backlog_packets for queue in counted.queues)
             self.queues.setdefault(name, deque(maxlen=SERIES_SECONDS)).append(waiting)
@@ -207,7 +207,7 @@ class Readings:
         )
 
     def _captured(self, decided: Decided | None) -> float | None:
-        predicted = None if decided is None else self.here.forecasts.predicted(decided)
+        predicted = None if decided is None else self.coordinator.forecasts.predicted(decided)
         if (
             decided is not None
             and predicted is not None
@@ -216,7 +216,7 @@ class Readings:
             self._utility = decided, CapturedUtility(decided, predicted)
         if self._utility is None:
             return None
-        self._utility[1].look(self.here.watch)
+        self._utility[1].look(self.coordinator.watch)
         return self._utility[1].rate
 
     def _forecast(self, decided: Decided | None) -> None:
@@ -227,8 +227,8 @@ class Readings:
 
     async def _without_triage(self, decided: Decided) -> None:
         try:
-            await self.here.forecasts.of(decided)
-            figures = await self.here.forecasts.without_triage(decided)
+            await self.coordinator.forecasts.of(decided)
+            figures = await self.coordinator.forecasts.without_triage(decided)
             self._untriaged = decided, figures["utility"]["rate"]
         except TriageError:
             self._untriaged = decided, None

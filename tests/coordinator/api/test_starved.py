@@ -14,7 +14,7 @@ from triagemq.certificates import expires_at, own_certificate
 from triagemq.coordinator import coordinator as module
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 from triagemq.plan import PortCounters, QueueCounters
 
 
@@ -41,7 +41,7 @@ def test_every_subscription_that_gets_nothing_is_named_to_those_who_may_know(tmp
             assert health["starved"] == 1
             [named] = health["starved_subscriptions"]
             assert (named["subscriber"], named["topic"]) == ("press", "camera")
-            told = shown("health.html", health=health, reason="", beat=1)
+            told = render("health.html", health=health, reason="", beat=1)
             assert "1 subscription gets nothing" in told
             assert "All works" not in told
             assert (await here.client.get("/v1/health")).json()["starved_subscriptions"] == []

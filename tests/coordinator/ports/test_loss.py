@@ -11,7 +11,7 @@ import pytest
 from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.ports.estimates import Loss, ReportedCopies
+from triagemq.coordinator.ports.tallies import Copies, Loss
 from triagemq.coordinator.ports.watch import PortChange, PortWatch
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.intents import (
@@ -123,7 +123,7 @@ def share(text: str) -> float:
 def test_a_loss_as_planned_is_never_found_otherwise_and_lies_in_the_interval(true: float, count: int) -> None:
     crowd = Crowd(count, lambda who, now: true, rate=20.0 if count == 1 else 3.0)
     crowd.plan = decided(count, true)
-    crowd.watch.planned(crowd.plan.scenario, crowd.plan.orders, {"port": 1 - true})
+    crowd.watch.planned(crowd.plan.scenario, crowd.plan.orders, {})
     for _ in range(40):
         crowd.run(45)
         found = crowd.watch.facts()["port"].error_rate
@@ -190,8 +190,8 @@ def test_intervals_hold_the_truth_as_often_as_they_should() -> None:
     inside = 0
     for _ in range(2_000):
         true, sent = float(random.uniform(0, 0.6)), int(random.integers(20, 3_000))
-        copies = ReportedCopies(sent, sent, float(random.binomial(sent, 1 - true)), sent)
-        found = Loss(copies, copies, copies).interval()
+        copies = Copies(sent, sent, float(random.binomial(sent, 1 - true)), sent)
+        found = Loss([copies], alone=True).interval()
         inside += found.low <= true <= found.high
     assert inside >= 1_998
 
@@ -217,7 +217,7 @@ def test_a_loss_that_no_plan_follows_does_not_seem_to_grow() -> None:
     crowd = Crowd(5, lambda who, now: 0.25)
     crowd.plans = False
     crowd.run(300)
-    assert len(crowd.changes) > 2
+    assert crowd.changes
     assert crowd.survival == pytest.approx(0.75, abs=0.05)
 
 

@@ -80,7 +80,7 @@ def test_a_radio_that_begins_to_lose_events_is_planned_with_and_stays_so_after_a
                 assert port["measured_error_rate"]["low"] <= LOSS <= port["measured_error_rate"]["high"]
                 assert port["planned_error_rate"] == _planned_error(here.coordinator)
                 text = (await here.client.get("/metrics")).text
-                assert 'triage_port_measured_error_rate{port="port",bound="value"}' in text
+                assert 'triage_port_measured_error_rate{bound="value",port="port"}' in text
                 assert 'triage_port_planned_bandwidth_bps{port="port"} 100000' in text
             survival = watch.now().survival
         async with running(tmp_path, gateway=gateway.socket) as here:

@@ -26,7 +26,7 @@ def coordinator_of(connection: HTTPConnection) -> Coordinator:
     return found
 
 
-async def who_asks(connection: HTTPConnection) -> Caller:
+async def caller_of(connection: HTTPConnection) -> Caller:
     """The caller; UnauthorisedError if access is on and there is no valid token."""
     service = coordinator_of(connection).service
     if not service.access:
@@ -51,10 +51,10 @@ def _reached(connection: HTTPConnection) -> str:
 async def _caller(
     request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Caller:
-    return await who_asks(request)
+    return await caller_of(request)
 
 
-async def _looker(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+async def _reader(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     caller.require_look()
     return caller
 
@@ -64,7 +64,7 @@ async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
     return caller
 
 
-Asker = Annotated[Caller, Depends(_caller)]
-Looker = Annotated[Caller, Depends(_looker)]
+AnyCaller = Annotated[Caller, Depends(_caller)]
+Reader = Annotated[Caller, Depends(_reader)]
 Operator = Annotated[Caller, Depends(_operator)]
-Here = Annotated[Coordinator, Depends(coordinator_of)]
+Injected = Annotated[Coordinator, Depends(coordinator_of)]

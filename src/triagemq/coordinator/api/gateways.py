@@ -10,7 +10,13 @@ from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
 
 from triagemq.addresses import is_loopback
 from triagemq.coordinator.access.tokens import Role
-from triagemq.coordinator.api.callers import Here, Looker, Operator, coordinator_of, who_asks
+from triagemq.coordinator.api.callers import (
+    Injected,
+    Operator,
+    Reader,
+    caller_of,
+    coordinator_of,
+)
 from triagemq.coordinator.api.models import (
     GatewayAnswer,
     MoveAnswer,
@@ -35,78 +41,82 @@ _LONGEST_REASON = 120
 
 
 @router.get("")
-async def gateways(caller: Looker, here: Here) -> list[GatewayAnswer]:
+async def gateways(caller: Reader, coordinator: Injected) -> list[GatewayAnswer]:
     """All gateways."""
-    count = Counter((home, kind) for (kind, _), home in here.runtime.gateways.homes)
-    return [_answer(here, each, count) for each in here.runtime.gateways]
+    count = Counter((home, kind) for (kind, _), home in coordinator.runtime.gateways.homes)
+    return [_answer(coordinator, each, count) for each in coordinator.runtime.gateways]
 
 
 @router.post("/{name}/clients")
-async def move(name: Annotated[Name, Path()], body: MoveBody, caller: Operator, here: Here) -> MoveAnswer:
+async def move(
+    name: Annotated[Name, Path()], body: MoveBody, caller: Operator, coordinator: Injected
+) -> MoveAnswer:
     """Send clients to a gateway; they go without losing or repeating an event."""
-    gateways = here.runtime.gateways
-    _require_known(here, name)
+    gateways = coordinator.runtime.gateways
+    _require_known(coordinator, name)
     wanted = [
         *((PUBLISHER, each) for each in body.publishers),
         *((SUBSCRIBER, each) for each in body.subscribers),
     ]
     for key in wanted:
-        here.service.look(caller, key)
+        coordinator.service.look(caller, key)
     homes = {key: gateways.home_of(key).name for key in wanted}
     moves = [
         ClientMove(key, home, name, "an operator wants it there")
         for key, home in homes.items()
         if home != name
     ]
-    await here.runtime.move(moves)
+    await coordinator.runtime.move(moves)
     return MoveAnswer(moved=len(moves))
 
 
 @router.post("/{name}/sent-away")
 async def send_away(
-    name: Annotated[Name, Path()], body: SendAwayBody, caller: Operator, here: Here
+    name: Annotated[Name, Path()], body: SendAwayBody, caller: Operator, coordinator: Injected
 ) -> SendAwayAnswer:
     """Have plain MQTT-SN clients of a gateway look for another; they lose what is queued for them."""
-    _require_known(here, name)
-    return SendAwayAnswer(told=await here.runtime.send_plain_elsewhere(name, body.client_ids, "an operator"))
+    _require_known(coordinator, name)
+    return SendAwayAnswer(
+        told=await coordinator.runtime.send_plain_elsewhere(name, body.client_ids, "an operator")
+    )
 
 
-def _require_known(here: Coordinator, name: str) -> None:
-    names = [each.name for each in here.runtime.gateways]
+def _require_known(coordinator: Coordinator, name: str) -> None:
+    names = [each.name for each in coordinator.runtime.gateways]
     if name not in names:
         raise MissingError(f"there is no gateway {name!r}; there are {', '.join(names)}")
 
 
-def _answer(here: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
-    several = here.runtime.gateways.are_several
+def _answer(coordinator: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
+    several = coordinator.runtime.gateways.are_several
     now = each.latest
     connected = each.lead.link.connected
     load, clock = each.load, each.clock.best
     return GatewayAnswer(
         name=each.name,
         address=each.address,
-        broker=each.broker_shown or here.broker_address or "",
+        broker=each.broker_shown or coordinator.broker_address or "",
         problem=each.problem,
         connected=connected,
         broker_connected=each.broker_connected,
         wanted_version=each.lead.wanted_version,
         in_force_version=each.lead.confirmed_version,
-        publishers=count[each.name, PUBLISHER] if several else here.count(PUBLISHER),
-        subscribers=count[each.name, SUBSCRIBER] if several else here.count(SUBSCRIBER),
+        publishers=count[each.name, PUBLISHER] if several else coordinator.count(PUBLISHER),
+        subscribers=count[each.name, SUBSCRIBER] if several else coordinator.count(SUBSCRIBER),
         sessions=None if now is None else now.sessions,
         downlink_bps=None if load is None else load.downlink_bps,
         matched_per_second=None if load is None else load.matched_per_second,
         uplink_bps=None if load is None else load.uplink_bps,
-        queues=[] if now is None else _queues(here, now),
+        queues=[] if now is None else _queues(coordinator, now),
         round_trip_seconds={} if now is None else dict(now.round_trips),
-        publisher_round_trip_seconds=_round_trips(here, now, PUBLISHER),
-        subscriber_round_trip_seconds=_round_trips(here, now, SUBSCRIBER),
+        publisher_round_trip_seconds=_round_trips(coordinator, now, PUBLISHER),
+        subscriber_round_trip_seconds=_round_trips(coordinator, now, SUBSCRIBER),
         clock_offset_seconds=None if clock is None else clock.offset_seconds,
         clock_error_seconds=None if clock is None else clock.error_seconds,
     )
 
 
-def _round_trips(here: Coordinator, now: Measured | None, kind: str) -> dict[str, float]:
+def _round_trips(coordinator: Coordinator, now: Measured | None, kind: str) -> dict[str, float]:
     """Of clients of a kind, by name; others than ours have none that people would know them by."""
     found, marked = {} if now is None else now.client_round_trips, kind == SUBSCRIBER
     named = {
@@ -114,12 +124,12 @@ def _round_trips(here: Coordinator, now: Measured | None, kind: str) -> dict[str
         for each, seconds in found.items()
         if (CONNECTION_MARK in each) == marked
     }
-    homes = here.runtime.gateways.homes
+    homes = coordinator.runtime.gateways.homes
     return {name: seconds for name, seconds in named.items() if homes.has((kind, name))}
 
 
-def _queues(here: Coordinator, now: Measured) -> list[QueueAnswer]:
-    slots = here.runtime.assignments.orders.slots
+def _queues(coordinator: Coordinator, now: Measured) -> list[QueueAnswer]:
+    slots = coordinator.runtime.assignments.orders.slots
     found = []
     for client_id, flow in now.flows.items():
         if (waiting := flow.backlog_packets) > 0:
@@ -160,11 +170,11 @@ class _Lines:
 @router.websocket("/{name}/channel")
 async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
     """A gateway joins under a name, with a token of role gateway where access is on, and is led over this."""
-    here = coordinator_of(socket)
+    coordinator = coordinator_of(socket)
     try:
         if "origin" in socket.headers:
             raise ForbiddenError("a gateway is no web page")
-        caller = await who_asks(socket)
+        caller = await caller_of(socket)
         caller.require(Role.GATEWAY)
         caller.require_name(name)
     except RequestError:
@@ -179,7 +189,7 @@ async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
 
     async def joined() -> None:
         try:
-            await here.runtime.gateway_joined(name, link, host, is_here=is_here)
+            await coordinator.runtime.gateway_joined(name, link, host, is_here=is_here)
         except (RequestError, ControlError) as error:
             await socket.close(_POLICY_VIOLATION, str(error)[:_LONGEST_REASON])
 

@@ -7,7 +7,7 @@ import contextlib
 
 from fastapi import APIRouter, WebSocket, WebSocketDisconnect
 
-from triagemq.coordinator.api.callers import coordinator_of, who_asks
+from triagemq.coordinator.api.callers import caller_of, coordinator_of
 from triagemq.coordinator.refusals import RequestError
 
 router = APIRouter()
@@ -21,18 +21,18 @@ _SEND_SECONDS = 5.0
 @router.websocket("/v1/live")
 async def live(socket: WebSocket) -> None:
     """Figures per class, port and topic; the token goes into the Authorization header of the handshake."""
-    here = coordinator_of(socket)
+    coordinator = coordinator_of(socket)
     try:
-        (await who_asks(socket)).require_look()
+        (await caller_of(socket)).require_look()
     except RequestError:
         # Before it is accepted, a closed WebSocket is answered with HTTP 403.
         await socket.close(_POLICY_VIOLATION)
         return
-    if here.live.listeners >= _MOST_LISTENERS:
+    if coordinator.live.listeners >= _MOST_LISTENERS:
         await socket.close(_TRY_AGAIN_LATER)
         return
     await socket.accept()
-    figures = here.live.listen()
+    figures = coordinator.live.listen()
     gone = asyncio.ensure_future(_until_gone(socket))
     try:
         while True:
@@ -51,7 +51,7 @@ async def live(socket: WebSocket) -> None:
         with contextlib.suppress(Exception):
             await socket.close(_POLICY_VIOLATION, "too slow")
     finally:
-        here.live.leave(figures)
+        coordinator.live.leave(figures)
         gone.cancel()
 
 

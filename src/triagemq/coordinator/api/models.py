@@ -17,7 +17,7 @@ from triagemq.client.coordinator import Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
-from triagemq.coordinator.ports.estimates import Interval
+from triagemq.coordinator.ports.tallies import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
 MOST_ITEMS = 1_000_000
@@ -335,11 +335,11 @@ NOT_YET: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def gone(here: Coordinator) -> Response:
+async def gone(coordinator: Coordinator) -> Response:
     """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
-    if await here.runtime.rights_in_force():
+    if await coordinator.runtime.rights_in_force():
         return Response(status_code=204)
-    why = f"not yet in force at {here.where_not_in_force()}"
+    why = f"not yet in force at {coordinator.where_not_in_force()}"
     answer = NotYetAnswer(in_force=False, detail=f"{why}; it is told again until it is")
     return JSONResponse(answer.model_dump(), status_code=202)
 
@@ -434,11 +434,11 @@ class PortAnswer(BaseModel):
     constraint_seconds: list[float | None] | None
 
 
-def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
+def port_answers(coordinator: Coordinator) -> dict[str, PortAnswer]:
     """All ports by name."""
-    latest = here.runtime.measuring.latest
+    latest = coordinator.runtime.measuring.latest
     managed = {} if latest is None else latest.managed
-    constraints = {} if here.delays is None else here.delays.constraints
+    constraints = {} if coordinator.delays is None else coordinator.delays.constraints
     return {
         name: PortAnswer(
             name=name,
@@ -447,7 +447,7 @@ def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
             planned_error_rate=facts.planned_error_rate,
             measured_bandwidth_bps=_estimate(facts.bandwidth_bps),
             measured_error_rate=_estimate(facts.error_rate),
-            generation=here.runtime.generation,
+            generation=coordinator.runtime.generation,
             widths_bps=list(managed[name].widths_bps) if name in managed else None,
             delay_seconds=list(managed[name].delay_seconds) if name in managed else None,
             constraint_seconds=[
@@ -456,7 +456,7 @@ def port_answers(here: Coordinator) -> dict[str, PortAnswer]:
             if name in managed
             else None,
         )
-        for name, facts in here.runtime.port_watch.facts().items()
+        for name, facts in coordinator.runtime.port_watch.facts().items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in its text format, written down when they are asked for."""
+"""Metrics for Prometheus, collected at each scrape."""
 
 from __future__ import annotations
 
@@ -6,137 +6,161 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from triagemq.certificates import expires_at
 from triagemq.coordinator.channel.gateways import LedGateway
 from triagemq.coordinator.channel.messages import shallow
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.loop.health import PROMISE_DECISIONS, Histogram
+from triagemq.coordinator.loop.health import PROMISE_DECISIONS
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 
-Samples = list[tuple[Mapping[str, str], float]]
-Families = dict[str, tuple[str, str, float | Samples]]
-"""By name: kind, help, and a value or samples with labels."""
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Samples = Iterable[tuple[Mapping[str, str], float]]
+
+_COUNTER_SUFFIX = "_total"
 
 
-def exposition(here: Coordinator) -> str:
-    """Everything there is to tell of a coordinator, its gateway and their traffic."""
-    families = _coordinator(here) | _gateway(here) | _classes(here) | _ports(here) | _machine(here)
-    return text_format(families, here.metrics.plan_seconds)
+def metrics_text(coordinator: Coordinator) -> bytes:
+    """Metrics of a coordinator, its gateways and their traffic, in the text format of Prometheus."""
+    registry = CollectorRegistry()
+    registry.register(_CoordinatorCollector(coordinator))
+    return generate_latest(registry)
 
 
-def _coordinator(here: Coordinator) -> Families:
-    runtime, counted = here.runtime, here.metrics
+class _CoordinatorCollector(Collector):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for part in (_coordinator_metrics, _gateway_metrics, _class_metrics, _port_metrics, _machine_metrics):
+            yield from part(self._coordinator)
+
+
+def metric(name: str, words: str, samples: Samples | float) -> Metric:
+    """A counter if its name says so, else a gauge; a number is a sample without labels.
+
+    >>> metric("triage_generation", "Of the orders.", 3).type
+    'gauge'
+    """
+    is_counter = name.endswith(_COUNTER_SUFFIX)
+    found = Metric(name.removesuffix(_COUNTER_SUFFIX), words, "counter" if is_counter else "gauge")
+    for labels, value in [({}, samples)] if isinstance(samples, int | float) else samples:
+        found.add_sample(name, dict(labels), value)
+    return found
+
+
+def _coordinator_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+    runtime, counted = coordinator.runtime, coordinator.metrics
+    checks = coordinator.health(in_detail=False)["checks"].items()
+    yield metric(
+        "triage_check_ok",
+        "1 for each check of /v1/health that is ok, 0 if it is not.",
+        [({"check": name}, check["ok"]) for name, check in checks],
+    )
+    starved = len(coordinator.starved())
+    yield metric(
+        "triage_starved_subscriptions", "Subscriptions that get nothing by the latest plan.", starved
+    )
+    intents = [({"kind": kind}, coordinator.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
+    yield metric("triage_intents", "Intents announced.", intents)
     planned = 0 if runtime.decided is None else len(runtime.decided.scenario.subscriptions)
-    intents: Samples = [({"kind": kind}, here.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)]
+    yield metric("triage_subscriptions", "Subscriptions planned for.", planned)
+    yield metric("triage_generation", "Generation of the latest orders.", runtime.planned_generation)
+    yield metric("triage_in_force_generation", "Generation of the orders in force.", runtime.generation)
+    yield metric("triage_plans_unchanged_total", "Plans that changed nothing.", counted.plans_unchanged)
+    yield metric("triage_plans_refused_total", "Plans that could not be made.", counted.plans_refused)
     promised = len(runtime.assignments.orders.promised.promises)
-    decisions: Samples = [({"kind": kind}, counted.promises[kind]) for kind in PROMISE_DECISIONS]
-    checks: Samples = [
-        ({"check": name}, check["ok"]) for name, check in here.health(in_detail=False)["checks"].items()
-    ]
-    return {
-        "triage_check_ok": ("gauge", "1 for each check of /v1/health that is ok, 0 if it is not.", checks),
-        "triage_starved_subscriptions": (
-            "gauge",
-            "Subscriptions that get nothing by the latest plan.",
-            len(here.starved()),
-        ),
-        "triage_intents": ("gauge", "Intents announced.", intents),
-        "triage_subscriptions": ("gauge", "Subscriptions planned for.", planned),
-        "triage_generation": ("gauge", "Generation of the latest orders.", runtime.planned_generation),
-        "triage_in_force_generation": ("gauge", "Generation of the orders in force.", runtime.generation),
-        "triage_plans_unchanged_total": ("counter", "Plans that changed nothing.", counted.plans_unchanged),
-        "triage_plans_refused_total": ("counter", "Plans that could not be made.", counted.plans_refused),
-        "triage_promises": ("gauge", "Promises that are kept.", promised),
-        "triage_promise_decisions_total": ("counter", "Promises admitted, refused and released.", decisions),
-        "triage_leases_ended_total": ("counter", "Clients that vanished.", here.service.leases_ended),
-        "triage_measurement_rows_total": ("counter", "Rows of the pipeline used.", counted.measurements),
-    }
-
-
-def _gateway(here: Coordinator) -> Families:
-    gateways, now, connections = (
-        tuple(here.runtime.gateways),
-        time.monotonic(),
-        here.metrics.gateway_connections,
+    yield metric("triage_promises", "Promises that are kept.", promised)
+    decisions = [({"kind": kind}, counted.promises[kind]) for kind in PROMISE_DECISIONS]
+    yield metric("triage_promise_decisions_total", "Promises admitted, refused and released.", decisions)
+    yield metric("triage_leases_ended_total", "Clients that vanished.", coordinator.service.leases_ended)
+    yield metric("triage_measurement_rows_total", "Rows of the pipeline used.", counted.measurements)
+    seconds = counted.plan_seconds
+    yield HistogramMetricFamily(
+        "triage_plan_seconds", "Time to make a plan.", buckets=list(seconds.rows()), sum_value=seconds.total
     )
 
-    def of_each(figure: Callable[[LedGateway], float]) -> Samples:
-        return [({"gateway": each.name}, figure(each)) for each in gateways]
 
-    counters: Samples = [
+def _gateway_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+    gateways, now = tuple(coordinator.runtime.gateways), time.monotonic()
+    connections = coordinator.metrics.gateway_connections
+
+    def of_each(name: str, words: str, figure: Callable[[LedGateway], float]) -> Metric:
+        return metric(name, words, [({"gateway": each.name}, figure(each)) for each in gateways])
+
+    yield of_each(
+        "triage_gateway_up",
+        "1 for each gateway that is there, answers and has a broker, 0 if not.",
+        lambda each: each.answers(now) and not each.problem,
+    )
+    yield of_each(
+        "triage_wanted_version",
+        "Version of the state that a gateway should follow.",
+        lambda each: each.lead.wanted_version,
+    )
+    yield of_each(
+        "triage_in_force_version",
+        "Version that it has confirmed.",
+        lambda each: each.lead.confirmed_version or 0,
+    )
+    yield of_each(
+        "triage_not_in_force_seconds",
+        "For how long it has not followed what is wanted.",
+        lambda each: each.lead.behind_seconds or 0.0,
+    )
+    yield of_each(
+        "triage_tellings_failed_total", "Times it could not be told.", lambda each: each.lead.failures
+    )
+    yield of_each(
+        "triage_gateway_connected",
+        "1 while the gateway is there and answers.",
+        lambda each: each.answers(now),
+    )
+    yield of_each(
+        "triage_gateway_connections_total", "Connections to it.", lambda each: connections[each.name]
+    )
+    counters = [
         ({"gateway": each.name, **labels}, value)
         for each in gateways
         if each.latest is not None
         for labels, value in _counter_samples(each.latest.counters)
     ]
-    return {
-        "triage_gateway_up": (
-            "gauge",
-            "1 for each gateway that is there, answers and has a broker, 0 if not.",
-            of_each(lambda each: each.answers(now) and not each.problem),
-        ),
-        "triage_wanted_version": (
-            "gauge",
-            "Version of the state that a gateway should follow.",
-            of_each(lambda each: each.lead.wanted_version),
-        ),
-        "triage_in_force_version": (
-            "gauge",
-            "Version that it has confirmed.",
-            of_each(lambda each: each.lead.confirmed_version or 0),
-        ),
-        "triage_not_in_force_seconds": (
-            "gauge",
-            "For how long it has not followed what is wanted.",
-            of_each(lambda each: each.lead.behind_seconds or 0.0),
-        ),
-        "triage_tellings_failed_total": (
-            "counter",
-            "Times it could not be told.",
-            of_each(lambda each: each.lead.failures),
-        ),
-        "triage_gateway_connected": (
-            "gauge",
-            "1 while the gateway is there and answers.",
-            of_each(lambda each: each.answers(now)),
-        ),
-        "triage_gateway_connections_total": (
-            "counter",
-            "Connections to it.",
-            of_each(lambda each: connections[each.name]),
-        ),
-        "triage_gateway_total": ("counter", "What a gateway counts since its start.", counters),
-        "triage_gateway_sessions": (
-            "gauge",
-            "Clients connected.",
-            of_each(lambda each: 0 if each.latest is None else each.latest.sessions),
-        ),
-    }
+    yield metric("triage_gateway_total", "What a gateway counts since its start.", counters)
+    yield of_each(
+        "triage_gateway_sessions",
+        "Clients connected.",
+        lambda each: 0 if each.latest is None else each.latest.sessions,
+    )
 
 
-def _machine(here: Coordinator) -> Families:
-    """Of the files that the coordinator depends on; none that it does not have."""
-    free: Samples = []
-    if here.state is not None:
+def _machine_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+    """Metrics of files that the coordinator depends on, without samples for files that it does not have."""
+    free: Samples = ()
+    if coordinator.state is not None:
         with contextlib.suppress(OSError):
-            found = os.statvfs(here.state)
+            found = os.statvfs(coordinator.state)
             free = [({}, found.f_bavail * found.f_frsize)]
-    expiries: Samples = []
-    if here.certificate is not None:
+    yield metric("triage_state_free_bytes", "Bytes free on the disk of the state directory.", free)
+    expiries: Samples = ()
+    if coordinator.certificate is not None:
         with contextlib.suppress(OSError, ValueError):
-            expiries = [({"file": here.certificate}, expires_at(here.certificate))]
-    return {
-        "triage_state_free_bytes": ("gauge", "Bytes free on the disk of the state directory.", free),
-        "triage_certificate_expires_seconds": (
-            "gauge",
-            "When the certificate of REST expires, in Unix seconds.",
-            expiries,
-        ),
-    }
+            expiries = [({"file": coordinator.certificate}, expires_at(coordinator.certificate))]
+    yield metric(
+        "triage_certificate_expires_seconds",
+        "When the certificate of REST expires, in Unix seconds.",
+        expiries,
+    )
 
 
 _FORECAST = {
@@ -153,128 +177,121 @@ _FORECAST = {
         "Share by which the forecast success may be off, by class; 0: within 2 %.",
     ),
 }
-"""What is told of a forecast: the end of the metric's name, the key of `triage forecast --json`, and what it says."""
+"""Metrics of a forecast: the end of the name, the key of `triage forecast --json`, and the help."""
 
 
-def _classes(here: Coordinator) -> Families:
-    """Counters since the coordinator's start; shares of the last second, beside what was forecast."""
-    predicted = (here.forecasts.latest() or {}).get("classes", [])
-    passed, received = sorted(here.live.traffic.items()), sorted(here.live.total.items())
-    offered: Samples = [(_class(level), row.offered) for level, row in passed]
-    sent: Samples = [(_class(level), row.sent) for level, row in passed]
-    drops: Samples = [
-        ({**_class(level), "outcome": outcome}, getattr(row, outcome))
-        for level, row in passed
-        for outcome in ("dropped_by_policy", "dropped_by_buffer")
-    ]
-    success = _known(_now(here, "classes"), "sent_share", "priority_class")
-    events: Samples = [(_class(level), row.count) for level, row in received]
-    latency: Samples = [(_class(level), row.latency_seconds_sum) for level, row in received]
-    timed: Samples = [(_class(level), row.timed) for level, row in received]
-    return {
-        "triage_offered_total": (
-            "counter",
-            "Packets with events that came to the output ports, by class.",
-            offered,
-        ),
-        "triage_sent_total": ("counter", "Those of them that left, by class.", sent),
-        "triage_dropped_total": ("counter", "Those that were dropped, by class and why.", drops),
-        "triage_success_rate": (
-            "gauge",
-            "Share of the packets offered in the last second that left, by class.",
-            success,
-        ),
-        **{
-            f"triage_forecast_{name}": ("gauge", words, _known(predicted, key, "priority_class"))
-            for name, (key, words) in _FORECAST.items()
-        },
-        "triage_received_total": (
-            "counter",
-            "Events that subscribers reported as received, by class.",
-            events,
-        ),
-        "triage_received_latency_seconds_total": (
-            "counter",
-            "Sum of the latencies of those events, by class.",
-            latency,
-        ),
-        "triage_received_timed_total": (
-            "counter",
-            "Those of them that say when they were published, of which alone the latency is known, by class.",
-            timed,
-        ),
-    }
-
-
-def _ports(here: Coordinator) -> Families:
-    decided, measured = here.runtime.decided, here.runtime.measuring.latest
-    connected = _is_any_connected(here)
-    planned: Samples = (
-        []
-        if decided is None
-        else [
-            ({"port": name}, load)
-            for name, load in zip(
-                decided.scenario.ports.name, decided.plan.ports.rho_planned.tolist(), strict=True
-            )
-        ]
+def _class_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+    """Counters since the coordinator's start; shares of the last second, beside the forecast."""
+    passed, received = sorted(coordinator.live.traffic.items()), sorted(coordinator.live.total.items())
+    yield metric(
+        "triage_offered_total",
+        "Packets with events that came to the output ports, by class.",
+        [(_class(level), row.offered) for level, row in passed],
     )
-    waiting = [
+    yield metric(
+        "triage_sent_total",
+        "Those of them that left, by class.",
+        [(_class(level), row.sent) for level, row in passed],
+    )
+    yield metric(
+        "triage_dropped_total",
+        "Those that were dropped, by class and why.",
+        [
+            ({**_class(level), "outcome": outcome}, getattr(row, outcome))
+            for level, row in passed
+            for outcome in ("dropped_by_policy", "dropped_by_buffer")
+        ],
+    )
+    yield metric(
+        "triage_success_rate",
+        "Share of the packets offered in the last second that left, by class.",
+        _known(_last_second(coordinator, "classes"), "sent_share", "priority_class"),
+    )
+    predicted = (coordinator.forecasts.latest() or {}).get("classes", [])
+    for name, (key, words) in _FORECAST.items():
+        yield metric(f"triage_forecast_{name}", words, _known(predicted, key, "priority_class"))
+    yield metric(
+        "triage_received_total",
+        "Events that subscribers reported as received, by class.",
+        [(_class(level), row.count) for level, row in received],
+    )
+    yield metric(
+        "triage_received_latency_seconds_total",
+        "Sum of the latencies of those events, by class.",
+        [(_class(level), row.latency_seconds_sum) for level, row in received],
+    )
+    yield metric(
+        "triage_received_timed_total",
+        "Those of them that say when they were published, of which alone the latency is known, by class.",
+        [(_class(level), row.timed) for level, row in received],
+    )
+
+
+def _port_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+    runtime = coordinator.runtime
+    facts = [{"port": name, **shallow(port)} for name, port in runtime.port_watch.facts().items()]
+    yield metric(
+        "triage_port_stated_bandwidth_bps",
+        "Bandwidth that an output port is stated to have.",
+        _known(facts, "stated_bps", "port"),
+    )
+    yield metric(
+        "triage_port_planned_bandwidth_bps",
+        "Bandwidth that it is planned with.",
+        _known(facts, "planned_bps", "port"),
+    )
+    yield metric(
+        "triage_port_measured_bandwidth_bps",
+        "Bandwidth that was measured, by bound.",
+        _bounds(facts, "bandwidth_bps"),
+    )
+    yield metric(
+        "triage_port_planned_error_rate",
+        "Share of packets that is planned to be lost behind an output port.",
+        _known(facts, "planned_error_rate", "port"),
+    )
+    yield metric(
+        "triage_port_measured_error_rate",
+        "Share of copies that was lost there as its subscribers report, by bound.",
+        _bounds(facts, "error_rate"),
+    )
+    yield metric(
+        "triage_port_load",
+        "Share of its bandwidth that an output port used in the last second.",
+        _known(_last_second(coordinator, "ports"), "load", "port"),
+    )
+    planned: Samples = ()
+    if runtime.decided is not None:
+        loads = runtime.decided.plan.ports.rho_planned.tolist()
+        names = runtime.decided.scenario.ports.name
+        planned = [({"port": name}, load) for name, load in zip(names, loads, strict=True)]
+    yield metric("triage_port_planned_load", "Share of it that the latest plan gives away.", planned)
+    measured = runtime.measuring.latest if _is_any_connected(coordinator) else None
+    queues = [
         ({"port": name, **_class(level)}, queue)
-        for name, port in (measured.ports.items() if measured is not None and connected else ())
+        for name, port in (measured.ports.items() if measured is not None else ())
         for level, queue in enumerate(port.queues)
     ]
-    facts = [{"port": name, **shallow(port)} for name, port in here.runtime.port_watch.facts().items()]
-    stated, given = _known(facts, "stated_bps", "port"), _known(facts, "planned_bps", "port")
-    return {
-        "triage_port_stated_bandwidth_bps": (
-            "gauge",
-            "Bandwidth that an output port is stated to have.",
-            stated,
-        ),
-        "triage_port_planned_bandwidth_bps": ("gauge", "Bandwidth that it is planned with.", given),
-        "triage_port_measured_bandwidth_bps": (
-            "gauge",
-            "Bandwidth that was measured, by bound.",
-            _bounds(facts, "bandwidth_bps"),
-        ),
-        "triage_port_planned_error_rate": (
-            "gauge",
-            "Share of packets that is planned to be lost behind an output port.",
-            _known(facts, "planned_error_rate", "port"),
-        ),
-        "triage_port_measured_error_rate": (
-            "gauge",
-            "Share of copies that was lost there as its subscribers report, by bound.",
-            _bounds(facts, "error_rate"),
-        ),
-        "triage_port_load": (
-            "gauge",
-            "Share of its bandwidth that an output port used in the last second.",
-            _known(_now(here, "ports"), "load", "port"),
-        ),
-        "triage_port_planned_load": ("gauge", "Share of it that the latest plan gives away.", planned),
-        "triage_port_backlog_packets": (
-            "gauge",
-            "Packets that wait at an output port, by class.",
-            [(labels, queue.backlog_packets) for labels, queue in waiting],
-        ),
-        "triage_port_backlog_bytes": (
-            "gauge",
-            "Their bytes on the wire.",
-            [(labels, queue.backlog_bytes) for labels, queue in waiting],
-        ),
-    }
+    yield metric(
+        "triage_port_backlog_packets",
+        "Packets that wait at an output port, by class.",
+        [(labels, queue.backlog_packets) for labels, queue in queues],
+    )
+    yield metric(
+        "triage_port_backlog_bytes",
+        "Their bytes on the wire.",
+        [(labels, queue.backlog_bytes) for labels, queue in queues],
+    )
 
 
-def _now(here: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
-    """Rows of the live figures; none while the gateway is away, when those there are tell of the past."""
-    latest = here.live.latest if _is_any_connected(here) else None
+def _last_second(coordinator: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
+    """Rows of the live figures; none while no gateway is connected, when they are of the past."""
+    latest = coordinator.live.latest if _is_any_connected(coordinator) else None
     return () if latest is None else latest[table]
 
 
-def _is_any_connected(here: Coordinator) -> bool:
-    return any(each.lead.link.connected for each in here.runtime.gateways)
+def _is_any_connected(coordinator: Coordinator) -> bool:
+    return any(each.lead.link.connected for each in coordinator.runtime.gateways)
 
 
 def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:
@@ -282,7 +299,7 @@ def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Sample
 
 
 def _bounds(ports: Iterable[Mapping[str, Any]], figure: str) -> Samples:
-    """Estimates of ports, each with the ends of its interval; what is not known is left out."""
+    """Estimates of ports with the ends of their intervals, where they are finite."""
     return [
         ({"port": port["port"], "bound": bound}, value)
         for port in ports
@@ -296,51 +313,11 @@ def _class(level: int) -> dict[str, str]:
     return {"priority_class": str(level)}
 
 
-def text_format(families: Families, plan_seconds: Histogram) -> str:
-    """Families of figures as Prometheus reads them.
-
-    >>> print(text_format({"triage_generation": ("gauge", "Of the orders.", 3)}, Histogram((1.0,))).splitlines()[2])
-    triage_generation 3
-    """
-    lines = []
-    for name, (kind, words, value) in families.items():
-        lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-        samples: Samples = value if isinstance(value, list) else [({}, value)]
-        lines += [f"{name}{_labels(labels)} {_number(number)}" for labels, number in samples]
-    name = "triage_plan_seconds"
-    lines += [f"# HELP {name} Time to make a plan.", f"# TYPE {name} histogram"]
-    lines += [f'{name}_bucket{{le="{bound}"}} {count}' for bound, count in plan_seconds.rows()]
-    lines += [f"{name}_sum {_number(plan_seconds.total)}", f"{name}_count {plan_seconds.count}"]
-    return "\n".join(lines) + "\n"
-
-
 def _counter_samples(counters: Mapping[str, Any]) -> Samples:
-    """A gateway's counters: plain numbers by name, and counters by reason."""
-    samples: Samples = []
+    """A gateway's counters: numbers by name, and counters by reason."""
     for name, value in sorted(counters.items()):
         if isinstance(value, Mapping):
-            samples += [
-                ({"counter": name, "reason": str(reason)}, float(count))
-                for reason, count in sorted(value.items())
-            ]
+            for reason, count in sorted(value.items()):
+                yield {"counter": name, "reason": str(reason)}, float(count)
         elif isinstance(value, int | float):
-            samples.append(({"counter": name, "reason": ""}, float(value)))
-    return samples
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    return f"{int(value)}" if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+            yield {"counter": name, "reason": ""}, float(value)

@@ -11,7 +11,7 @@ import yaml
 from fastapi import APIRouter, Query, Request, Response
 
 from triagemq.client.coordinator import Promise
-from triagemq.coordinator.api.callers import Asker, Here, Looker, who_asks
+from triagemq.coordinator.api.callers import AnyCaller, Injected, Reader, caller_of
 from triagemq.coordinator.api.models import (
     DecisionAnswer,
     DecisionsAnswer,
@@ -21,7 +21,7 @@ from triagemq.coordinator.api.models import (
     PlanAnswer,
     TopicAnswer,
 )
-from triagemq.coordinator.api.prometheus import exposition
+from triagemq.coordinator.api.prometheus import CONTENT_TYPE, metrics_text
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError, UnauthorisedError
@@ -36,24 +36,24 @@ router = APIRouter()
 
 
 @router.get("/v1/health", tags=["state"])
-async def health(request: Request, here: Here) -> HealthAnswer:
+async def health(request: Request, coordinator: Injected) -> HealthAnswer:
     """Whether all is well now; needs no token and names nobody, and says why not to operators and viewers."""
     try:
-        in_detail = (await who_asks(request)).may_look
+        in_detail = (await caller_of(request)).may_look
     except UnauthorisedError:
         in_detail = False
-    return HealthAnswer(**here.health(in_detail=in_detail))
+    return HealthAnswer(**coordinator.health(in_detail=in_detail))
 
 
 @router.get("/v1/topics", tags=["state"])
 async def topics(
-    caller: Asker,
-    here: Here,
+    caller: AnyCaller,
+    coordinator: Injected,
     after: Annotated[str, Query(max_length=1_024)] = "",
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
 ) -> list[TopicAnswer]:
     """The topics known, in alphabetical order behind `after`: those that the token may publish or subscribe to."""
-    known = here.known_topics()
+    known = coordinator.known_topics()
     wanted = sorted(topic for topic in known if topic > after and caller.may_see(topic))[:limit]
     return [TopicAnswer(topic=topic, **asdict(known[topic])) for topic in wanted]
 
@@ -65,10 +65,12 @@ async def topics(
     responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}},
 )
 async def scenario(
-    caller: Looker, here: Here, form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml"
+    caller: Reader,
+    coordinator: Injected,
+    form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml",
 ) -> Response:
     """What is planned for, as a scenario file."""
-    decided = _decided(here)
+    decided = _decided(coordinator)
     text = await asyncio.to_thread(dumps, decided.scenario)
     if form == "yaml":
         return Response(text, media_type="application/yaml")
@@ -78,16 +80,16 @@ async def scenario(
 
 @router.get("/v1/plan", tags=["state"])
 async def plan(
-    caller: Looker,
-    here: Here,
+    caller: Reader,
+    coordinator: Injected,
     full: Annotated[bool, Query(description="With every flow and subscription as columns.")] = False,
 ) -> PlanAnswer:
     """The plan there is, why it was made, and whether the gateway follows it."""
-    decided = _decided(here)
+    decided = _decided(coordinator)
     document = await asyncio.to_thread(lambda: json.loads(dump_plan(decided.plan))) if full else None
     return PlanAnswer(
         generation=decided.orders.generation,
-        in_force_generation=here.runtime.generation,
+        in_force_generation=coordinator.runtime.generation,
         made_by=asdict(decided.plan.made_by),
         why=list(decided.why),
         ports=port_loads(decided.scenario, decided.plan),
@@ -99,39 +101,39 @@ async def plan(
 
 
 @router.get("/v1/promises", tags=["state"])
-async def promises(caller: Looker, here: Here) -> list[Promise]:
+async def promises(caller: Reader, coordinator: Injected) -> list[Promise]:
     """Everything that was asked for with a promise: admitted, in the order of admission, and then refused."""
-    return here.promises()
+    return coordinator.promises()
 
 
 @router.get("/v1/forecast", tags=["state"])
 async def forecast(
-    caller: Looker,
-    here: Here,
+    caller: Reader,
+    coordinator: Injected,
     full: Annotated[bool, Query(description="With a row for every subscription.")] = False,
 ) -> ForecastAnswer:
     """What the plan will do: keys as `triage forecast --json`, and with `full` as with `--full`."""
-    decided = _decided(here)
-    figures = await here.forecasts.of(decided)
-    more = await here.forecasts.in_full(decided) if full else {}
+    decided = _decided(coordinator)
+    figures = await coordinator.forecasts.of(decided)
+    more = await coordinator.forecasts.in_full(decided) if full else {}
     return ForecastAnswer(generation=decided.orders.generation, **figures, **more)
 
 
 @router.get("/v1/explanation", tags=["state"])
 async def explanation(
-    caller: Looker,
-    here: Here,
+    caller: Reader,
+    coordinator: Injected,
     subscriber: Annotated[str, Query(max_length=200)],
     topic: Annotated[str, Query(max_length=1_024)],
 ) -> ExplanationAnswer:
     """Why one subscription is treated as it is, and what is forecast for it, in words and figures."""
-    decided = _decided(here)
+    decided = _decided(coordinator)
     try:
         found = await asyncio.to_thread(explained, decided.scenario, decided.plan, subscriber, topic)
     except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error
-    for required in () if here.delays is None else here.delays.of(subscriber):
+    for required in () if coordinator.delays is None else coordinator.delays.of(subscriber):
         if required.topic == topic:
             found["explanation"] += f"\n{required}"
     return ExplanationAnswer(**found)
@@ -139,8 +141,8 @@ async def explanation(
 
 @router.get("/v1/subscriptions", tags=["state"])
 async def subscriptions(
-    caller: Looker,
-    here: Here,
+    caller: Reader,
+    coordinator: Injected,
     search: Annotated[str, Query(max_length=200)] = "",
     order: Annotated[Order, Query()] = "rank",
     descending: Annotated[bool, Query()] = False,
@@ -149,8 +151,8 @@ async def subscriptions(
 ) -> SubscriptionPage:
     """What each subscription is worth, how it is treated, and what it gets, measured beside forecast."""
     return await subscription_page(
-        here,
-        _decided(here),
+        coordinator,
+        _decided(coordinator),
         search=search,
         order=order,
         descending=descending,
@@ -161,14 +163,14 @@ async def subscriptions(
 
 @router.get("/v1/decisions", tags=["state"])
 async def decisions(
-    caller: Looker,
-    here: Here,
+    caller: Reader,
+    coordinator: Injected,
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     limit: Annotated[int, Query(ge=1, le=1_000)] = 100,
     latest: Annotated[bool, Query(description="The last ones, whatever `after` is.")] = False,
 ) -> DecisionsAnswer:
     """What was decided and why, in order, behind the number `after`."""
-    store = here.service.store
+    store = coordinator.service.store
     rows = await (
         asyncio.to_thread(store.latest_decisions, limit)
         if latest
@@ -189,12 +191,12 @@ async def decisions(
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
-async def metrics(caller: Looker, here: Here) -> Response:
+async def metrics(caller: Reader, coordinator: Injected) -> Response:
     """Figures for Prometheus."""
-    return Response(exposition(here), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(metrics_text(coordinator), media_type=CONTENT_TYPE)
 
 
-def _decided(here: Coordinator) -> Decided:
-    if here.runtime.decided is None:
+def _decided(coordinator: Coordinator) -> Decided:
+    if coordinator.runtime.decided is None:
         raise MissingError("nothing has been planned yet; ask again in a moment")
-    return here.runtime.decided
+    return coordinator.runtime.decided

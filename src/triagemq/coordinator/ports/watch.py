@@ -1,12 +1,11 @@
-"""Ports as they are measured: bandwidth from counters, loss behind them from reports, and what to plan with.
+"""Measured bandwidth and loss of ports: what to plan with.
 
-No I/O; the caller brings times (seconds of one clock) and readings. A value that is stated (in the scenario, or by an
-operator) is planned with until measurements leave its band (port_estimates.py); then the measured one is, and judged in
-the same way. What is stated anew overrules what was measured. A port is paced at its stated bandwidth all the time: it
-has that or less, and only so does it show when it has more again.
+No I/O; the caller brings times (seconds of one clock) and readings. A stated value (by the scenario, or an operator)
+is planned with until measurements leave its band twice in a row; then the measured one is. A newly stated value
+overrules measurements. A port is paced at its stated bandwidth all the time: only so does it show when it has more.
 
-What cannot be measured: that a link behind a port without room for a queue of its own is slower than the port; it shows
-as loss. And the loss of a port of which no subscriber, or only one of several, reports.
+A link behind a port that is slower than the port shows as loss. The loss of a port is unknown if none, or only one of
+several subscribers, reports.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ from dataclasses import astuple, dataclass, field
 from typing import Any
 
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.ports.estimates import Drain, Interval, Loss, Windows
 from triagemq.coordinator.ports.reports import PortReports
+from triagemq.coordinator.ports.tallies import Drain, Interval, Loss, MovingAverage, TwiceInARow
 from triagemq.plan import Decision, FlowCounters, PortCounters
 from triagemq.scenario import Scenario
 
 WINDOW_SECONDS = 10.0
 STOOD_STILL_SECONDS = 1.0
-"""Who was not asked for so long stood still, or whoever asks did: that window does not count."""
+"""A longer pause between looks means that the gateway or the coordinator stood still: that window does not count."""
 
 LARGEST_PACKETS_BITS = 2 * 8 * 1500
 """A port takes its time for two of the largest packets if it has half of what is planned with."""
 
 LEAST_SURVIVAL = 1e-3
-"""What seems to be lost entirely may come back."""
+"""A loss of everything may end."""
 
 FIRST_HOLD_SECONDS, LONGEST_HOLD_SECONDS = 20.0, 3600.0
-"""A port that was found to have less is not found to have more for so long; twice as long each time it was not so."""
+"""After a port was found to have less, it is not found to have more for so long; twice as long after each failure."""
 
 TRUSTED_AFTER = 10
-"""A port that had more for so many times as long did have more."""
+"""A hold is shorter again by one second for every so many seconds for which a rise lasted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortsNow:
-    """What to plan with where measurements overrule what is stated, and the decisions that say so.
+    """Measured values that overrule stated ones, and the decisions that say so.
 
     `survival` multiplies the share of packets that subscribers behind a port are stated to get.
     """
@@ -53,7 +52,7 @@ class PortsNow:
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """A port for people: what is stated, planned with and measured (None while nothing is)."""
+    """A port's stated, planned and measured values (None while nothing is measured)."""
 
     stated_bps: float
     planned_bps: float
@@ -75,7 +74,7 @@ class PortChange:
 
 
 class PortWatch:
-    """What is stated of all ports; `restored` is what `to_store` gave before a restart."""
+    """Watches all ports; `restored` is what `to_store` gave before a restart."""
 
     def __init__(
         self,
@@ -91,50 +90,53 @@ class PortWatch:
         self._window_from: float | None = None
         self._looked_at = 0.0
         self._epoch = ""
-        for name, kept in (restored or {}).items():
+        for name, stored in (restored or {}).items():
             if name in self._ports:
-                self._ports[name].restore(kept)
+                self._ports[name].restore(stored)
 
     def state(self, port: str, bandwidth_bps: float) -> None:
-        """An operator says what the port has: that holds until measurements leave its band."""
+        """An operator states a port's bandwidth, which holds until measurements leave its band."""
         self._ports[port].state(bandwidth_bps)
 
     def planned(self, scenario: Scenario, orders: Orders, survival: Mapping[str, float]) -> None:
-        """What is planned with and ordered from now on; `survival` is that of the PortsNow it was planned by."""
-        self._reports.planned(scenario, orders)
-        for name, port in self._ports.items():
-            if port.planned_survival != survival.get(name, 1.0):
-                port.planned_survival = survival.get(name, 1.0)
-                port.losses.clear()
-                self._reports.expected_anew(name)
+        """A plan is in effect; `survival` is that of the PortsNow it was made with."""
+        self._reports.plan(scenario, orders, survival)
 
     def report(self, subscriber: str, count: int | None, at_seconds: float) -> None:
-        """A subscriber has received so many events since its last report; None: it does not tell all of them."""
+        """A subscriber received so many events since its last report; None: it does not report all of them."""
         self._reports.report(subscriber, count, at_seconds)
 
     def count(self, at_seconds: float, flows: Mapping[str, FlowCounters], epoch: str) -> None:
-        """What flows have counted, once a second or so; reports of before are set against it."""
+        """Counters of flows, about once a second."""
         self._reports.count(at_seconds, {flow.flow_id: flow for flow in flows.values()}, epoch)
 
     def observe(
         self, at_seconds: float, ports: Mapping[str, PortCounters], epoch: str
     ) -> tuple[PortChange, ...]:
-        """What ports have counted, several times a second: which of them have left their band."""
+        """Counters of ports, several times a second; returns the ports that have left their band."""
         seconds, self._looked_at = at_seconds - self._looked_at, at_seconds
         if self._window_from is None or epoch != self._epoch or seconds > STOOD_STILL_SECONDS:
-            self._begin(at_seconds, ports, epoch)
+            self._window_from, self._epoch = at_seconds, epoch
+            self._reports.drop_window()
+            for name, port in self._ports.items():
+                port.drop_window(ports.get(name))
             return ()
         for name, counters in ports.items():
             if name in self._ports:
                 self._ports[name].look(counters, seconds)
-        whole = at_seconds - self._window_from
-        if whole < self.window_seconds:
+        lasted = at_seconds - self._window_from
+        if lasted < self.window_seconds:
             return ()
         self._window_from = at_seconds
-        lost = self._reports.take(whole)
+        self._reports.end_window(lasted)
+        losses = self._reports.losses()
         changes = []
         for name, port in self._ports.items():
-            changes += port.end_window(lost.get(name), at_seconds)
+            if (change := port.judge_bandwidth(at_seconds)) is not None:
+                changes.append(change)
+            if name in losses and (change := port.judge_loss(*losses[name])) is not None:
+                changes.append(change)
+                self._reports.restart(name)
         return tuple(changes)
 
     def now(self) -> PortsNow:
@@ -151,61 +153,51 @@ class PortWatch:
         errors = self._reports.planned_errors()
         return {
             name: PortFacts(
-                port.stated_bps,
-                port.planned_bps,
-                errors.get(name),
-                None if port.drains.shown is None else port.drains.shown.bandwidth_bps(),
-                None if port.losses.shown is None else port.losses.shown.interval(),
+                port.stated_bps, port.planned_bps, errors.get(name), port.bandwidth_bps(), port.error_rate
             )
             for name, port in self._ports.items()
         }
 
     def to_store(self) -> dict[str, dict[str, Any]]:
-        """What overrules what is stated, in numbers and words that a file can hold."""
+        """Measurements that overrule what is stated, as JSON."""
         return {port.name: port.to_store() for port in self._ports.values() if port.decisions}
-
-    def _begin(self, at_seconds: float, ports: Mapping[str, PortCounters], epoch: str) -> None:
-        self._window_from, self._epoch = at_seconds, epoch
-        self._reports.take(1.0)
-        for name, port in self._ports.items():
-            port.begin(ports.get(name))
 
 
 class _Port:
-    """One port: what is stated and planned with, and its windows."""
+    """One port: stated, planned and measured values."""
 
     def __init__(self, name: str, stated_bps: float, stated_error_rate: float) -> None:
         self.name = name
         self.stated_bps = self.planned_bps = stated_bps
         self.stated_error_rate = stated_error_rate
-        # To plan with, and in the plan of now.
-        self.survival = self.planned_survival = 1.0
+        self.survival = 1.0
+        self.error_rate: Interval | None = None
         self.decisions: dict[str, Decision] = {}
-        self.drains: Windows[Drain] = Windows(self._side)
-        self.losses: Windows[Loss] = Windows(Loss.side)
-        self._drain: Drain | None = None
+        self._loss_band = TwiceInARow()
         self._left_before: int | None = None
         self._silent_seconds = 0.0
+        self._reset_bandwidth()
+
+    def _reset_bandwidth(self) -> None:
+        self._drain = MovingAverage(Drain())
+        self._bandwidth_band = TwiceInARow()
         self._stalled = False
-        self._at = 0.0
-        self._hold()
+        self._hold_seconds, self._held_until, self._rose_at = FIRST_HOLD_SECONDS, -math.inf, -math.inf
 
     def state(self, bandwidth_bps: float) -> None:
         self.stated_bps = self.planned_bps = bandwidth_bps
         self.decisions.pop("bandwidth", None)
-        self.drains.clear()
-        self.drains.shown = self._drain = None
-        self._hold()
+        self._reset_bandwidth()
 
-    def restore(self, kept: Mapping[str, Any]) -> None:
-        """Go on from before a restart, where the same is stated as then."""
-        decisions = {name: Decision(*words) for name, words in kept["decisions"].items()}
-        if kept["stated_bps"] == self.stated_bps:
-            self.planned_bps = kept["bandwidth_bps"]
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Values that were measured before a restart hold where the same is stated as then."""
+        decisions = {name: Decision(*words) for name, words in stored["decisions"].items()}
+        if stored["stated_bps"] == self.stated_bps:
+            self.planned_bps = stored["bandwidth_bps"]
         else:
             decisions.pop("bandwidth", None)
-        if kept["stated_error_rate"] == self.stated_error_rate:
-            self.survival = kept["survival"]
+        if stored["stated_error_rate"] == self.stated_error_rate:
+            self.survival = stored["survival"]
         else:
             decisions.pop("error_rate", None)
         self.decisions = decisions
@@ -219,58 +211,55 @@ class _Port:
             "decisions": {name: list(astuple(each)) for name, each in self.decisions.items()},
         }
 
-    def begin(self, counters: PortCounters | None) -> None:
-        """A new window, without what the last one has counted."""
-        self._drain = None
+    def bandwidth_bps(self) -> Interval | None:
+        return self._drain.average.bandwidth_bps() if self._drain.average.octets > 0 else None
+
+    def drop_window(self, counters: PortCounters | None) -> None:
+        self._drain.drop_window()
         self._left_before = None if counters is None else _left(counters)
 
     def look(self, counters: PortCounters, seconds: float) -> None:
         left, before = _left(counters), self._left_before
         self._left_before = left
         if before is None or left < before:
-            self._drain = None
+            self._drain.drop_window()
             return
         busy = _is_busy(counters)
-        # A port that has something to send and does not is down, or whoever counts is away: that is no bandwidth.
+        # A port that has something to send and does not is down, or its counters stand still: that is no bandwidth.
         self._silent_seconds = self._silent_seconds + seconds if busy and left == before else 0.0
         if self._silent_seconds > STOOD_STILL_SECONDS + LARGEST_PACKETS_BITS / self.planned_bps:
             self._stalled = True
-        seen = Drain(left - before, seconds, 1, int(busy))
-        self._drain = seen if self._drain is None else self._drain + seen
+        self._drain.add(Drain(left - before, seconds, 1, int(busy)))
 
-    def end_window(self, lost: Loss | None, at_seconds: float) -> list[PortChange]:
-        """Judge what was counted and reported; changes by now."""
-        self._at = at_seconds
-        changes = []
-        drain, self._drain = self._drain, None
+    def judge_bandwidth(self, at_seconds: float) -> PortChange | None:
+        """End the window; the change if the planned bandwidth has left its band."""
         stalled, self._stalled = self._stalled, False
-        if drain is None or drain.octets == 0 or stalled:
-            self.drains.clear()
-        elif (other := self.drains.add(drain)) is not None:
-            changes.append(self._set_bandwidth(other))
-        if lost is not None and (found := self.losses.add(lost)) is not None:
-            changes.append(self._set_loss(found))
-        return changes
+        if stalled or self._drain.current.octets == 0:
+            self._drain.drop_window()
+            self._bandwidth_band.reset()
+            return None
+        self._drain.end_window()
+        seen = self._drain.window, self._drain.average
+        sides = [drain.side(self.planned_bps, self.stated_bps) for drain in seen]
+        if at_seconds < self._held_until:
+            sides = [min(side, 0) for side in sides]
+        index = self._bandwidth_band.find(*sides)
+        if index is None:
+            return None
+        self._drain.restart()
+        return self._set_bandwidth(seen[index], at_seconds)
 
-    def _hold(self) -> None:
-        """Nothing is known of how long to wait before it is found to have more."""
-        self._hold_seconds, self._held_until, self._rose_at = FIRST_HOLD_SECONDS, -math.inf, -math.inf
-
-    def _side(self, drain: Drain) -> int:
-        side = drain.side_of(self.planned_bps, self.stated_bps)
-        return 0 if side > 0 and self._at < self._held_until else side
-
-    def _set_bandwidth(self, drain: Drain) -> PortChange:
+    def _set_bandwidth(self, drain: Drain, at_seconds: float) -> PortChange:
         found, before = drain.bandwidth_bps(), self.planned_bps
         self.planned_bps = min(found.value, self.stated_bps)
         if self.planned_bps > before:
-            self._rose_at = self._at
+            self._rose_at = at_seconds
         else:
-            again = self._at - self._rose_at < TRUSTED_AFTER * self._hold_seconds
-            self._hold_seconds = (
-                min(2 * self._hold_seconds, LONGEST_HOLD_SECONDS) if again else FIRST_HOLD_SECONDS
+            trusted = (at_seconds - self._rose_at) / TRUSTED_AFTER
+            self._hold_seconds = min(
+                max(2 * self._hold_seconds - trusted, FIRST_HOLD_SECONDS), LONGEST_HOLD_SECONDS
             )
-            self._held_until = self._at + self._hold_seconds
+            self._held_until = at_seconds + self._hold_seconds
         high = min(found.high, self.stated_bps)
         return self._decide(
             "bandwidth",
@@ -281,17 +270,23 @@ class _Port:
             f"bit/s; stated are {self.stated_bps:.4g}",
         )
 
-    def _set_loss(self, loss: Loss) -> PortChange:
-        agreed = loss.agreed
-        found = agreed.loss()
-        self.survival = max(self.planned_survival * agreed.survival_ratio, LEAST_SURVIVAL)
+    def judge_loss(self, window: Loss, average: Loss) -> PortChange | None:
+        """The change if the planned loss has left its band."""
+        self.error_rate = average.interval()
+        seen = window, average
+        index = self._loss_band.find(*(loss.side(self.survival) for loss in seen))
+        if index is None:
+            return None
+        agreed = seen[index].agreed(self.survival)
+        found, planned = agreed.loss(), agreed.planned_loss(self.survival)
+        self.survival = max(agreed.survival(), LEAST_SURVIVAL)
         return self._decide(
             "error_rate",
-            f"{agreed.planned:.2%}",
+            f"{planned:.2%}",
             f"{found.value:.2%}",
             f"of {agreed.sent:.0f} copies that left the port its subscribers report {agreed.received:.0f}, so that "
-            f"{found.low:.2%} to {found.high:.2%} are lost behind it; a link there that is slower than the port "
-            "would lose them, too",
+            f"{found.low:.2%} to {min(found.high, 1.0):.2%} are lost behind it; a link there that is slower than the "
+            "port would lose them, too",
         )
 
     def _decide(self, what: str, before: str, after: str, reason: str) -> PortChange:

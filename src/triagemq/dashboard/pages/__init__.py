@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triagemq.coordinator.refusals import ForbiddenError, StoreError, UnauthorisedError
 from triagemq.dashboard.compressing import Compressing
-from triagemq.dashboard.desk import Desk
+from triagemq.dashboard.context import PageContext
 from triagemq.dashboard.frame import dark_of, framed
 from triagemq.dashboard.pages import (
     history,
@@ -23,8 +23,8 @@ from triagemq.dashboard.pages import (
     subscriptions,
     what_if,
 )
-from triagemq.dashboard.showing import shown, style_sheet
-from triagemq.dashboard.visitors import COOKIE
+from triagemq.dashboard.rendering import render, style_sheet
+from triagemq.dashboard.sessions import COOKIE
 
 _SHOW: dict[str, Any] = {
     "": overview.show,
@@ -38,12 +38,12 @@ _SHOW: dict[str, Any] = {
 _LONGEST_FORM = 10_000
 
 
-def build(desk: Desk) -> FastAPI:
+def build(context: PageContext) -> FastAPI:
     """The application that holds NiceGUI's; once in a process."""
     for path in _SHOW:
-        _page(desk, path)
-    _sign_in(desk)
-    history.serve_report(desk, nicegui_app)
+        _page(context, path)
+    _sign_in(context)
+    history.serve_report(context, nicegui_app)
     holder = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     ui.run_with(
         holder,
@@ -59,10 +59,10 @@ def build(desk: Desk) -> FastAPI:
     return holder
 
 
-def _page(desk: Desk, path: str) -> None:
+def _page(context: PageContext, path: str) -> None:
     @ui.page(f"/{path}", response_timeout=30.0)
     async def page(request: Request) -> Response | None:
-        frame = await framed(desk, request, path)
+        frame = await framed(context, request, path)
         if isinstance(frame, Response):
             return frame
         await _SHOW[path](frame)
@@ -70,7 +70,7 @@ def _page(desk: Desk, path: str) -> None:
         return None
 
 
-def _sign_in(desk: Desk) -> None:
+def _sign_in(context: PageContext) -> None:
     @nicegui_app.get("/sign-in")
     async def sign_in(request: Request) -> Response:
         return _form(request)
@@ -80,7 +80,7 @@ def _sign_in(desk: Desk) -> None:
         body = (await request.body())[:_LONGEST_FORM].decode(errors="replace")
         root = request.scope.get("root_path", "")
         try:
-            number = await desk.visitors.sign_in(parse_qs(body).get("token", [""])[0].strip())
+            number = await context.sessions.sign_in(parse_qs(body).get("token", [""])[0].strip())
         except UnauthorisedError:
             return _form(request, "This is no token that is valid here.")
         except ForbiddenError:
@@ -102,10 +102,10 @@ def _sign_in(desk: Desk) -> None:
 
     @nicegui_app.get("/sign-out")
     async def sign_out(request: Request) -> Response:
-        await desk.visitors.sign_out(request)
+        await context.sessions.sign_out(request)
         return RedirectResponse(f"{request.scope.get('root_path', '')}/sign-in")
 
 
 def _form(request: Request, problem: str = "") -> Response:
-    page = shown("sign_in.html", style=style_sheet(), dark=dark_of(request), problem=problem)
+    page = render("sign_in.html", style=style_sheet(), dark=dark_of(request), problem=problem)
     return HTMLResponse(page, status_code=401 if problem else 200)

@@ -13,9 +13,9 @@ from nicegui import ui
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from triagemq.coordinator.refusals import RequestError
-from triagemq.dashboard.desk import Desk
+from triagemq.dashboard.context import PageContext
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 from triagemq.errors import TriageError
 from triagemq.pipeline.reading import Tables
 
@@ -90,9 +90,9 @@ def _read(directory: str, name: str | None) -> dict[str, Any]:
 
 async def show(frame: Frame) -> None:
     """A choice of tables, the rows, and the report below."""
-    desk = frame.desk
-    directory = desk.settings.tables
-    frame.panel("", shown("history_head.html"))
+    context = frame.context
+    directory = context.settings.tables
+    frame.panel("", render("history_head.html"))
     past = frame.panel("")
     with ui.element("div").classes("controls"):
         select = ui.select([], label="Table").props("outlined dense")
@@ -106,14 +106,14 @@ async def show(frame: Frame) -> None:
             found = await asyncio.to_thread(_read, directory, select.value)
         except (TriageError, OSError):
             select.set_visibility(False)
-            update(table, shown("history_nothing.html", directory=directory))
+            update(table, render("history_nothing.html", directory=directory))
             return
         select.set_visibility(True)
         if select.options != found["names"]:
             select.set_options(found["names"], value=found["chosen"])
-        update(table, shown("history_table.html", **found))
-        update(past, shown("history_past.html", **found))
-        update(report, shown("history_report.html", root=frame.root) if found["report"] else "")
+        update(table, render("history_table.html", **found))
+        update(past, render("history_past.html", **found))
+        update(report, render("history_report.html", root=frame.root) if found["report"] else "")
 
     async def refresh() -> None:
         nonlocal seconds
@@ -125,16 +125,16 @@ async def show(frame: Frame) -> None:
     frame.every_second(refresh)
 
 
-def serve_report(desk: Desk, pages: FastAPI) -> None:
+def serve_report(context: PageContext, pages: FastAPI) -> None:
     """The pipeline's report, for those who may look."""
 
     @pages.get("/report")
     async def report(request: Request) -> Response:
         try:
-            await desk.visitors.of(request)
+            await context.sessions.of(request)
         except RequestError as error:
             return PlainTextResponse(str(error), status_code=error.status)
-        path = None if desk.settings.tables is None else Path(desk.settings.tables) / "report.html"
+        path = None if context.settings.tables is None else Path(context.settings.tables) / "report.html"
         if path is None or not path.is_file():
             return PlainTextResponse("there is no report yet", status_code=404)
         return FileResponse(path, media_type="text/html")

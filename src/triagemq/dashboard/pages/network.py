@@ -12,7 +12,7 @@ from triagemq.coordinator.api.gateways import gateways
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.dashboard.frame import Frame, update
 from triagemq.dashboard.readings import PortReading, Readings
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 
 _MOST_PORTS = 40
 _NAMED = 3
@@ -96,24 +96,24 @@ def _queues(readings: Readings, port: str) -> dict[str, Any]:
 
 async def show(frame: Frame) -> None:
     """The map, the chosen port, and the gateways."""
-    here, readings = frame.desk.here, frame.desk.readings
-    frame.panel("", shown("network_head.html"))
+    coordinator, readings = frame.context.coordinator, frame.context.readings
+    frame.panel("", render("network_head.html"))
     drawn, queues, led = frame.panel("panel"), frame.panel("panel"), frame.panel("panel")
-    chosen = next(iter(here.runtime.port_names), "")
+    chosen = next(iter(coordinator.runtime.port_names), "")
 
     async def refresh() -> None:
-        decided, now = here.runtime.decided, readings.latest
+        decided, now = coordinator.runtime.decided, readings.latest
         found = None if decided is None else network_map(decided, () if now is None else now.ports)
-        update(drawn, shown("network_map.html", map=found, chosen=chosen))
-        update(queues, shown("network_queues.html", **_queues(readings, chosen)))
+        update(drawn, render("network_map.html", map=found, chosen=chosen))
+        update(queues, render("network_queues.html", **_queues(readings, chosen)))
         moved = (
             [] if now is None else [row for row in now.decisions if row.decision.kind in ("moved", "joined")]
         )
         update(
             led,
-            shown(
+            render(
                 "network_gateways.html",
-                gateways=await gateways(frame.visitor.caller, here),
+                gateways=await gateways(frame.session.caller, coordinator),
                 moved=moved[::-1][:8],
             ),
         )

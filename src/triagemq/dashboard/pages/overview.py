@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 
 _SHOWN_DECISIONS = 12
 
 
 async def show(frame: Frame) -> None:
     """Panels that are written anew every second."""
-    readings = frame.desk.readings
+    readings = frame.context.readings
     panels = {
         name: frame.panel("panel" if name not in ("cards", "starved") else "")
         for name in ("cards", "starved", "ports", "classes", "decisions")
@@ -21,7 +21,7 @@ async def show(frame: Frame) -> None:
         for name, panel in panels.items():
             update(
                 panel,
-                shown(
+                render(
                     f"overview_{name}.html",
                     now=now,
                     readings=readings,

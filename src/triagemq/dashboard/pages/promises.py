@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 
 _MOST_ROWS = 200
 
 
 async def show(frame: Frame) -> None:
     """Two tables."""
-    frame.panel("", shown("promises_head.html"))
+    frame.panel("", render("promises_head.html"))
     panel = frame.panel("")
 
     def refresh() -> None:
-        promises = frame.desk.here.promises()
+        promises = frame.context.coordinator.promises()
         admitted = [each for each in promises if each.admitted]
         refused = [each for each in promises if not each.admitted]
         update(
             panel,
-            shown(
+            render(
                 "promises.html",
                 admitted=admitted[:_MOST_ROWS],
                 refused=refused[:_MOST_ROWS],

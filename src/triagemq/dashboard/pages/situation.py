@@ -11,7 +11,7 @@ from nicegui import ui
 
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 from triagemq.dashboard.values import TopicNow, situation
 
 _EVERYTHING = "everything"
@@ -44,21 +44,23 @@ class Responder:
         )
 
 
-def responders(here: Coordinator, search: str = "", most: int = _MOST_PEOPLE) -> tuple[list[Responder], int]:
+def responders(
+    coordinator: Coordinator, search: str = "", most: int = _MOST_PEOPLE
+) -> tuple[list[Responder], int]:
     """By name, of those whose name holds `search` the first, and how many there are in all."""
-    decided = here.runtime.decided
+    decided = coordinator.runtime.decided
     if decided is None:
         return [], 0
     names, topics = decided.scenario.subscribers.name, decided.scenario.topics.name
     found = sorted((name, row) for row, name in enumerate(names) if search.lower() in name.lower())
-    facts = here.known_topics()
+    facts = coordinator.known_topics()
     rates = np.array([(facts[topic].rate_per_second if topic in facts else None) or 0.0 for topic in topics])
     wanted, left_away = decided.scenario.subscriptions, 1.0 - decided.plan.subscription_keep
     people = []
     for name, row in found[:most]:
         own = np.flatnonzero(wanted.subscriber == row)
         rate, lost = rates[wanted.topic[own]], left_away[own]
-        figures = (here.watch.figures(name, topics[topic]) for topic in wanted.topic[own].tolist())
+        figures = (coordinator.watch.figures(name, topics[topic]) for topic in wanted.topic[own].tolist())
         thinned = own[lost > _THINNED]
         worst = thinned[np.argsort(-(left_away * rates[wanted.topic])[thinned], kind="stable")][:_NAMED]
         people.append(
@@ -89,8 +91,8 @@ def chosen(rows: Sequence[TopicNow], area: str, kind: str, troubled: bool) -> li
 
 async def show(frame: Frame) -> None:
     """Filters, the values, and the responders."""
-    desk, here = frame.desk, frame.desk.here
-    frame.panel("", shown("situation_head.html"))
+    context, coordinator = frame.context, frame.context.coordinator
+    frame.panel("", render("situation_head.html"))
     with ui.element("div").classes("controls"):
         area = ui.select([_EVERYTHING], value=_EVERYTHING, label="Floor or area").props("outlined dense")
         kind = ui.select([_EVERYTHING], value=_EVERYTHING, label="Kind").props("outlined dense")
@@ -104,11 +106,11 @@ async def show(frame: Frame) -> None:
     seconds = 0
 
     def refresh_values() -> None:
-        desk.values.look(desk.brokers)
+        context.values.look(context.brokers)
         now = time.time()
-        rates = {topic: facts.rate_per_second for topic, facts in here.known_topics().items()}
-        since = desk.values.since
-        rows = situation(desk.values.by_topic, rates, now if since is None else since, now)
+        rates = {topic: facts.rate_per_second for topic, facts in coordinator.known_topics().items()}
+        since = context.values.since
+        rows = situation(context.values.by_topic, rates, now if since is None else since, now)
         for select, names in ((area, {row.area for row in rows}), (kind, {row.kind for row in rows})):
             options = [_EVERYTHING, *sorted(names)]
             if select.options != options:
@@ -116,20 +118,20 @@ async def show(frame: Frame) -> None:
         found = chosen(rows, str(area.value), str(kind.value), bool(troubled.value))
         update(
             values,
-            shown(
+            render(
                 "situation_values.html",
                 rows=found[:_MOST_ROWS],
                 total=len(found),
                 late=sum(row.state == "late" for row in rows),
                 missing=sum(row.state == "missing" for row in rows),
                 known=len(rows),
-                problem=desk.values.problem,
+                problem=context.values.problem,
             ),
         )
 
     def refresh_people() -> None:
-        rows, total = responders(here, str(who.value or ""))
-        update(people, shown("situation_responders.html", rows=rows, total=total))
+        rows, total = responders(coordinator, str(who.value or ""))
+        update(people, render("situation_responders.html", rows=rows, total=total))
 
     def refresh() -> None:
         nonlocal seconds

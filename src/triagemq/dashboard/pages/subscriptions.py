@@ -15,7 +15,7 @@ from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError
 from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import shown
+from triagemq.dashboard.rendering import render
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation
 from triagemq.intents import SUBSCRIBER, SubscriberIntent, Utility, Wanted
@@ -35,21 +35,21 @@ _CLICKED = """(event) => {
 
 
 class _Table:
-    """The table of one visitor: what it searches for, in which order, and which page it looks at."""
+    """The table of one session: its search, in which order, and which page it looks at."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._desk = frame.desk
+        self._context = frame.context
         self._search, self._order, self._descending, self._offset = "", "rank", False, 0
         self._marked: tuple[str, str] | None = None
-        # Since this number of a decision something may have changed because of the visitor.
+        # Since this number of a decision something may have changed because of this session.
         self._changed_after: int | None = None
-        frame.panel("", shown("subscriptions_head.html"))
+        frame.panel("", render("subscriptions_head.html"))
         with ui.element("div").classes("controls"):
             ui.input(placeholder="Search subscriber or topic", on_change=self._searched).props(
                 'outlined dense clearable debounce="250" aria-label="Search"'
             ).classes("search")
-            if frame.visitor.may_change:
+            if frame.session.may_change:
                 ui.button("Subscribe", icon="add", on_click=self._subscribe_dialog).props(
                     "unelevated text-color=on-series"
                 )
@@ -63,11 +63,11 @@ class _Table:
     # What is shown.
 
     async def refresh(self) -> None:
-        decided = self._desk.here.runtime.decided
+        decided = self._context.coordinator.runtime.decided
         page = SubscriptionPage(0, 0, [])
         if decided is not None:
             page = await subscription_page(
-                self._desk.here,
+                self._context.coordinator,
                 decided,
                 search=self._search,
                 order=self._order,  # type: ignore[arg-type]
@@ -77,7 +77,7 @@ class _Table:
             )
         update(
             self._table,
-            shown(
+            render(
                 "subscriptions_table.html",
                 page=page,
                 order=self._order,
@@ -85,18 +85,18 @@ class _Table:
                 offset=self._offset,
                 rows=_ROWS,
                 marked=self._marked,
-                may_change=self._frame.visitor.may_change,
+                may_change=self._frame.session.may_change,
             ),
         )
-        update(self._news, shown("subscriptions_news.html", news=self._decided_since()))
+        update(self._news, render("subscriptions_news.html", news=self._decided_since()))
 
     def _decided_since(self) -> list[Decision]:
-        """What was decided because of what the visitor did."""
-        now = self._desk.readings.latest
+        """What was decided because of changes in this session."""
+        now = self._context.readings.latest
         if self._changed_after is None or now is None:
             return []
         since = [row.decision for row in now.decisions if row.number > self._changed_after]
-        # What it means for people comes first, and what it means for the visitor's own before that.
+        # What it means for people comes first, and and the session's own subscriptions before that.
         name = "" if self._marked is None else self._marked[0]
         since.sort(key=lambda row: (not row.subject.startswith(name), row.kind != "treated_differently"))
         return since[:_SHOWN_NEWS]
@@ -130,7 +130,7 @@ class _Table:
             ui.notify(str(error), type="warning")
             return
         with ui.dialog() as dialog, ui.card():
-            ui.html(shown("why.html", **found), sanitize=False)
+            ui.html(render("why.html", **found), sanitize=False)
             ui.button("Close", on_click=dialog.close).props("flat")
         dialog.on("hide", dialog.delete)
         dialog.open()
@@ -138,19 +138,19 @@ class _Table:
     # What is changed.
 
     def _decided(self) -> Decided:
-        decided = self._desk.here.runtime.decided
+        decided = self._context.coordinator.runtime.decided
         if decided is None:
             raise MissingError("nothing has been planned yet; try again in a moment")
         return decided
 
     def _intent(self, subscriber: str) -> SubscriberIntent:
-        record = self._desk.here.service.registry.get((SUBSCRIBER, subscriber))
+        record = self._context.coordinator.service.registry.get((SUBSCRIBER, subscriber))
         if record is None or not isinstance(record.intent, SubscriberIntent):
             raise MissingError(f"there is no subscriber {subscriber!r} any more")
         return record.intent
 
     async def _change(self, change: Any, done: str) -> bool:
-        decisions = () if self._desk.readings.latest is None else self._desk.readings.latest.decisions
+        decisions = () if self._context.readings.latest is None else self._context.readings.latest.decisions
         before = decisions[-1].number if decisions else 0
         if not await self._frame.changing(change, done):
             return False
@@ -210,26 +210,28 @@ class _Table:
         intent = self._intent(subscriber)
         wanted = intent.wanting(topic) or Wanted(topic)
         utility = replace(wanted.utility, weight=weight)
-        if subscriber in self._desk.guests:
-            await self._guest(subscriber, wanted.topic, utility)
+        if subscriber in self._context.subscribers:
+            await self._subscribe_page(subscriber, wanted.topic, utility)
         else:
             changed = replace(wanted, topic=topic, utility=utility)
-            await self._desk.here.service.change(caller, [intent.with_wanted(changed)])
+            await self._context.coordinator.service.change(caller, [intent.with_wanted(changed)])
         self._note(caller, "worth", f"{subscriber} {topic}", f"{wanted.utility.weight:g}", f"{weight:g}")
 
     def _note(self, caller: Caller, kind: str, subject: str, before: str, after: str) -> None:
         """Record who changed what on the page."""
-        self._desk.here.runtime.note([Decision(kind, subject, before, after, why(caller, "on the page"))])
+        self._context.coordinator.runtime.note(
+            [Decision(kind, subject, before, after, why(caller, "on the page"))]
+        )
 
-    async def _guest(self, name: str, topic: str, utility: Utility, port: str | None = None) -> None:
+    async def _subscribe_page(self, name: str, topic: str, utility: Utility, port: str | None = None) -> None:
         if self._frame.port is None:
             raise ParameterError("subscribe", "the page cannot reach its own coordinator over a Unix socket")
-        await self._desk.guests.subscribe(
+        await self._context.subscribers.subscribe(
             name,
             topic,
             f"{utility.shape}:{utility.weight:g}",
-            address=self._desk.guests.own_address(self._frame.port),
-            token=self._frame.visitor.secret,
+            address=self._context.subscribers.own_address(self._frame.port),
+            token=self._frame.session.secret,
             port=port,
         )
 
@@ -239,20 +241,20 @@ class _Table:
             wanted = intent.wanting(topic)
             if wanted is None:
                 raise MissingError(f"{subscriber} does not want {topic} any more")
-            if subscriber in self._desk.guests:
-                await self._desk.guests.unsubscribe(subscriber, wanted.topic)
+            if subscriber in self._context.subscribers:
+                await self._context.subscribers.unsubscribe(subscriber, wanted.topic)
             elif len(intent.subscriptions) == 1:
-                await self._desk.here.service.change(caller, withdraw=[(SUBSCRIBER, subscriber)])
+                await self._context.coordinator.service.change(caller, withdraw=[(SUBSCRIBER, subscriber)])
             else:
-                await self._desk.here.service.change(caller, [intent.without(wanted.topic)])
+                await self._context.coordinator.service.change(caller, [intent.without(wanted.topic)])
             self._note(caller, "ended", f"{subscriber} {wanted.topic}", f"{wanted.utility.weight:g}", "")
 
         await self._change(change, f"{subscriber} does not want {topic} any more")
         await self.refresh()
 
     def _subscribe_dialog(self) -> None:
-        topics = sorted(self._desk.here.known_topics())
-        ports = list(self._desk.here.runtime.port_names)
+        topics = sorted(self._context.coordinator.known_topics())
+        ports = list(self._context.coordinator.runtime.port_names)
 
         def who() -> str:
             return str(name.value or "").strip()
@@ -262,10 +264,10 @@ class _Table:
 
         async def change(caller: Caller) -> None:
             utility = Utility(shape.value, _worth_at(slider.value))
-            known = self._desk.here.service.registry.get((SUBSCRIBER, who()))
-            if known is not None and who() not in self._desk.guests:
+            known = self._context.coordinator.service.registry.get((SUBSCRIBER, who()))
+            if known is not None and who() not in self._context.subscribers:
                 raise ParameterError("subscriber", f"{who()!r} is a program of its own; choose another name")
-            await self._guest(who(), what(), utility, port.value)
+            await self._subscribe_page(who(), what(), utility, port.value)
             self._note(caller, "subscribed", f"{who()} {what()}", "", f"{utility.weight:g}")
 
         async def subscribe() -> None:

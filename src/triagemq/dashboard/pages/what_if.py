@@ -13,7 +13,7 @@ from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer,
 from triagemq.coordinator.api.operations import change_planner, change_port, what_if
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.showing import bit_rate, shown
+from triagemq.dashboard.rendering import bit_rate, render
 from triagemq.errors import TriageError
 from triagemq.plan.drops import DROP_POLICIES
 
@@ -28,17 +28,17 @@ _POLICIES = {
 
 
 class _Supposed:
-    """What one visitor supposes, and what would come of it."""
+    """The suppositions of one session, and what would come of it."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
-        self._here = frame.desk.here
+        self._coordinator = frame.context.coordinator
         self._asked = 0
         self._forecast_words = ""
         self._supposed_of: Decided | None = None
         self._figures: list[Callable[[], None]] = []
-        self._present = dict(list(self._here.runtime.bandwidths.items())[:_MOST_SLIDERS])
-        frame.panel("", shown("what_if_head.html"))
+        self._present = dict(list(self._coordinator.runtime.bandwidths.items())[:_MOST_SLIDERS])
+        frame.panel("", render("what_if_head.html"))
         self._widths: dict[str, ui.slider] = {}
         with ui.element("div").classes("panel"), ui.element("div").classes("fields"):
             for name in self._present:
@@ -60,7 +60,7 @@ class _Supposed:
                     .classes("drop-policy")
                 )
         with ui.element("div").classes("controls"):
-            if frame.visitor.may_change:
+            if frame.session.may_change:
                 ui.button("Apply", icon="check", on_click=self._apply).props(
                     "unelevated text-color=on-series"
                 ).classes("apply")
@@ -87,7 +87,7 @@ class _Supposed:
         return slider
 
     def _policy_now(self) -> str | None:
-        drops = self._here.forecasts.settings.drops
+        drops = self._coordinator.forecasts.settings.drops
         return drops if drops in DROP_POLICIES else None
 
     def _request(self) -> WhatIfRequest:
@@ -108,19 +108,19 @@ class _Supposed:
         """Ask for the forecast; an answer to an older question is not shown."""
         self._asked += 1
         asked, begun = self._asked, time.perf_counter()
-        self._supposed_of = self._here.runtime.decided
+        self._supposed_of = self._coordinator.runtime.decided
         problem, answer = "", None
         try:
-            caller = self._frame.visitor.caller
+            caller = self._frame.session.caller
             caller.require(Role.OPERATOR)
-            answer = await what_if(self._request(), caller, self._here)
+            answer = await what_if(self._request(), caller, self._coordinator)
         except TriageError as error:
             problem = str(error)
         if asked == self._asked:
             self._forecast_words = "" if answer is None else _forecast_words(answer)
             update(
                 self._answer,
-                shown(
+                render(
                     "what_if_answer.html",
                     before=None if answer is None else answer.before,
                     after=None if answer is None else answer.after,
@@ -140,9 +140,13 @@ class _Supposed:
 
         async def change(caller: Caller) -> None:
             for name, width in self._request().bandwidths_bps.items():
-                await change_port(name, PortBody(bandwidth_bps=width, reason=reason), caller, self._here)
+                await change_port(
+                    name, PortBody(bandwidth_bps=width, reason=reason), caller, self._coordinator
+                )
             if self._drops.value is not None and self._drops.value != self._policy_now():
-                await change_planner(PlannerBody(drops=self._drops.value, reason=reason), caller, self._here)
+                await change_planner(
+                    PlannerBody(drops=self._drops.value, reason=reason), caller, self._coordinator
+                )
 
         if await self._frame.changing(change, "Applied: the next plan has it"):
             self._follow_bandwidths()
@@ -151,11 +155,11 @@ class _Supposed:
     async def refresh(self) -> None:
         """A new plan changes what is and what would be; so does a bandwidth that somebody else has applied."""
         self._follow_bandwidths()
-        if self._asked and self._here.runtime.decided is not self._supposed_of:
+        if self._asked and self._coordinator.runtime.decided is not self._supposed_of:
             await self.suppose()
 
     def _follow_bandwidths(self) -> None:
-        present = {name: self._here.runtime.bandwidths[name] for name in self._present}
+        present = {name: self._coordinator.runtime.bandwidths[name] for name in self._present}
         if present != self._present:
             self._present = present
             for say in self._figures:

@@ -2,7 +2,6 @@
 
 run             with a scenario: start to figures, and what can be seen meanwhile
 exchange        the rig: which processes, at which addresses, with which keys
-left_out        the parts of a campus that are wrong, without which the rest comes up
 state           the directory that it remembers itself in, and a copy of that
 kernel_ports    its output ports as interfaces of this machine, where the kernel queues
 shared_ports    those of several gateways: one data plane, and the part of each

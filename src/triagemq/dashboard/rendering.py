@@ -161,7 +161,7 @@ def _of_known(say: Callable[..., object]) -> Callable[..., object]:
     return said
 
 
-def shown(template: str, **what: object) -> str:
+def render(template: str, **what: object) -> str:
     """A template as HTML."""
     return _templates().get_template(template).render(**what)
 

@@ -1,7 +1,7 @@
-"""Who looks at the page. A token is given once, in a form; the browser keeps a number that stands for it.
+"""Sessions of browsers. A token is given once, in a form; the browser keeps a number that stands for it.
 
-Rights are those of the token over REST, looked up again and again: one that is revoked ends what it was good for. Where
-access is off, everyone may do everything, as over REST.
+Rights are those of the token over REST, looked up at each use: a revoked token ends its sessions. Where access is off,
+everyone may do everything, as over REST.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _SIGNED_IN_SECONDS = 12 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
-    """Somebody with a token, or without one where none is needed."""
+class Session:
+    """A browser that signed in with a token, or without one where none is needed."""
 
     secret: str | None = field(repr=False)
     caller: Caller
@@ -36,15 +36,15 @@ class Visitor:
 
     @property
     def words(self) -> str:
-        """What the page calls it."""
+        """The words of the page for it."""
         if self.secret is None:
             return "no tokens needed"
         label = f"{self.caller.label}, " if self.caller.label else ""
         return f"{label}{'operator' if self.may_change else 'viewer'}"
 
 
-class Visitors:
-    """Everyone who has signed in, by the number in the cookie; they stay so when the coordinator is started again.
+class Sessions:
+    """Sessions by the number in the cookie; they survive a restart of the coordinator.
 
     The store has neither the numbers nor the tokens: a token is sealed with its number.
     """
@@ -73,27 +73,27 @@ class Visitors:
     async def sign_out(self, connection: HTTPConnection) -> None:
         await self._service.store.write(end_page_session, _digest(connection.cookies.get(COOKIE, "")))
 
-    async def of(self, connection: HTTPConnection) -> Visitor:
-        """Who asks; UnauthorisedError if it has to sign in."""
+    async def of(self, connection: HTTPConnection) -> Session:
+        """The session of a request; UnauthorisedError if it has to sign in."""
         if not self._service.access:
-            return Visitor(None, replace(ANYONE, reached=connection.url.hostname or ""))
+            return Session(None, replace(ANYONE, reached=connection.url.hostname or ""))
         number = connection.cookies.get(COOKIE, "")
         found = await asyncio.to_thread(self._service.store.page_session, _digest(number), time.time_ns())
         if found is None:
             raise UnauthorisedError
-        return await self.again(Visitor(_sealed(bytes.fromhex(found), number).decode(), ANYONE))
+        return await self.refresh(Session(_sealed(bytes.fromhex(found), number).decode(), ANYONE))
 
-    async def again(self, visitor: Visitor) -> Visitor:
-        """The same with the rights of now."""
-        if visitor.secret is None:
-            return visitor
-        caller = await self._service.tokens.caller(visitor.secret)
+    async def refresh(self, session: Session) -> Session:
+        """The same session with its present rights."""
+        if session.secret is None:
+            return session
+        caller = await self._service.tokens.caller(session.secret)
         caller.require_look()
-        return Visitor(visitor.secret, caller)
+        return Session(session.secret, caller)
 
-    async def require_operator(self, visitor: Visitor) -> Caller:
-        """For whatever changes something; refused in words."""
-        caller = (await self.again(visitor)).caller
+    async def require_operator(self, session: Session) -> Caller:
+        """The caller of a change; ForbiddenError if it may not."""
+        caller = (await self.refresh(session)).caller
         if not caller.is_operator:
             raise ForbiddenError("this token may look and not change: sign in with an operator's")
         return caller
