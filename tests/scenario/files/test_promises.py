@@ -1,4 +1,4 @@
-"""Guarantees that nobody could keep are named with the number that would do; switches are built as their models say."""
+"""What promises need of a file, and switches that are built as their models say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
+from triagemq.plan import make_plan
 from triagemq.scenario import Discipline, LimiterKind, check, dumps, load, loads, save
 from triagemq.scenario.files.document import BuiltEntry
 from triagemq.scenario.files.models import figures, known_models
-from triagemq.scenario.routes import direct_paths, wire_seconds
 
 WARD = """\
 name: Ward
@@ -100,30 +100,12 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
     [
         ("max_latency_seconds: 0.008, ", "", f"{WANTED}.max_latency_seconds",
          "is missing, and a guarantee needs it", "0.008"),
-        ("min_separation_seconds: 0.01, ", "rate_per_second: 50, ", f"{PULSE}.min_separation_seconds",
-         "is missing, and nurse asks for pulse with a guarantee", "at most 1/50 at this rate"),
         ("min_separation_seconds: 0.01, ", "min_separation_seconds: 0, ", f"{PULSE}.min_separation_seconds",
          "is 0", "write a number above 0, in seconds"),
-        (", max_size_bytes: 10000", "", f"{PULSE}.max_size_bytes",
-         "is missing, and nurse asks for pulse with a guarantee", "at least 900"),
         ("max_size_bytes: 10000", "max_size_bytes: 800", f"{PULSE}.max_size_bytes",
          "is 800, and sizes are 900", "write at least 900"),
-        ("max_separation_seconds: 0.1", "max_separation_seconds: 0.7", f"{PULSE}.max_separation_seconds",
-         "is 0.7, and nurse asks for pulse with a guarantee every 0.5 seconds", "write at most 0.5"),
-        ("max_separation_seconds: 0.1, ", "", f"{PULSE}.max_separation_seconds",
-         "is missing, and nurse asks for pulse with a guarantee every 0.5 seconds", "write at most 0.5"),
         ("access: bed", "access: bad", "publishers.ecg.access", "there is no switch 'bad'", "did you mean bed?"),
-        ("    access: bed\n    access_bps: 1 Gbit/s\n", "", "publishers.ecg.access",
-         "is missing, and nurse asks for pulse with a guarantee", "write one of bed, desk"),
         ("    access: bed\n", "", "publishers.ecg.access_bps", "stands without access", "add access: SWITCH"),
-        (", to: desk}", "}", WANTED, "there is no way from bed, where ecg is, to monitor",
-         "add a port of bed with to: desk"),
-        ("to: desk", "to: desk, discipline: fair", WANTED, "leads over over, which does not serve by priority",
-         "write discipline: priority there"),
-        ("monitor: {switch: desk,", "monitor: {switch: desk, discipline: fair,", WANTED,
-         "leads over monitor, which does not serve by priority", "write discipline: priority there"),
-        ("max_latency_seconds: 0.008", "max_latency_seconds: 0.0001", f"{WANTED}.max_latency_seconds",
-         "is 0.0001, less than the wires from ecg take", "write at least 0.0001174"),
         ("to: desk}", "to: bed}", "ports.over.to", "is bed, its own switch", "name another switch"),
         ("to: desk}", "to: disk}", "ports.over.to", "there is no switch 'disk'", "did you mean desk?"),
         ("port: monitor", "port: over", "subscribers.nurse.port", "is over, which feeds the switch desk",
@@ -137,11 +119,9 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
          "is 40000000000, faster than any port of a pica8-p3290", "write at most 10000000000"),
         ("spare: {switch: desk,", "spare: {switch: desk, queues: 9,", "ports.spare.queues",
          "is 9, and a port of a gigabit has 8", "write at most 8"),
-        ("model: gigabit", "packet_bytes: 60", "switches.desk.packet_bytes",
-         "is 60, no more than the overhead of each packet", "write more than 66"),
     ],
 )  # fmt: skip
-def test_a_promise_that_nobody_could_keep_is_refused(
+def test_an_entry_that_does_not_fit_its_switch_is_named_with_what_to_write(
     old: str, new: str, field: str, what: str, fix: str
 ) -> None:
     assert WARD.count(old) == 1
@@ -151,40 +131,26 @@ def test_a_promise_that_nobody_could_keep_is_refused(
     assert line is not None
 
 
-def test_the_latency_that_is_said_to_do_does() -> None:
-    loads(WARD.replace("max_latency_seconds: 0.008", "max_latency_seconds: 0.0001174"))
-
-
-def test_the_wire_takes_the_message_once_and_a_packet_for_each_further_link() -> None:
-    scenario = loads(WARD)
-    (path, *_) = direct_paths(scenario, 0, 0)
-    packets = 7
-    message = 8 * (10_000 + packets * 66) / 1e9
-    last = 8 * (10_000 - 6 * 1472 + 66) / 1e9
-    full = 8 * 1538 / 1e9
-    # The last packet is short, and waits behind the full one before it, at the second and third link as at the first.
-    assert wire_seconds(scenario, 0, 0, path) == pytest.approx(message + 2 * full + 9e-6)
-    assert last < full
-
-
-def test_messages_of_one_packet_cross_every_link_whole() -> None:
-    scenario = loads(WARD.replace("max_size_bytes: 10000", "max_size_bytes: 1000"))
-    (path, *_) = direct_paths(scenario, 0, 0)
-    assert wire_seconds(scenario, 0, 0, path) == pytest.approx(3 * 8 * 1066 / 1e9 + 9e-6)
-
-
-def test_a_faster_way_with_more_hops_counts() -> None:
-    slow = WARD.replace(
-        "over: {switch: bed, bandwidth_bps: 1 Gbit/s", "over: {switch: bed, bandwidth_bps: 1 Mbit/s"
-    )
-    assert problem(slow)[1] == f"{WANTED}.max_latency_seconds"
-    loads(
-        slow.replace("switches:\n", "switches:\n  round: {}\n").replace(
-            "ports:\n",
-            "ports:\n  out: {switch: bed, bandwidth_bps: 1 Gbit/s, to: round}\n"
-            "  in: {switch: round, bandwidth_bps: 1 Gbit/s, to: desk}\n",
-        )
-    )
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("min_separation_seconds: 0.01, ", "rate_per_second: 50, ", "min_separation_seconds"),
+        (", max_size_bytes: 10000", "", "max_size_bytes"),
+        ("max_separation_seconds: 0.1", "max_separation_seconds: 0.7", "max_separation_seconds"),
+        ("    access: bed\n    access_bps: 1 Gbit/s\n", "", "access"),
+        (", to: desk}", "}", "path"),
+        ("to: desk", "to: desk, discipline: fair", "path"),
+        ("monitor: {switch: desk,", "monitor: {switch: desk, discipline: fair,", "path"),
+        ("model: pica8-p3290", "packet_bytes: 60", "overhead"),
+    ],
+)
+def test_a_guarantee_that_cannot_be_given_is_refused_by_the_plan_and_not_by_the_file(
+    old: str, new: str, missing: str
+) -> None:
+    assert WARD.count(old) == 1
+    plan = make_plan(loads(WARD.replace(old, new)))
+    assert not plan.promises.admitted.any()
+    assert any(each.kind == "refused" and missing in each.reason for each in plan.decisions)
 
 
 def test_a_switch_has_no_more_ports_than_its_model() -> None:

@@ -32,7 +32,6 @@ from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry,
 from triagemq.scenario.files.explain import Problems
 from triagemq.scenario.files.models import SwitchModel, figures, read_models
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
-from triagemq.scenario.files.promises import check_promises
 from triagemq.scenario.files.reading import Document, read_document
 from triagemq.scenario.files.references import (
     broker_column,
@@ -222,16 +221,12 @@ def _read(
         check_condition_topics(document, published)
     if published is not None and subscribed is not None:
         check_rows(document, published, subscribed)
-    scenario = None
-    if published is not None and subscribed is not None and not any(one.problems for one in found):
-        scenario = _built(name, document, models, published, subscribed)
-        check_promises(scenario, document, published, subscribed)
     problems = [
         problem for one in found for problem in sorted(one.problems, key=lambda problem: problem.line or 0)
     ]
-    if problems or scenario is None:
+    if problems or published is None or subscribed is None:
         raise ScenarioError(problems)
-    return scenario, _conditions(document)
+    return _built(name, document, models, published, subscribed), _conditions(document)
 
 
 def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
