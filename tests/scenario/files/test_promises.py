@@ -96,37 +96,29 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field", "what", "fix"),
+    ("old", "new", "field", "fix"),
     [
-        ("max_latency_seconds: 0.008, ", "", f"{WANTED}.max_latency_seconds",
-         "is missing, and a guarantee needs it", "0.008"),
-        ("min_separation_seconds: 0.01, ", "min_separation_seconds: 0, ", f"{PULSE}.min_separation_seconds",
-         "is 0", "write a number above 0, in seconds"),
-        ("max_size_bytes: 10000", "max_size_bytes: 800", f"{PULSE}.max_size_bytes",
-         "is 800, and sizes are 900", "write at least 900"),
-        ("access: bed", "access: bad", "publishers.ecg.access", "there is no switch 'bad'", "did you mean bed?"),
-        ("    access: bed\n", "", "publishers.ecg.access_bps", "stands without access", "add access: SWITCH"),
-        ("to: desk}", "to: bed}", "ports.over.to", "is bed, its own switch", "name another switch"),
-        ("to: desk}", "to: disk}", "ports.over.to", "there is no switch 'disk'", "did you mean desk?"),
-        ("port: monitor", "port: over", "subscribers.nurse.port", "is over, which feeds the switch desk",
-         "put it on a port of its own"),
-        ("model: gigabit", "model: gigabyte", "switches.desk.model", "there is no switch model 'gigabyte'",
-         "Known are gigabit, linux-htb, open-vswitch, pica8-p3290, or put gigabyte.yaml beside the scenario"),
+        ("max_latency_seconds: 0.008, ", "", f"{WANTED}.max_latency_seconds", "max_latency_seconds"),
+        ("min_separation_seconds: 0.01, ", "min_separation_seconds: 0, ", f"{PULSE}.min_separation_seconds", "0"),
+        ("max_size_bytes: 10000", "max_size_bytes: 800", f"{PULSE}.max_size_bytes", "900"),
+        ("access: bed", "access: bad", "publishers.ecg.access", "bed"),
+        ("    access: bed\n", "", "publishers.ecg.access_bps", "access"),
+        ("to: desk}", "to: bed}", "ports.over.to", "another switch"),
+        ("to: desk}", "to: disk}", "ports.over.to", "desk"),
+        ("port: monitor", "port: over", "subscribers.nurse.port", "desk"),
+        ("model: gigabit", "model: gigabyte", "switches.desk.model", "gigabit, linux-htb, open-vswitch, pica8-p3290"),
         ("monitor: {switch: desk, bandwidth_bps: 1 Gbit/s", "monitor: {switch: desk, bandwidth_bps: 2 Gbit/s",
-         "ports.monitor.bandwidth_bps", "is 2000000000, faster than the ports that a gigabit has left",
-         "write at most 1000000000, or another model"),
-        ("access_bps: 1 Gbit/s", "access_bps: 40 Gbit/s", "publishers.ecg.access_bps",
-         "is 40000000000, faster than any port of a pica8-p3290", "write at most 10000000000"),
-        ("spare: {switch: desk,", "spare: {switch: desk, queues: 9,", "ports.spare.queues",
-         "is 9, and a port of a gigabit has 8", "write at most 8"),
+         "ports.monitor.bandwidth_bps", "1000000000"),
+        ("access_bps: 1 Gbit/s", "access_bps: 40 Gbit/s", "publishers.ecg.access_bps", "10000000000"),
+        ("spare: {switch: desk,", "spare: {switch: desk, queues: 9,", "ports.spare.queues", "8"),
     ],
 )  # fmt: skip
 def test_an_entry_that_does_not_fit_its_switch_is_named_with_what_to_write(
-    old: str, new: str, field: str, what: str, fix: str
+    old: str, new: str, field: str, fix: str
 ) -> None:
     assert WARD.count(old) == 1
-    line, found, said, advice = problem(WARD.replace(old, new))
-    assert (found, said) == (field, what)
+    line, found, _, advice = problem(WARD.replace(old, new))
+    assert found == field
     assert fix in advice
     assert line is not None
 
@@ -157,23 +149,22 @@ def test_a_switch_has_no_more_ports_than_its_model() -> None:
     more = "".join(f"  p{number}: {{switch: desk, bandwidth_bps: 1e6}}\n" for number in range(22))
     line, field, what, fix = problem(WARD.replace("ports:\n", f"ports:\n{more}"))
     assert (line, field) == (7, "switches.desk.model")
-    assert what == "is gigabit, with 24 ports, and desk has 25"
-    assert fix == "give it at most 24 ports, or another model"
+    assert "25" in what
+    assert "24" in fix
 
 
 def test_only_as_many_fast_ports_as_there_are() -> None:
     fast = "".join(f"  p{number}: {{switch: bed, bandwidth_bps: 10 Gbit/s}}\n" for number in range(5))
-    _, field, what, fix = problem(WARD.replace("ports:\n", f"ports:\n{fast}"))
+    _, field, _, fix = problem(WARD.replace("ports:\n", f"ports:\n{fast}"))
     assert field == "ports.p4.bandwidth_bps"
-    assert what == "is 10000000000, faster than the ports that a pica8-p3290 has left"
-    assert fix == "write at most 1000000000, or another model"
+    assert "1000000000" in fix
 
 
 def test_a_model_with_fewer_queues_than_there_are_classes_is_named() -> None:
     with pytest.raises(ScenarioError) as caught:
         loads(WARD.replace("priority_classes: 8", "priority_classes: 9"))
     assert {each.field for each in caught.value.problems} == {"switches.bed.model", "switches.desk.model"}
-    assert caught.value.problems[0].fix == "write planning: {priority_classes: 8}, or another model"
+    assert "priority_classes: 8" in caught.value.problems[0].fix
 
 
 def test_every_model_that_comes_with_triagemq_says_where_its_figures_are_from() -> None:
@@ -212,13 +203,11 @@ def test_mistakes_in_an_own_model_are_named_with_its_file_and_line(tmp_path: Pat
     own.write_text("queues: 8\nports:\n  - {count: 0, bandwidth_bps: 1 Gbit/s}\nrulez: 5\nassumed: [rules]\n")
     found = check(tmp_path / "ward.yaml")
     assert {each.file for each in found} == {str(own)}
-    assert [(each.line, each.field, each.fix) for each in found] == [
-        (3, "ports.1.count", "write a number of at least 1"),
-        (4, "rulez", "did you mean rules?"),
-    ]
+    assert [(each.line, each.field) for each in found] == [(3, "ports.1.count"), (4, "rulez")]
+    assert "rules" in found[1].fix
     own.write_text("queues: 8\nassumed: [rules]\n")
     (one,) = check(tmp_path / "ward.yaml")
-    assert (one.line, one.what) == (2, "names rules, which is not stated")
+    assert (one.line, one.field) == (2, "assumed.1")
     for text in ("- a\n", "a: [\n", ""):
         own.write_text(text)
         (one,) = check(tmp_path / "ward.yaml")
@@ -230,7 +219,7 @@ def test_a_model_outside_of_the_scenarios_folder_is_not_read(tmp_path: Path) -> 
     (tmp_path / "my-switch.yaml").write_text("queues: 8\n")
     (tmp_path / "inner" / "ward.yaml").write_text(WARD.replace("gigabit", "../my-switch"))
     (one,) = check(tmp_path / "inner" / "ward.yaml")
-    assert one.what == "there is no switch model '../my-switch'"
+    assert one.field == "switches.desk.model"
 
 
 def test_figures_of_a_model_are_complete() -> None:

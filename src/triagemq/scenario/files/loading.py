@@ -232,7 +232,7 @@ def _read(
 def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
     for name, entry in document.names[title].items():
         if isinstance(entry, dict) and key in entry:
-            document.file.complain(
+            document.file.report_at(
                 (title, name, key),
                 f"stands beside {table.name}, which holds all of them",
                 f"move the rows into the table, or delete {table.name}",
@@ -246,7 +246,7 @@ def _built(
     published: PublicationRows,
     subscribed: SubscriptionRows,
 ) -> Scenario:
-    file = document.right
+    file = document.valid
     model_of = {name: models.get(switch.model or "", SwitchModel()) for name, switch in file.switches.items()}
     built = [figures(model_of[name], switch) for name, switch in file.switches.items()]
     return Scenario.of(
@@ -323,8 +323,8 @@ def _floors(port: PortEntry) -> Floats:
 
 
 def _links(document: Document) -> BrokerLinks:
-    brokers = {name: number for number, name in enumerate(document.right.brokers)}
-    links = [(ends, link) for link in document.right.broker_links.values() for ends in link.directions]
+    brokers = {name: number for number, name in enumerate(document.valid.brokers)}
+    links = [(ends, link) for link in document.valid.broker_links.values() for ends in link.directions]
     return filled(
         BrokerLinks,
         len(links),
@@ -337,7 +337,7 @@ def _links(document: Document) -> BrokerLinks:
 
 
 def _conditions(document: Document) -> Conditions:
-    file = document.right
+    file = document.valid
     timeline = [_condition(document, entry) for entry in file.conditions.values()]
     return Conditions(
         timeline=tuple(sorted(timeline, key=lambda condition: condition.at_seconds)),

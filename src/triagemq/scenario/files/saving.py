@@ -191,7 +191,12 @@ def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool)
     sections = _sections(scenario, conditions or Conditions(), with_rows=with_rows)
     header = {title: sections.pop(title) for title in _HEADER if title in sections}
     parts = [header, *({title: entries} for title, entries in sections.items() if entries)]
-    options = {"sort_keys": False, "allow_unicode": True, "default_flow_style": False, "width": 2**30}
+    options: dict[str, Any] = {
+        "sort_keys": False,
+        "allow_unicode": True,
+        "default_flow_style": False,
+        "width": 2**30,
+    }
     return "\n".join(yaml.dump(part, Dumper=ScenarioDumper, **options) for part in parts)
 
 

@@ -63,7 +63,7 @@ class LinedFile(Problems):
         super().__init__(file)
         self.root = _parse(text, self)
 
-    def complain(self, path: Sequence[str | int], what: str, fix: str) -> None:
+    def report_at(self, path: Sequence[str | int], what: str, fix: str) -> None:
         """Report a problem of what a path leads to: keys, and numbers of elements of lists."""
         line, depth = self.locate(path)
         if depth < len(path):
