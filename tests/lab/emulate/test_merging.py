@@ -11,9 +11,9 @@ import pytest
 
 from triagemq.coordinator.gateway.binder import UNPLANNED
 from triagemq.lab.emulate.merging import merge_trace
+from triagemq.lab.generators import prototype
 from triagemq.live.receipts import Receipts
 from triagemq.plan import Counters, FlowCounters, FlowKey, PortCounters, QueueCounters
-from triagemq.scenario.generators import prototype
 from triagemq.trace import Outcome, Trace, TraceWriter
 
 SCENARIO = prototype(subscribers=2)

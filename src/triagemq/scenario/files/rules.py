@@ -219,7 +219,8 @@ class Rows:
     def inverse(self, column: str) -> Floats:
         """One over a column; infinity where that is too large a number, or nothing is given."""
         with np.errstate(divide="ignore", over="ignore"):
-            return np.reciprocal(self.values[column])
+            inverse: Floats = np.reciprocal(self.values[column])
+        return inverse
 
 
 def _meaningless(column: str, words: str, kind: IntEnum, kinds: type[IntEnum], of: str) -> RowRule:
