@@ -15,9 +15,9 @@ from scipy.special import stdtrit
 
 from measuring import finish, machine, options
 from triagemq.forecast import forecast, plan_ahead
+from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Scenario, UtilityShape
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 
 REPLICATIONS = 5

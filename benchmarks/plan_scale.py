@@ -13,10 +13,10 @@ import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.forecast import forecast
+from triagemq.lab.generators import table2
 from triagemq.plan import cluster_classes, make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
-from triagemq.scenario.generators import table2
 from triagemq.scenario.model import filled
 
 Result = TypeVar("Result")

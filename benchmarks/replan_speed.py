@@ -23,8 +23,8 @@ from triagemq.intents import (
     Utility,
     Wanted,
 )
+from triagemq.lab.generators import table2
 from triagemq.scenario import Scenario
-from triagemq.scenario.generators import table2
 from triagemq.scenario.model import take
 
 STAGES = ("book", "scenario", "decide")

@@ -21,8 +21,8 @@ import ciw
 import simpy
 
 from measuring import finish, machine, options, peak_memory_bytes
+from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate, single_queue
 from triagemq.trace import TraceWriter
 

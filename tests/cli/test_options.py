@@ -20,10 +20,10 @@ from triagemq import __version__, progress
 from triagemq.cli import doctor, pipeline_stream
 from triagemq.cli.app import app
 from triagemq.cli.main import run
+from triagemq.lab.generators import table2
 from triagemq.pipeline.streaming import StreamProgress
 from triagemq.programs import find_program
 from triagemq.scenario import loads, save
-from triagemq.scenario.generators import table2
 
 
 def commands() -> Iterator[tuple[str, TyperCommand]]:

@@ -12,8 +12,8 @@ from tests.delay.feeds import PACKET_BYTES, WIDTH_BPS, queue_feed
 from triagemq.delay.learning.features import FeatureHistory, SwitchConstants, feature_names, feature_rows
 from triagemq.delay.learning.periods import WINDOW
 from triagemq.delay.learning.runs import switch_constants
+from triagemq.lab.generators import prototype
 from triagemq.scenario import dumps, load
-from triagemq.scenario.generators import prototype
 
 SWITCH = SwitchConstants(400_000, 1500, 1e-6, 12_000, 32_000)
 

@@ -204,7 +204,7 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
 
 
 def test_numbers_of_a_scenario_are_its_rows() -> None:
-    from triagemq.scenario.generators import table2
+    from triagemq.lab.generators import table2
 
     scenario = table2(seed=1)
     numbers = ScenarioNumbers(scenario, lambda client_id: client_id.partition("/")[0])

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from triagemq.forecast import Forecast, forecast, plan_ahead, planning
+from triagemq.lab.generators import table2
 from triagemq.plan import Plan, explain, make_plan
 from triagemq.scenario import Scenario
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from triagemq.forecast import Reason, best_forecast, explanation, forecast, prediction
+from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 
 TREE = """

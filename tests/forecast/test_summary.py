@@ -9,8 +9,8 @@ import pytest
 
 from triagemq.errors import PlanError
 from triagemq.forecast import REASONS, Reason, forecast, subscription_rows, summary
+from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
-from triagemq.scenario.generators import table2
 
 
 def test_class_success_and_latency_are_weighted_by_rates() -> None:

@@ -33,7 +33,7 @@ HOLDER = """
 import sys
 from triagemq.lab.box import Box, lay_out
 from triagemq.network.journal import Journal
-from triagemq.scenario.generators import prototype
+from triagemq.lab.generators import prototype
 run, directory, folder = sys.argv[1:]
 layout = lay_out(prototype(subscribers=12), run)
 print("ready", flush=True)

@@ -17,11 +17,11 @@ import pytest
 from tests.pipeline.exact import exact_rows
 from tests.pipeline.standalone import HOME, PACKAGE, Standalone, quick_java, standalone
 
+from triagemq.lab.generators import table2
 from triagemq.lab.sweep import run_sweep
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.streaming import stream_pipeline
 from triagemq.scenario import dumps, load
-from triagemq.scenario.generators import table2
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

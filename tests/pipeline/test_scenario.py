@@ -20,7 +20,7 @@ from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.streaming.reading import _variability
 from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, load_with_conditions, loads
 from triagemq.scenario.conditions import PublicationRate, PublisherState
-from triagemq.scenario.generators.measured import _arrivals, _size_distribution, _size_sample
+from triagemq.scenario.estimated import _arrivals, _size_distribution, _size_sample
 from triagemq.theory import chance_of_variability, on_off_ca2, pareto_ca2
 from triagemq.trace import Trace, TraceWriter
 
@@ -443,9 +443,9 @@ def test_epoch_0_in_a_trace_is_no_time(spark: object, tmp_path: Path) -> None:
 def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> None:
     """Rate and mean size of every topic within 2 %, ca2 within 5 %, from the trace alone."""
     from triagemq.forecast import forecast, summary
+    from triagemq.lab.generators import table2
     from triagemq.plan import make_plan
     from triagemq.scenario import dumps
-    from triagemq.scenario.generators import table2
     from triagemq.trace import TraceWriter
 
     original = table2(seed=1)

@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 from triagemq.cli.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
+from triagemq.lab.generators import table2
 from triagemq.lab.sweep import jobs, parse_vary, run_sweep, sweep_summary
 from triagemq.lab.sweep.cases import Case, simulate_cases
 from triagemq.lab.sweep.jobs import KeptRows
@@ -34,7 +35,6 @@ from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location, current_manifest
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads, save
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 
 PUBLICATIONS = 3000
@@ -271,7 +271,7 @@ CHILD = """
 import sys
 from triagemq.pipeline import SparkOptions
 from triagemq.lab.sweep import run_sweep
-from triagemq.scenario.generators import table2
+from triagemq.lab.generators import table2
 run_sweep(
     table2(seed=1, subscribers=3, subscriptions=(20, 10)), {"rho": [0.8, 1.6], "drops": ["flat", "optimal"]}, 8,
     publications=60_000, out=sys.argv[1], options=SparkOptions(master="local[2]"),

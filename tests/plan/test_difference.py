@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triagemq.errors import PlanError
+from triagemq.lab.generators import table2
 from triagemq.plan import RANK_BAND, carry, make_plan
 from triagemq.scenario import Scenario
-from triagemq.scenario.generators import table2
 from triagemq.scenario.model import take
 
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triagemq.errors import OutputError, ParameterError, PlanError
+from triagemq.lab.generators import table2
 from triagemq.plan import LatencyFactors, Plan, dump_plan, load_plan, make_plan, parse_plan, save_plan
-from triagemq.scenario.generators import table2
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
+from triagemq.lab.generators import table2
 from triagemq.plan import demand, explain, make_plan, step_targets
 from triagemq.plan.margin import success_needed, with_margin
 from triagemq.scenario import Scenario, UtilityShape
-from triagemq.scenario.generators import table2
 
 
 def stepped(seed: int, *, seconds: float = 30.0, error_rate: float = 0.0) -> Scenario:

@@ -12,6 +12,7 @@ import pytest
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.forecast import forecast
+from triagemq.lab.generators import table2
 from triagemq.plan import (
     DROP_POLICIES,
     FLOW_ALGORITHMS,
@@ -23,7 +24,6 @@ from triagemq.plan import (
     make_plan,
 )
 from triagemq.scenario import PlanningSettings, Scenario, Switches, maximum_utility
-from triagemq.scenario.generators import table2
 from triagemq.scenario.model import filled
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError
+from triagemq.lab.generators import prototype, table2
 from triagemq.plan import make_plan
 from triagemq.scenario import (
     ArrivalProcess,
@@ -20,8 +21,8 @@ from triagemq.scenario import (
     UtilityShape,
     maximum_utility,
 )
-from triagemq.scenario.generators import building, prototype, table2
-from triagemq.scenario.generators.columns import truncated_exponential
+from triagemq.scenario.building import building
+from triagemq.scenario.columns import truncated_exponential
 
 NAN = math.nan
 

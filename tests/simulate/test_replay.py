@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from triagemq.errors import TraceError
+from triagemq.lab.generators import prototype, table2
 from triagemq.scenario import Scenario
-from triagemq.scenario.generators import prototype, table2
 from triagemq.simulate.replay import RecordedStream, recorded_publications, recorded_seconds
 from triagemq.trace import Outcome, TraceWriter
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError, PlanError
+from triagemq.lab.generators import table2
 from triagemq.scenario import SendingOrder
-from triagemq.scenario.generators import table2
 from triagemq.simulate import Change, simulate
 from triagemq.trace import TABLES, Outcome
 

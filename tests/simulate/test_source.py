@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError
+from triagemq.lab.generators import table2
 from triagemq.scenario import ArrivalProcess, SizeDistribution, SizeSamples
-from triagemq.scenario.generators import table2
 from triagemq.simulate import Change, simulate
 from triagemq.simulate.source import PublicationStream
 

@@ -125,14 +125,17 @@ def prototype(*, out: Out = None, given: Prototype, json: Json = False) -> None:
 
 def _generate(name: str, given: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """Write what the generator of that name makes of what is given; a limit that is not stated is none."""
-    from triagemq.scenario import dumps, generators, save
+    from triagemq.lab import generators
+    from triagemq.scenario import dumps, save
+    from triagemq.scenario.building import building as building_scenario
 
     for parameter, value in given.items():
         if isinstance(value, str) and parameter in _PAIRS:
             given[parameter] = _PAIRS[parameter](f"--{parameter.replace('_', '-')}", value)
         elif value is None and parameter in ("freshness_seconds", "buffer_packets"):
             given[parameter] = math.inf
-    scenario = getattr(generators, name)(**given)
+    made = building_scenario if name == "building" else getattr(generators, name)
+    scenario = made(**given)
     if out is not None:
         save(scenario, out)
     if as_json:

@@ -90,8 +90,8 @@ def plan_ahead(
     unless another gains LEAST_GAIN; so does, if there is one, the `previous` plan, made for the scenario `before`, with
     its flows and classes and with drops for the rates of now. A decision of the plan says what the rounds gained.
 
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1, freshness_seconds=0.02)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> plan = plan_ahead(scenario)
     >>> [each.kind for each in plan.decisions][-1]
     'planned_by_forecast'

@@ -54,10 +54,10 @@ def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> For
     By formulas alone. What may be off by more than the share `claimed` is flagged.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> predicted = forecast(scenario, make_plan(scenario, drops="exponential"))
-    >>> float(predicted.success.max()), bool(predicted.latency_seconds.max() < 0.1)
+    >>> float(predicted.success.max()), bool((predicted.latency_seconds > 0).all())
     (1.0, True)
     """
     plan.require(scenario)
@@ -124,10 +124,10 @@ def best_forecast(
     """The forecast by formulas, and sampled figures where those are surer; the same at every call.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> bool(best_forecast(scenario, make_plan(scenario)).sampled.any())
-    False
+    True
     """
     if len(scenario.subscriptions) > _MOST_SUBSCRIPTIONS or most_copies <= 0:
         return forecast(scenario, plan)

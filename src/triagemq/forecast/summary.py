@@ -70,8 +70,8 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
     """The subscriptions that get nothing of what is published, by the plan or by its forecast; worth most first.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> starved(scenario, make_plan(scenario, drops="none"))
     []
     """
@@ -227,8 +227,8 @@ def explanation(
     sure that is; `forecast` its row of `triage forecast --json --full`. Both are of `predicted`, or else of formulas.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> wanted = scenario.subscriptions
     >>> who, what = scenario.subscribers.name[wanted.subscriber[0]], scenario.topics.name[wanted.topic[0]]
     >>> explanation(scenario, make_plan(scenario), who, what)["explanation"].splitlines()[-1].split(":")[0]

@@ -221,7 +221,7 @@ def compare(
     Without `sample` the forecast is by formulas alone.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> scenario = table2(seed=1)
     >>> found = compare(scenario, make_plan(scenario, drops="exponential"), duration_seconds=20.0, replications=4)
     >>> len(found) == len(scenario.subscriptions), sorted(found.figures)

@@ -52,7 +52,7 @@ class PlannedFigures:
 def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> PlannedFigures:
     """What `settings` promise, by the classes of `triage`.
 
-    >>> from triagemq.scenario.generators import building
+    >>> from triagemq.scenario.building import building
     >>> settings = PlannerSettings()
     >>> made = promise(building(), settings, settings)
     >>> made.by_level[0]["success_rate"] > made.by_level[-1]["success_rate"]

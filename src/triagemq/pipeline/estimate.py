@@ -5,7 +5,7 @@ from __future__ import annotations
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.reading import Tables
 from triagemq.scenario import Scenario, loads
-from triagemq.scenario.generators.measured import Estimate, Row, measured
+from triagemq.scenario.estimated import Estimate, Row, measured
 
 
 def estimate_scenario(

@@ -79,8 +79,8 @@ class Demand:
 def demand(scenario: Scenario) -> Demand:
     """Compute the demand of every subscription.
 
-    >>> from triagemq.scenario.generators import table2
-    >>> asked = demand(table2(seed=1))
+    >>> from triagemq.scenario.building import building
+    >>> asked = demand(building())
     >>> bool((asked.notify_rate <= asked.published_rate).all())
     True
     """

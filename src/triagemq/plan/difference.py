@@ -74,11 +74,11 @@ def diff(
     """Compare two plans, of one scenario or of two.
 
     >>> from triagemq.plan.planner import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> plan = make_plan(scenario)
     >>> print(str(diff(plan, plan, scenario)).splitlines()[0])
-    0 subscriptions treated differently, 1120 as before, 0 added, 0 removed
+    0 subscriptions treated differently, 364 as before, 0 added, 0 removed
     """
     scenario_after = scenario_before if scenario_after is None else scenario_after
     before.require(scenario_before)

@@ -21,8 +21,8 @@ def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
     """The worth, rank, flow, class and drop rate of one subscription, each with its reason.
 
     >>> from triagemq.plan.planner import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> scenario = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> wanted = scenario.subscriptions
     >>> who, what = scenario.subscribers.name[wanted.subscriber[0]], scenario.topics.name[wanted.topic[0]]
     >>> len(explain(scenario, make_plan(scenario), who, what).splitlines()) >= 5

@@ -81,8 +81,8 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
     >>> import tempfile
     >>> from triagemq.plan.planner import make_plan
-    >>> from triagemq.scenario.generators import table2
-    >>> plan = make_plan(table2(seed=1))
+    >>> from triagemq.scenario.building import building
+    >>> plan = make_plan(building())
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     save_plan(plan, f"{folder}/plan.json")
     ...     bool((load_plan(f"{folder}/plan.json").flows.drop_rate == plan.flows.drop_rate).all())

@@ -117,10 +117,10 @@ def make_plan(
     and all else is planned with what is left. One that is refused is planned like any other, by what it is worth
     without a promise; if that is nothing, it gets nothing. `no_promises` is why all are, where nobody could keep one.
 
-    >>> from triagemq.scenario.generators import table2
-    >>> plan = make_plan(table2(seed=1), drops="flat", flows_per_subscriber=3)
+    >>> from triagemq.scenario.building import building
+    >>> plan = make_plan(building(), drops="flat", flows_per_subscriber=3)
     >>> bool((plan.ports.rho_planned <= 0.9 + 1e-12).all()), int(plan.subscription_class.max())
-    (True, 2)
+    (True, 6)
     """
     choice = _choice(
         scenario,

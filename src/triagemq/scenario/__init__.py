@@ -1,10 +1,10 @@
-"""The data model of a situation, its files, its checks and its generators.
+"""The data model of a situation, its files and its checks.
 
 - `model` is the Scenario: frozen tables of columns; `kinds` their closed vocabularies;
 - `utility` and `routes` work out what deliveries are worth and which way they go;
 - `files` reads and writes scenarios, and says what is wrong with a file;
 - `conditions` is what happens during a run, `situations` how things stand in between;
-- `generators` make scenarios by rule.
+- `building` makes a scenario by rule, `estimated` one of what was measured; `columns` has what they have in common.
 """
 
 from triagemq.scenario.files import (

@@ -4,8 +4,7 @@ the direct ways from publishers to subscribers."""
 from __future__ import annotations
 
 import heapq
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,10 +105,10 @@ class SwitchLinks:
     arriving: tuple[tuple[tuple[int, int], ...], ...]
 
 
-def switch_links(scenario: Scenario, *, of_any_discipline: bool = False) -> SwitchLinks:
+def switch_links(scenario: Scenario) -> SwitchLinks:
     """The links that promises may take, in the order of their ports: of the tree, and those beside it.
 
-    A port of another discipline than priority keeps no promise, and is left out unless asked for.
+    A port of another discipline than priority keeps no promise, and is left out.
     """
     ports = scenario.ports
     leaving: list[list[tuple[int, int]]] = [[] for _ in range(len(scenario.switches))]
@@ -117,7 +116,7 @@ def switch_links(scenario: Scenario, *, of_any_discipline: bool = False) -> Swit
     next_switch = ports.to_switch.copy()
     fed = np.flatnonzero(scenario.switches.fed_by_port >= 0)
     next_switch[scenario.switches.fed_by_port[fed]] = fed
-    usable = (next_switch >= 0) & (of_any_discipline | (ports.discipline == Discipline.PRIORITY))
+    usable = (next_switch >= 0) & (ports.discipline == Discipline.PRIORITY)
     for port in np.flatnonzero(usable).tolist():
         source, target = int(ports.switch[port]), int(next_switch[port])
         leaving[source].append((port, target))
@@ -160,34 +159,6 @@ def direct_paths(
             if rest is not None and (other := start + rest) not in known:
                 known.add(other)
                 heapq.heappush(waiting, (len(other), other, turn))
-
-
-def wire_seconds(scenario: Scenario, publication: int, subscriber: int, path: Sequence[int]) -> float:
-    """The least time that the largest message of a publication takes on a direct way, with nobody else on it.
-
-    It runs from the first bit that the publisher sends to the last that the subscriber gets. The message travels as
-    packets of the smallest size that the switches of the way take; each is sent on when all of it is there.
-    """
-    ports, switches = scenario.ports, scenario.switches
-    crossed = ports.switch[list(path)]
-    largest_packet = float(switches.packet_bytes[crossed].min())
-    payload, size = (
-        largest_packet - scenario.overhead_bytes,
-        float(scenario.publications.max_size_bytes[publication]),
-    )
-    packets = math.ceil(size / payload)
-    last_packet = size - (packets - 1) * payload + scenario.overhead_bytes
-    access_bps = scenario.publishers.access_bps[scenario.publications.publisher[publication]]
-    bandwidths = np.append(access_bps, ports.bandwidth_bps[list(path)])
-    # All packets but the last are alike: at the end of a link the last of these is late by the slowest link so far.
-    full = 8 * largest_packet / bandwidths
-    before_last = np.cumsum(full) + (packets - 2) * np.maximum.accumulate(full) if packets > 1 else 0 * full
-    arrived = 0.0
-    for sent, last in zip(before_last.tolist(), (8 * last_packet / bandwidths).tolist(), strict=True):
-        arrived = max(arrived, sent) + last
-    propagation = ports.propagation_seconds[list(path[:-1])].sum()
-    on_the_way = switches.multiplexing_seconds[crossed].sum() + propagation
-    return float(arrived + on_the_way + scenario.subscribers.propagation_seconds[subscriber])
 
 
 def _shortest(

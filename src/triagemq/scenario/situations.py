@@ -68,10 +68,10 @@ class Situation:
         So the way to a switch has the bandwidth of the backup while that is used, whoever thinks of it by its usual
         name.
 
-        >>> from triagemq.scenario.generators import prototype
-        >>> scenario = prototype(subscribers=2)
-        >>> situations(scenario, Conditions())[0].carried_bps(scenario).tolist()
-        [64000.0]
+        >>> from triagemq.scenario.building import building
+        >>> scenario = building()
+        >>> bool((situations(scenario, Conditions())[0].carried_bps(scenario) == scenario.ports.bandwidth_bps).all())
+        True
         """
         bandwidth_bps = self.bandwidth_bps.copy()
         usual, now = scenario.switches.fed_by_port, self.fed_by_port
@@ -98,11 +98,11 @@ def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
 
     What first joins or returns was not there at the start.
 
-    >>> from triagemq.scenario.generators import prototype
-    >>> scenario = prototype(subscribers=2)
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
     >>> name = scenario.subscribers.name[0]
     >>> course = situations(scenario, Conditions((SubscriberState(5.0, name, present=True),)))
-    >>> [(each.at_seconds, each.subscriber_present.tolist()) for each in course]
+    >>> [(each.at_seconds, each.subscriber_present.tolist()[:2]) for each in course]
     [(0.0, [False, True]), (5.0, [True, True])]
     """
     backups = {

@@ -22,10 +22,11 @@ def achieved_utility(
     within each one's max_latency_seconds, those that ask for a share are worth as much of it as they get.
 
     >>> import numpy as np
-    >>> from triagemq.scenario.generators import table2
-    >>> wanted = table2(seed=1).subscriptions
+    >>> from triagemq.scenario.building import building
+    >>> wanted = building().subscriptions
     >>> everything = achieved_utility(wanted, np.ones(len(wanted)))
-    >>> bool(np.allclose(everything, wanted.utility_weight * np.log(2)))
+    >>> of_logs = wanted.utility_shape == UtilityShape.LOG
+    >>> bool(np.allclose(everything[of_logs], wanted.utility_weight[of_logs] * np.log(2)))
     True
     """
     shape, weight = subscriptions.utility_shape, subscriptions.utility_weight

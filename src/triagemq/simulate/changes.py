@@ -332,11 +332,11 @@ def condition_changes(
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.conditions import PortBandwidth
-    >>> from triagemq.scenario.generators import prototype
-    >>> scenario = prototype(subscribers=2)
-    >>> slower = Conditions((PortBandwidth(20.0, scenario.ports.name[0], 32000.0),))
-    >>> [(each.at_seconds, each.bandwidth_bps.tolist()) for each in condition_changes(scenario, slower, make_plan)]
-    [(0.0, [64000.0]), (20.0, [32000.0])]
+    >>> from triagemq.scenario.building import building
+    >>> scenario = building()
+    >>> slower = Conditions((PortBandwidth(20.0, scenario.ports.name[0], 32_000.0),))
+    >>> [(each.at_seconds, int(each.bandwidth_bps[0])) for each in condition_changes(scenario, slower, make_plan)]
+    [(0.0, 97519), (20.0, 32000)]
     """
     if not conditions.timeline:
         return ()

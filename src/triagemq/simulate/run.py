@@ -85,9 +85,9 @@ def simulate(
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.
 
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.scenario.building import building
     >>> from triagemq.plan import make_plan
-    >>> scenario = table2(seed=1)
+    >>> scenario = building()
     >>> found = simulate(scenario, make_plan(scenario), publications=2000)
     >>> found.publications
     2000

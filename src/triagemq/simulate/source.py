@@ -341,8 +341,8 @@ class PublicationStream:
     """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order,
     and the rest is as in Generated.
 
-    >>> from triagemq.scenario.generators import table2
-    >>> events = PublicationStream(table2(seed=1), seed=1).until(2.0)
+    >>> from triagemq.scenario.building import building
+    >>> events = PublicationStream(building(), seed=1).until(2.0)
     >>> bool((np.diff(events["published_ns"]) >= 0).all()), bool(events["published_ns"].max() < 2e9)
     (True, True)
     """

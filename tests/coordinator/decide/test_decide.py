@@ -30,9 +30,10 @@ from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates.watch import Rates
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, plan_ahead
+from triagemq.lab.generators import table2
 from triagemq.plan import Decision, SetPort, explain
 from triagemq.scenario import Scenario, UtilityShape, load, loads
-from triagemq.scenario.generators import building, table2
+from triagemq.scenario.building import building
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
 

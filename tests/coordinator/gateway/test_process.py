@@ -27,6 +27,7 @@ from triagemq.coordinator.channel.messages import (
 from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.coordinator.gateway.kept import KeptState
 from triagemq.coordinator.gateway.process import main
+from triagemq.lab.generators import table2
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -43,7 +44,6 @@ from triagemq.mqttsn import (
 )
 from triagemq.plan import SetFlow, SetPort
 from triagemq.scenario import save
-from triagemq.scenario.generators import table2
 from triagemq.trace import Trace
 
 PORT = SetPort("radio", 1e9, float("inf"), 8)

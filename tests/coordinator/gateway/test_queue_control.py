@@ -30,10 +30,10 @@ from triagemq.delay.learning.model_files import load_model
 from triagemq.delay.learning.runs import switch_constants
 from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError, PlanError
+from triagemq.lab.generators import prototype
 from triagemq.network.linux.queue_times import QUEUE_TIME
 from triagemq.plan import FlowKey, PortCounters, QueueCounters, RemoveFlow, RemovePort, SetFlow, SetPort
 from triagemq.scenario import dumps, load
-from triagemq.scenario.generators import prototype
 from triagemq.trace import Trace
 
 PORT = SetPort("radio", 10e6, 100, 3, (6e6, 3e6, 1e6), False, (3e6, 1e6, 0.2e6))

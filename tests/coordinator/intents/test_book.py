@@ -25,7 +25,7 @@ from triagemq.intents import (
 )
 from triagemq.mqttsn import matches
 from triagemq.scenario import ArrivalProcess, Scenario, loads
-from triagemq.scenario.generators import building
+from triagemq.scenario.building import building
 
 NETWORK = Network.plain()
 

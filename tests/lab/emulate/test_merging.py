@@ -9,9 +9,9 @@ import pyarrow.compute as pc
 import pytest
 
 from triagemq.lab.emulate.merging import merge_trace
+from triagemq.lab.generators import prototype
 from triagemq.live.receipts import Receipts
 from triagemq.plan import Counters, PortCounters, QueueCounters
-from triagemq.scenario.generators import prototype
 from triagemq.trace import Outcome, Trace, TraceWriter
 
 SCENARIO = prototype(subscribers=2)

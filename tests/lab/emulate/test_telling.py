@@ -14,8 +14,8 @@ import pytest
 
 from triagemq.errors import CoordinatorError
 from triagemq.lab.emulate.conditions import _Actors
+from triagemq.lab.generators import prototype
 from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.generators import prototype
 
 
 @contextmanager

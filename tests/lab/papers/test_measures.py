@@ -8,12 +8,13 @@ from tests.plan.variance import within_class_variance
 
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast, summary
+from triagemq.lab.generators import table2
 from triagemq.lab.papers.class_variance import lloyd, paper_variances
 from triagemq.lab.papers.paper_model import paper_latency
 from triagemq.lab.papers.runs import class_figures, forecast_figures
 from triagemq.lab.papers.utility_gains import TIME_CONSTANTS, scan_freshness
 from triagemq.plan import PriorityProblem, make_plan
-from triagemq.scenario.generators import building, table2
+from triagemq.scenario.building import building
 
 
 @pytest.mark.parametrize("drops", ["none", "exponential"])

@@ -16,12 +16,12 @@ from tests.live.up.exchanging import LONG_SECONDS, TRIAGE
 from triagemq.cli.simulate import trace_writer
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.forecast import forecast, summary
+from triagemq.lab.generators import table2
 from triagemq.live.figures import measure
 from triagemq.live.run import promise
 from triagemq.live.up.run import SoFar
 from triagemq.plan import make_plan
 from triagemq.scenario import SendingOrder
-from triagemq.scenario.generators import table2
 from triagemq.simulate import simulate
 from triagemq.simulate.changes import Change
 

@@ -54,57 +54,32 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field", "what"),
+    ("old", "new", "field", "fix"),
     [
-        (
-            "head: true, ",
-            "",
-            "brokers.b0.cluster",
-            "is library, a cluster without a head; add head: true to one of",
-        ),
-        ("b1: {", "b1: {head: true, ", "brokers.bn.head", "makes a second head of library, beside b1"),
-        ("b1: {cluster: library", "b1: {head: true", "brokers.b1.head", "stands without cluster"),
-        ("  b1: {", "  b0: {", "brokers.b0", "stands here twice, first in line 3"),
-        (
-            "sensor: {cluster: library",
-            "sensor: {cluster: libary",
-            "publishers.sensor.cluster",
-            "there is no cluster 'libary'; did you mean library?",
-        ),
-        (
-            "commander: {cluster: library",
-            "commander: {cluster: library, broker: b0",
-            "subscribers.commander.cluster",
-            "stands beside broker",
-        ),
-        (
-            "clerk: {broker: b1",
-            "clerk: {broker: bn",
-            "subscribers.clerk.broker",
-            "is bn, and subscribers of a cluster are served by an edge; write b0, b1",
-        ),
-        (
-            "sensor: {cluster: library",
-            "sensor: {broker: b0",
-            "publishers.sensor.broker",
-            "is b0, and publishers of a cluster are served by a head; write bn",
-        ),
+        ("head: true, ", "", "brokers.b0.cluster", "head: true"),
+        ("b1: {", "b1: {head: true, ", "brokers.bn.head", "keep one"),
+        ("b1: {cluster: library", "b1: {head: true", "brokers.b1.head", "cluster"),
+        ("  b1: {", "  b0: {", "brokers.b0", "remove one"),
+        ("sensor: {cluster: library", "sensor: {cluster: libary", "publishers.sensor.cluster", "library"),
+        ("commander: {cluster: library", "commander: {cluster: library, broker: b0",
+         "subscribers.commander.cluster", "keep one"),
+        ("clerk: {broker: b1", "clerk: {broker: bn", "subscribers.clerk.broker", "b0, b1"),
+        ("sensor: {cluster: library", "sensor: {broker: b0", "publishers.sensor.broker", "bn"),
     ],
-)
-def test_what_is_wrong_with_clusters_is_said_in_a_line(old: str, new: str, field: str, what: str) -> None:
+)  # fmt: skip
+def test_clusters_that_do_not_fit_are_named(old: str, new: str, field: str, fix: str) -> None:
     assert CAMPUS.count(old) == 1
     with pytest.raises(ScenarioError) as caught:
         loads(CAMPUS.replace(old, new))
     problem = caught.value.problems[0]
     assert problem.field == field
-    assert what in str(problem)
+    assert fix in problem.fix
 
 
 def test_a_cluster_without_an_edge_serves_no_subscribers() -> None:
     text = CAMPUS.replace("b0: {cluster: library, ", "b0: {cluster: annex, head: true, ").replace(
         "commander: {cluster: library", "commander: {cluster: annex"
     )
-    with pytest.raises(
-        ScenarioError, match="is annex, which has no edge broker; add a broker with cluster: annex"
-    ):
+    with pytest.raises(ScenarioError) as caught:
         loads(text)
+    assert [problem.field for problem in caught.value.problems] == ["subscribers.commander.cluster"]

@@ -207,10 +207,10 @@ def test_a_wrong_subscription_is_named_by_its_row(
     [
         ({"utility_weight": None}, "utility_weight", "is missing", "add a column of numbers"),
         (
-            {"max_latency": [1.0] * 3},
-            "max_latency",
+            {"max_latency_second": [1.0] * 3},
+            "max_latency_second",
             "not a known column",
-            "write max_latency_seconds, in seconds",
+            "max_latency_seconds",
         ),
         ({"colour": ["red"] * 3}, "colour", "not a known column", "remove it; known keys: subscriber,"),
         ({"utility_weight": ["much"] * 3}, "utility_weight", "is a column of string", "write numbers"),

@@ -1,4 +1,4 @@
-"""Guarantees that nobody could keep are named with the number that would do; switches are built as their models say."""
+"""What promises need of a file, and switches that are built as their models say."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
+from triagemq.plan import make_plan
 from triagemq.scenario import Discipline, LimiterKind, check, dumps, load, loads, save
 from triagemq.scenario.files.document import BuiltEntry
 from triagemq.scenario.files.models import figures, known_models
-from triagemq.scenario.routes import direct_paths, wire_seconds
 
 WARD = """\
 name: Ward
@@ -96,118 +96,75 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "field", "what", "fix"),
+    ("old", "new", "field", "fix"),
     [
-        ("max_latency_seconds: 0.008, ", "", f"{WANTED}.max_latency_seconds",
-         "is missing, and a guarantee needs it", "0.008"),
-        ("min_separation_seconds: 0.01, ", "rate_per_second: 50, ", f"{PULSE}.min_separation_seconds",
-         "is missing, and nurse asks for pulse with a guarantee", "at most 1/50 at this rate"),
-        ("min_separation_seconds: 0.01, ", "min_separation_seconds: 0, ", f"{PULSE}.min_separation_seconds",
-         "is 0", "write a number above 0, in seconds"),
-        (", max_size_bytes: 10000", "", f"{PULSE}.max_size_bytes",
-         "is missing, and nurse asks for pulse with a guarantee", "at least 900"),
-        ("max_size_bytes: 10000", "max_size_bytes: 800", f"{PULSE}.max_size_bytes",
-         "is 800, and sizes are 900", "write at least 900"),
-        ("max_separation_seconds: 0.1", "max_separation_seconds: 0.7", f"{PULSE}.max_separation_seconds",
-         "is 0.7, and nurse asks for pulse with a guarantee every 0.5 seconds", "write at most 0.5"),
-        ("max_separation_seconds: 0.1, ", "", f"{PULSE}.max_separation_seconds",
-         "is missing, and nurse asks for pulse with a guarantee every 0.5 seconds", "write at most 0.5"),
-        ("access: bed", "access: bad", "publishers.ecg.access", "there is no switch 'bad'", "did you mean bed?"),
-        ("    access: bed\n    access_bps: 1 Gbit/s\n", "", "publishers.ecg.access",
-         "is missing, and nurse asks for pulse with a guarantee", "write one of bed, desk"),
-        ("    access: bed\n", "", "publishers.ecg.access_bps", "stands without access", "add access: SWITCH"),
-        (", to: desk}", "}", WANTED, "there is no way from bed, where ecg is, to monitor",
-         "add a port of bed with to: desk"),
-        ("to: desk", "to: desk, discipline: fair", WANTED, "leads over over, which does not serve by priority",
-         "write discipline: priority there"),
-        ("monitor: {switch: desk,", "monitor: {switch: desk, discipline: fair,", WANTED,
-         "leads over monitor, which does not serve by priority", "write discipline: priority there"),
-        ("max_latency_seconds: 0.008", "max_latency_seconds: 0.0001", f"{WANTED}.max_latency_seconds",
-         "is 0.0001, less than the wires from ecg take", "write at least 0.0001174"),
-        ("to: desk}", "to: bed}", "ports.over.to", "is bed, its own switch", "name another switch"),
-        ("to: desk}", "to: disk}", "ports.over.to", "there is no switch 'disk'", "did you mean desk?"),
-        ("port: monitor", "port: over", "subscribers.nurse.port", "is over, which feeds the switch desk",
-         "put it on a port of its own"),
-        ("model: gigabit", "model: gigabyte", "switches.desk.model", "there is no switch model 'gigabyte'",
-         "Known are gigabit, linux-htb, open-vswitch, pica8-p3290, or put gigabyte.yaml beside the scenario"),
+        ("max_latency_seconds: 0.008, ", "", f"{WANTED}.max_latency_seconds", "max_latency_seconds"),
+        ("min_separation_seconds: 0.01, ", "min_separation_seconds: 0, ", f"{PULSE}.min_separation_seconds", "0"),
+        ("max_size_bytes: 10000", "max_size_bytes: 800", f"{PULSE}.max_size_bytes", "900"),
+        ("access: bed", "access: bad", "publishers.ecg.access", "bed"),
+        ("    access: bed\n", "", "publishers.ecg.access_bps", "access"),
+        ("to: desk}", "to: bed}", "ports.over.to", "another switch"),
+        ("to: desk}", "to: disk}", "ports.over.to", "desk"),
+        ("port: monitor", "port: over", "subscribers.nurse.port", "desk"),
+        ("model: gigabit", "model: gigabyte", "switches.desk.model", "gigabit, linux-htb, open-vswitch, pica8-p3290"),
         ("monitor: {switch: desk, bandwidth_bps: 1 Gbit/s", "monitor: {switch: desk, bandwidth_bps: 2 Gbit/s",
-         "ports.monitor.bandwidth_bps", "is 2000000000, faster than the ports that a gigabit has left",
-         "write at most 1000000000, or another model"),
-        ("access_bps: 1 Gbit/s", "access_bps: 40 Gbit/s", "publishers.ecg.access_bps",
-         "is 40000000000, faster than any port of a pica8-p3290", "write at most 10000000000"),
-        ("spare: {switch: desk,", "spare: {switch: desk, queues: 9,", "ports.spare.queues",
-         "is 9, and a port of a gigabit has 8", "write at most 8"),
-        ("model: gigabit", "packet_bytes: 60", "switches.desk.packet_bytes",
-         "is 60, no more than the overhead of each packet", "write more than 66"),
+         "ports.monitor.bandwidth_bps", "1000000000"),
+        ("access_bps: 1 Gbit/s", "access_bps: 40 Gbit/s", "publishers.ecg.access_bps", "10000000000"),
+        ("spare: {switch: desk,", "spare: {switch: desk, queues: 9,", "ports.spare.queues", "8"),
     ],
 )  # fmt: skip
-def test_a_promise_that_nobody_could_keep_is_refused(
-    old: str, new: str, field: str, what: str, fix: str
+def test_an_entry_that_does_not_fit_its_switch_is_named_with_what_to_write(
+    old: str, new: str, field: str, fix: str
 ) -> None:
     assert WARD.count(old) == 1
-    line, found, said, advice = problem(WARD.replace(old, new))
-    assert (found, said) == (field, what)
+    line, found, _, advice = problem(WARD.replace(old, new))
+    assert found == field
     assert fix in advice
     assert line is not None
 
 
-def test_the_latency_that_is_said_to_do_does() -> None:
-    loads(WARD.replace("max_latency_seconds: 0.008", "max_latency_seconds: 0.0001174"))
-
-
-def test_the_wire_takes_the_message_once_and_a_packet_for_each_further_link() -> None:
-    scenario = loads(WARD)
-    (path, *_) = direct_paths(scenario, 0, 0)
-    packets = 7
-    message = 8 * (10_000 + packets * 66) / 1e9
-    last = 8 * (10_000 - 6 * 1472 + 66) / 1e9
-    full = 8 * 1538 / 1e9
-    # The last packet is short, and waits behind the full one before it, at the second and third link as at the first.
-    assert wire_seconds(scenario, 0, 0, path) == pytest.approx(message + 2 * full + 9e-6)
-    assert last < full
-
-
-def test_messages_of_one_packet_cross_every_link_whole() -> None:
-    scenario = loads(WARD.replace("max_size_bytes: 10000", "max_size_bytes: 1000"))
-    (path, *_) = direct_paths(scenario, 0, 0)
-    assert wire_seconds(scenario, 0, 0, path) == pytest.approx(3 * 8 * 1066 / 1e9 + 9e-6)
-
-
-def test_a_faster_way_with_more_hops_counts() -> None:
-    slow = WARD.replace(
-        "over: {switch: bed, bandwidth_bps: 1 Gbit/s", "over: {switch: bed, bandwidth_bps: 1 Mbit/s"
-    )
-    assert problem(slow)[1] == f"{WANTED}.max_latency_seconds"
-    loads(
-        slow.replace("switches:\n", "switches:\n  round: {}\n").replace(
-            "ports:\n",
-            "ports:\n  out: {switch: bed, bandwidth_bps: 1 Gbit/s, to: round}\n"
-            "  in: {switch: round, bandwidth_bps: 1 Gbit/s, to: desk}\n",
-        )
-    )
+@pytest.mark.parametrize(
+    ("old", "new", "missing"),
+    [
+        ("min_separation_seconds: 0.01, ", "rate_per_second: 50, ", "min_separation_seconds"),
+        (", max_size_bytes: 10000", "", "max_size_bytes"),
+        ("max_separation_seconds: 0.1", "max_separation_seconds: 0.7", "max_separation_seconds"),
+        ("    access: bed\n    access_bps: 1 Gbit/s\n", "", "access"),
+        (", to: desk}", "}", "path"),
+        ("to: desk", "to: desk, discipline: fair", "path"),
+        ("monitor: {switch: desk,", "monitor: {switch: desk, discipline: fair,", "path"),
+        ("model: pica8-p3290", "packet_bytes: 60", "overhead"),
+    ],
+)
+def test_a_guarantee_that_cannot_be_given_is_refused_by_the_plan_and_not_by_the_file(
+    old: str, new: str, missing: str
+) -> None:
+    assert WARD.count(old) == 1
+    plan = make_plan(loads(WARD.replace(old, new)))
+    assert not plan.promises.admitted.any()
+    assert any(each.kind == "refused" and missing in each.reason for each in plan.decisions)
 
 
 def test_a_switch_has_no_more_ports_than_its_model() -> None:
     more = "".join(f"  p{number}: {{switch: desk, bandwidth_bps: 1e6}}\n" for number in range(22))
     line, field, what, fix = problem(WARD.replace("ports:\n", f"ports:\n{more}"))
     assert (line, field) == (7, "switches.desk.model")
-    assert what == "is gigabit, with 24 ports, and desk has 25"
-    assert fix == "give it at most 24 ports, or another model"
+    assert "25" in what
+    assert "24" in fix
 
 
 def test_only_as_many_fast_ports_as_there_are() -> None:
     fast = "".join(f"  p{number}: {{switch: bed, bandwidth_bps: 10 Gbit/s}}\n" for number in range(5))
-    _, field, what, fix = problem(WARD.replace("ports:\n", f"ports:\n{fast}"))
+    _, field, _, fix = problem(WARD.replace("ports:\n", f"ports:\n{fast}"))
     assert field == "ports.p4.bandwidth_bps"
-    assert what == "is 10000000000, faster than the ports that a pica8-p3290 has left"
-    assert fix == "write at most 1000000000, or another model"
+    assert "1000000000" in fix
 
 
 def test_a_model_with_fewer_queues_than_there_are_classes_is_named() -> None:
     with pytest.raises(ScenarioError) as caught:
         loads(WARD.replace("priority_classes: 8", "priority_classes: 9"))
     assert {each.field for each in caught.value.problems} == {"switches.bed.model", "switches.desk.model"}
-    assert caught.value.problems[0].fix == "write planning: {priority_classes: 8}, or another model"
+    assert "priority_classes: 8" in caught.value.problems[0].fix
 
 
 def test_every_model_that_comes_with_triagemq_says_where_its_figures_are_from() -> None:
@@ -246,13 +203,11 @@ def test_mistakes_in_an_own_model_are_named_with_its_file_and_line(tmp_path: Pat
     own.write_text("queues: 8\nports:\n  - {count: 0, bandwidth_bps: 1 Gbit/s}\nrulez: 5\nassumed: [rules]\n")
     found = check(tmp_path / "ward.yaml")
     assert {each.file for each in found} == {str(own)}
-    assert [(each.line, each.field, each.fix) for each in found] == [
-        (3, "ports.1.count", "write a number of at least 1"),
-        (4, "rulez", "did you mean rules?"),
-    ]
+    assert [(each.line, each.field) for each in found] == [(3, "ports.1.count"), (4, "rulez")]
+    assert "rules" in found[1].fix
     own.write_text("queues: 8\nassumed: [rules]\n")
     (one,) = check(tmp_path / "ward.yaml")
-    assert (one.line, one.what) == (2, "names rules, which is not stated")
+    assert (one.line, one.field) == (2, "assumed.1")
     for text in ("- a\n", "a: [\n", ""):
         own.write_text(text)
         (one,) = check(tmp_path / "ward.yaml")
@@ -264,7 +219,7 @@ def test_a_model_outside_of_the_scenarios_folder_is_not_read(tmp_path: Path) -> 
     (tmp_path / "my-switch.yaml").write_text("queues: 8\n")
     (tmp_path / "inner" / "ward.yaml").write_text(WARD.replace("gigabit", "../my-switch"))
     (one,) = check(tmp_path / "inner" / "ward.yaml")
-    assert one.what == "there is no switch model '../my-switch'"
+    assert one.field == "switches.desk.model"
 
 
 def test_figures_of_a_model_are_complete() -> None:

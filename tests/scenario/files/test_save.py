@@ -321,7 +321,7 @@ brokers:
   hall: {inbound_rate_per_second: 500000}
 
 broker_links:
-  - {between: [annex, hall], bandwidth_bps: 1000000000, propagation_seconds: 0.001}
+- {between: [annex, hall], bandwidth_bps: 1000000000, propagation_seconds: 0.001}
 
 unmanaged_switches:
   sensor-net: {bandwidth_bps: 10000000}
@@ -335,7 +335,7 @@ ports:
   trunk: {switch: core, bandwidth_bps: 100000000}
 
 topics:
-  - floor/2/heat
+- floor/2/heat
 
 publishers:
   sensor-1:
@@ -353,7 +353,7 @@ subscribers:
     broker: annex
     port: radio
     subscribes:
-      floor/1/co: {utility: linear:2, max_latency_seconds: 0.05}
+      floor/1/co: {utility: 'linear:2', max_latency_seconds: 0.05}
       floor/1/crowd: step:3@0.8
       floor/1/smoke: log:10
       floor/1/video: {utility: {shape: step, weight: 3, threshold: 0.8, freshness_seconds: 2}}

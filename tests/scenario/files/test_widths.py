@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ScenarioError
+from triagemq.plan import make_plan
 from triagemq.scenario import Discipline, Scenario, dumps, load, loads, save
 from triagemq.scenario.conditions import Conditions, PortBandwidth
 from triagemq.scenario.situations import situations
@@ -87,24 +88,20 @@ def test_widths_and_floors_stay_the_same_shares_when_the_bandwidth_changes() -> 
 
 
 @pytest.mark.parametrize(
-    ("new", "field", "what", "fix"),
+    ("new", "field", "fix"),
     [
-        ("borrowing: true", "widths_bps", "is missing", "add widths_bps: [5e6, 2e6, 1e6], one for each class"),
-        ("widths_bps: [60e6, 30e6, 20e6]", "widths_bps",
-         "adds up to 110000000 of the 100000000 of the port", "write widths that add up to 100000000"),
-        ("widths_bps: [60e6, 40e6]", "widths_bps",
-         "has 2 numbers for 3 priority classes", "write planning: {priority_classes: 2}, or 3 widths"),
-        ("widths_bps: [60e6, 20e6, 10e6, 10e6]", "widths_bps",
-         "has 4 numbers for 3 priority classes", "write planning: {priority_classes: 4}, or 3 widths"),
-        (f"{WIDTHS}, floors_bps: [1e6, 1e6]", "floors_bps",
-         "has 2 numbers for 3 widths", "write 3 numbers, or leave it out"),
-        (f"{WIDTHS}, floors_bps: [1e6, 31e6, 1e6]", "floors_bps.1",
-         "is 31000000, above the width of its queue", "write at most 30000000"),
+        ("borrowing: true", "widths_bps", "widths_bps"),
+        ("widths_bps: [60e6, 30e6, 20e6]", "widths_bps", "100000000"),
+        ("widths_bps: [60e6, 40e6]", "widths_bps", "priority_classes: 2"),
+        ("widths_bps: [60e6, 20e6, 10e6, 10e6]", "widths_bps", "priority_classes: 4"),
+        (f"{WIDTHS}, floors_bps: [1e6, 1e6]", "floors_bps", "3 numbers"),
+        (f"{WIDTHS}, floors_bps: [1e6, 31e6, 1e6]", "floors_bps.1", "30000000"),
     ],
-)  # fmt: skip
-def test_widths_that_do_not_fit_are_named(new: str, field: str, what: str, fix: str) -> None:
-    line, where, found, advice = problem(HALL.replace(WIDTHS, new))
-    assert (line, found, advice) == (7, what, fix)
+)
+def test_widths_that_do_not_fit_are_named(new: str, field: str, fix: str) -> None:
+    line, where, _, advice = problem(HALL.replace(WIDTHS, new))
+    assert line == 7
+    assert fix in advice
     assert where.startswith("ports.radio.widths_bps" if field == "widths_bps" else "ports.radio.floors_bps")
 
 
@@ -115,16 +112,14 @@ def test_a_width_of_nothing_is_a_mistake() -> None:
 
 @pytest.mark.parametrize("discipline", ["priority", "fair"])
 def test_widths_need_their_discipline(discipline: str) -> None:
-    _, where, what, fix = problem(HALL.replace("discipline: widths", f"discipline: {discipline}"))
+    _, where, _, fix = problem(HALL.replace("discipline: widths", f"discipline: {discipline}"))
     assert where == "ports.radio.widths_bps"
-    assert what == f"stands with discipline: {discipline}"
-    assert fix == "write discipline: widths, or remove it"
+    assert "discipline: widths" in fix
 
 
 def test_no_promise_leads_over_a_port_with_widths() -> None:
     text = HALL.replace("smoke: log:10", "smoke: {max_latency_seconds: 1, guaranteed: true}").replace(
         "rate_per_second: 2, size_bytes: 60", "min_separation_seconds: 1, size_bytes: 60, max_size_bytes: 60"
     )
-    what, fix = problem(text.replace("sensor: {", "sensor: {access: core, access_bps: 1e9, "))[2:]
-    assert what == "leads over radio, which does not serve by priority"
-    assert fix.startswith("write discipline: priority there")
+    scenario = loads(text.replace("sensor: {", "sensor: {access: core, access_bps: 1e9, "))
+    assert not make_plan(scenario).promises.admitted.any()

@@ -115,7 +115,7 @@ class Decided:
 def decide(question: Question, previous: Decided | Orders | None = None) -> Decided:
     """Plan for it and say what changes since `previous` (orders alone, after a restart).
 
-    >>> from triagemq.scenario.generators import building
+    >>> from triagemq.scenario.building import building
     >>> first = decide(Question(building()))
     >>> first.orders.generation, first.orders.slots["occupant-01"]["building/floor-2/evacuation"]
     (1, 0)

@@ -15,8 +15,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.intents import SubscriberIntent
-from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics
-from triagemq.scenario.generators import columns
+from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics, columns
 
 OVERHEAD_BYTES = 49
 """Around every event on the wire: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""

@@ -44,8 +44,8 @@ class Changes:
 def changed(scenario: Scenario, changes: Changes) -> Scenario:
     """The scenario as it would be; ParameterError names what is not there.
 
-    >>> from triagemq.scenario.generators import table2
-    >>> now = table2(seed=1)
+    >>> from triagemq.scenario.building import building
+    >>> now = building()
     >>> doubled = changed(now, Changes(rate_factors={"#": 2.0}))
     >>> bool((doubled.publications.rate_per_second == 2 * now.publications.rate_per_second).all())
     True

@@ -60,8 +60,8 @@ def switch_constants(scenario: Scenario, port: int) -> SwitchConstants:
     A scenario counts buffers in packets: in bytes they are what as many mean packets have. Where nothing is said, it is
     not known; no model says how many addresses a switch learns.
 
-    >>> from triagemq.scenario.generators import prototype
-    >>> found = switch_constants(prototype(subscribers=2), 0)
+    >>> from triagemq.scenario.building import building
+    >>> found = switch_constants(building(), 0)
     >>> found.largest_packet_bytes, found.smallest_delay_seconds, found.largest_mac_table
     (1500.0, 0.0, nan)
     """

@@ -225,7 +225,7 @@ def lay_out(
     `backups` names, per switch, a port whose link to it is used while the link it is fed by is down. Publishers that
     are `apart` have a host of their own, and those that are `plugged` an access link, too.
 
-    >>> from triagemq.scenario.generators import prototype
+    >>> from triagemq.lab.generators import prototype
     >>> layout = lay_out(prototype(subscribers=2), "a1")
     >>> layout.namespaces
     ('tqa1-switches', 'tqa1-broker', 'tqa1-publishers', 'tqa1-subscriber-0', 'tqa1-subscriber-1')

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.forecast import Forecast, forecast
+from triagemq.lab.generators import table2
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -38,7 +39,6 @@ from triagemq.plain import plain
 from triagemq.plan import Plan, demand, make_plan
 from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario
-from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
 
 CLASSES = 9

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.forecast import forecast
+from triagemq.lab.generators import table2
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -23,7 +24,6 @@ from triagemq.lab.papers.experiment import (
 from triagemq.lab.papers.runs import median_seconds, simulated, table2_case
 from triagemq.plan import DROP_POLICIES, DropProblem, Plan, demand, make_plan
 from triagemq.scenario import Floats, Scenario, achieved_utility, maximum_utility, port_paths
-from triagemq.scenario.generators import table2
 
 POLICIES = ("flat", "linear", "exponential", "optimal")
 SUBSCRIPTION_SHARES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast import forecast
+from triagemq.lab.generators import table2
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -29,7 +30,6 @@ from triagemq.lab.papers.runs import class_figures, grouped, simulated, table2_c
 from triagemq.plain import plain
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.generators import table2
 from triagemq.simulate import SubscriptionResults
 from triagemq.theory.interval import half_width
 

@@ -20,7 +20,7 @@ def paper_latency(scenario: Scenario, plan: Plan) -> Floats:
     queue gets one flow's rate, as the text after eq. (15) says.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> scenario = table2(seed=1)
     >>> latency = paper_latency(scenario, make_plan(scenario, drops="exponential"))
     >>> bool((latency > 0).all() and (latency < 0.1).all())

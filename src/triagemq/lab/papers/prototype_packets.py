@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from triagemq.lab.generators import prototype
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -31,7 +32,6 @@ from triagemq.lab.papers.folders import run_folder
 from triagemq.lab.papers.paper_model import paper_latency
 from triagemq.plain import plain
 from triagemq.scenario import Floats, save
-from triagemq.scenario.generators import prototype
 
 CLASSES = 7
 FEW_SUBSCRIBERS = 10

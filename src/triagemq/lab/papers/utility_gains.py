@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from triagemq.lab.generators import table2
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -25,7 +26,6 @@ from triagemq.lab.papers.experiment import (
 from triagemq.lab.papers.runs import TABLE2_BUFFER_PACKETS, grouped, simulated, table2_case
 from triagemq.plan import make_plan
 from triagemq.scenario import Floats, Subscriptions, achieved_utility, maximum_utility
-from triagemq.scenario.generators import table2
 
 CONFIGURATIONS = {
     "no priorities": ("none", "none"),

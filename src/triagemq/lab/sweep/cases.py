@@ -88,7 +88,7 @@ def simulate_cases(
     called with the cases done and all of them.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> scenario = table2(seed=1)
     >>> case = Case(scenario, make_plan(scenario), publications=10_000)
     >>> results = simulate_cases([case], out=Path("out/cases"))  # doctest: +SKIP

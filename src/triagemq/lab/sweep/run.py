@@ -70,7 +70,7 @@ _SEEDS = TypeAdapter(Annotated[list[Annotated[int, Field(ge=0)]], Field(min_leng
 class Point:
     """One simulation: its rows are what `triage simulate` with these settings and this seed gives.
 
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> situation = table2(seed=1, subscribers=2, subscriptions=(20, 10))
     >>> [row["priority_class"] for row in Point("table2", situation, 500, 1, {"classes": 2}).rows()]
     [0, 1, None]
@@ -147,7 +147,7 @@ def run_sweep(
     sweep that was killed continues, one that is whole does not even start Spark. Inside a `spark_session` that session
     is used. `progress` is called with the simulations done and all of this sweep.
 
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> results = run_sweep(  # doctest: +SKIP
     ...     table2(seed=1), {"rho": [0.8, 1.6], "drops": ["flat", "optimal"]}, seeds=10
     ... )

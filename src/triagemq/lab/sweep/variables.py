@@ -109,7 +109,7 @@ def varied_scenario(scenario: Scenario, settings: Mapping[str, Value]) -> Scenar
     """The scenario with the settings that concern what exists.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.generators import table2
+    >>> from triagemq.lab.generators import table2
     >>> make_plan(varied_scenario(table2(seed=1), {"rho": 0.8})).ports.rho_offered.round(12).tolist()
     [0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8]
     """

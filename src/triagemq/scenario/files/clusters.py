@@ -30,7 +30,7 @@ class BrokerCluster:
 def clusters_of(document: Document) -> Mapping[str, BrokerCluster]:
     """The clusters that brokers name."""
     found: dict[str, BrokerCluster] = {}
-    for name, broker in sorted(document.right.brokers.items()):
+    for name, broker in sorted(document.valid.brokers.items()):
         if broker.cluster is not None:
             cluster = found.setdefault(broker.cluster, BrokerCluster())
             (cluster.heads if broker.head else cluster.edges).append(name)
@@ -51,38 +51,38 @@ def check_clusters(document: Document) -> None:
     """Report clusters without a head or with two, and clients that are not where their kind is served."""
     file, clusters = document.file, clusters_of(document)
     # A broker that is wrong by itself might be the head, or the cluster, that is looked for.
-    whole = len(document.right.brokers) == len(document.names["brokers"])
+    whole = len(document.valid.brokers) == len(document.names["brokers"])
     for name, cluster in clusters.items():
         if not cluster.heads and whole:
             what, fix = (
                 f"is {name}, a cluster without a head",
                 f"add head: true to one of {listed(cluster.edges)}",
             )
-            file.complain(("brokers", cluster.edges[0], "cluster"), what, fix)
+            file.report_at(("brokers", cluster.edges[0], "cluster"), what, fix)
         for second in cluster.heads[1:]:
             what = f"makes a second head of {name}, beside {cluster.heads[0]}"
-            file.complain(("brokers", second, "head"), what, "keep one of the two")
+            file.report_at(("brokers", second, "head"), what, "keep one of the two")
     if whole:
         _check_clients(document, clusters, "publishers")
         _check_clients(document, clusters, "subscribers")
 
 
 def _check_clients(document: Document, clusters: Mapping[str, BrokerCluster], title: Clients) -> None:
-    file, brokers = document.file, document.right.brokers
+    file, brokers = document.file, document.valid.brokers
     kind = "a head" if title == "publishers" else "an edge"
-    clients: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.right, title)
+    clients: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.valid, title)
     for name, client in clients.items():
         if client.cluster is not None:
             place = (title, name, "cluster")
             if client.broker is not None:
-                file.complain(place, "stands beside broker", "keep one of the two")
+                file.report_at(place, "stands beside broker", "keep one of the two")
             elif client.cluster not in clusters:
-                file.complain(place, *file.unknown("cluster", client.cluster, clusters, "brokers"))
+                file.report_at(place, *file.unknown("cluster", client.cluster, clusters, "brokers"))
             elif clusters[client.cluster].heads and first_broker(clusters, title, client) is None:
                 what = f"is {client.cluster}, which has no edge broker"
-                file.complain(place, what, f"add a broker with cluster: {client.cluster}")
+                file.report_at(place, what, f"add a broker with cluster: {client.cluster}")
         elif client.broker in brokers and brokers[client.broker].cluster is not None:
             serving = clusters[brokers[client.broker].cluster or ""].serving(title)
             if serving and client.broker not in serving:
                 what = f"is {client.broker}, and {title} of a cluster are served by {kind}"
-                file.complain((title, name, "broker"), what, f"write {listed(serving)}")
+                file.report_at((title, name, "broker"), what, f"write {listed(serving)}")

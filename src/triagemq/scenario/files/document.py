@@ -1,8 +1,7 @@
 """What a scenario file may hold: one pydantic model of the whole, and one of each kind of entry.
 
 Models check an entry by itself. What numbers of publications and subscriptions may be stands in `rules.py`, for tables
-as well; names that refer to other entries are checked in `references.py`. A field's `examples` say what to write where
-it is missing or wrong.
+as well; names that refer to other entries are checked in `references.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from triagemq.intents import utility_parts
-from triagemq.scenario.files.explain import described, mistake
+from triagemq.scenario.files.explain import described, entry_error
 from triagemq.scenario.files.quantities import (
     BANDWIDTH,
     NUMBER,
@@ -46,9 +45,9 @@ def _counts(quantity: Quantity) -> BeforeValidator:
         if number is None:
             number = quantity.read(given)
         if number is None and plain and given.lower() in ("true", "false"):
-            raise mistake("", f"{described(given)} is not a number", f"write {quantity.wanted}")
+            raise entry_error("", f"{described(given)} is not a number", f"write {quantity.wanted}")
         if number is None:
-            raise mistake("", *quantity.advice(given))
+            raise entry_error("", *quantity.advice(given))
         return number
 
     return BeforeValidator(read)
@@ -97,48 +96,48 @@ class FileEntry(BaseModel):
 class PlanningEntry(FileEntry):
     """What planners may use."""
 
-    flows_per_subscriber: Count = Field(PLANNING.flows_per_subscriber, examples=["9"])
-    priority_classes: Count = Field(PLANNING.priority_classes, examples=["9"])
-    rho_tolerance: Share = Field(PLANNING.rho_tolerance, examples=["0.1"])
-    judged_over_seconds: Duration = Field(PLANNING.judged_over_seconds, examples=["60"])
+    flows_per_subscriber: Count = PLANNING.flows_per_subscriber
+    priority_classes: Count = PLANNING.priority_classes
+    rho_tolerance: Share = PLANNING.rho_tolerance
+    judged_over_seconds: Duration = PLANNING.judged_over_seconds
 
 
 class BrokerEntry(FileEntry):
     """A broker: events a second it can match and hand out; its cluster, and the bandwidths of its own links."""
 
-    inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
-    outbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
-    cluster: Name | None = Field(None, examples=["CLUSTER"])
+    inbound_rate_per_second: Rate = DEFAULT_SERVICE_RATE
+    outbound_rate_per_second: Rate = DEFAULT_SERVICE_RATE
+    cluster: Name | None = None
     head: Truth = False
-    downlink_bps: Bandwidth | None = Field(None, examples=["8e6"])
-    uplink_bps: Bandwidth | None = Field(None, examples=["8e6"])
+    downlink_bps: Bandwidth | None = None
+    uplink_bps: Bandwidth | None = None
 
     @model_validator(mode="after")
     def _head_of_something(self) -> BrokerEntry:
         if self.head and self.cluster is None:
-            raise mistake("head", "stands without cluster", "add cluster: CLUSTER, or remove head")
+            raise entry_error("head", "stands without cluster", "add cluster: CLUSTER, or remove head")
         return self
 
 
 class BrokerLinkEntry(FileEntry):
     """A link between two brokers: `between` for both directions, `from` and `to` for one."""
 
-    between: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[BROKER, BROKER]"])
-    source: Name | None = Field(None, alias="from", examples=["BROKER"])
-    target: Name | None = Field(None, alias="to", examples=["BROKER"])
-    bandwidth_bps: Bandwidth | None = Field(None, examples=["1e9"])
+    between: list[Name] | None = Field(None, min_length=2, max_length=2)
+    source: Name | None = Field(None, alias="from")
+    target: Name | None = Field(None, alias="to")
+    bandwidth_bps: Bandwidth | None = None
     error_rate: Share = 0.0
-    propagation_seconds: Delay = Field(0.0, examples=["0.001"])
+    propagation_seconds: Delay = 0.0
 
     @model_validator(mode="after")
     def _ends(self) -> BrokerLinkEntry:
         one_way = (self.source, self.target)
         if self.between is not None and one_way != (None, None):
-            raise mistake("between", "stands beside from and to", "keep between, or from and to")
+            raise entry_error("between", "stands beside from and to", "keep between, or from and to")
         if self.between is None and None in one_way:
-            raise mistake("", "does not say which brokers it joins", "add between: [BROKER, BROKER]")
+            raise entry_error("", "does not say which brokers it joins", "add between: [BROKER, BROKER]")
         if len(set(self.ends)) == 1:
-            raise mistake("", f"joins {self.ends[0]} to itself", "name two different brokers")
+            raise entry_error("", f"joins {self.ends[0]} to itself", "name two different brokers")
         return self
 
     @property
@@ -156,20 +155,20 @@ class BrokerLinkEntry(FileEntry):
 class UnmanagedSwitchEntry(FileEntry):
     """The publishers' side of the network."""
 
-    bandwidth_bps: Bandwidth = Field(examples=["10000000"])
+    bandwidth_bps: Bandwidth
 
 
 class BuiltEntry(FileEntry):
     """How a switch is built: said by a switch, or by the model of it."""
 
-    multiplexing_seconds: Delay | None = Field(None, examples=["0.000005"])
-    packet_bytes: Size | None = Field(None, examples=["1500"])
-    rate_limiters: Count | None = Field(None, examples=["1000"])
-    limiter: Literal["window", "bucket"] | None = Field(None, examples=["window"])
-    limiter_step_seconds: Delay | None = Field(None, examples=["0.001"])
-    limiter_tolerance_seconds: Delay | None = Field(None, examples=["0.001"])
-    limiter_precision: Share | None = Field(None, examples=["0.01"])
-    rules: Count | None = Field(None, examples=["2000"])
+    multiplexing_seconds: Delay | None = None
+    packet_bytes: Size | None = None
+    rate_limiters: Count | None = None
+    limiter: Literal["window", "bucket"] | None = None
+    limiter_step_seconds: Delay | None = None
+    limiter_tolerance_seconds: Delay | None = None
+    limiter_precision: Share | None = None
+    rules: Count | None = None
 
 
 FIGURES = tuple(BuiltEntry.model_fields)
@@ -178,57 +177,59 @@ FIGURES = tuple(BuiltEntry.model_fields)
 class SwitchEntry(BuiltEntry):
     """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
 
-    inbound_rate_per_second: Rate = Field(DEFAULT_SERVICE_RATE, examples=["1000000"])
-    fed_by: Name | None = Field(None, examples=["PORT"])
-    backup: Name | None = Field(None, examples=["PORT"])
-    model: Name | None = Field(None, examples=["gigabit"])
+    inbound_rate_per_second: Rate = DEFAULT_SERVICE_RATE
+    fed_by: Name | None = None
+    backup: Name | None = None
+    model: Name | None = None
 
     @model_validator(mode="after")
     def _backup_of_something(self) -> SwitchEntry:
         if self.backup is not None and self.fed_by is None:
-            raise mistake("backup", "stands without fed_by", "add fed_by: PORT, or remove backup")
+            raise entry_error("backup", "stands without fed_by", "add fed_by: PORT, or remove backup")
         if self.backup is not None and self.backup == self.fed_by:
-            raise mistake("backup", f"is {self.backup}, as fed_by is", "name another port, or remove backup")
+            raise entry_error(
+                "backup", f"is {self.backup}, as fed_by is", "name another port, or remove backup"
+            )
         return self
 
 
 class PortEntry(FileEntry):
     """An output port of a managed switch."""
 
-    switch: Name = Field(examples=["SWITCH"])
-    bandwidth_bps: Bandwidth = Field(examples=["8000000"])
-    buffer_packets: Packets | None = Field(None, examples=["2000"])
-    queues: Count | None = Field(None, examples=["9"])
+    switch: Name
+    bandwidth_bps: Bandwidth
+    buffer_packets: Packets | None = None
+    queues: Count | None = None
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
-    to: Name | None = Field(None, examples=["SWITCH"])
+    to: Name | None = None
     discipline: Literal["priority", "fair", "widths"] = "priority"
-    widths_bps: list[Bandwidth] | None = Field(None, min_length=1, examples=["[5e6, 2e6, 1e6]"])
-    floors_bps: list[Bandwidth] | None = Field(None, min_length=1, examples=["[1e6, 5e5, 2e5]"])
+    widths_bps: list[Bandwidth] | None = Field(None, min_length=1)
+    floors_bps: list[Bandwidth] | None = Field(None, min_length=1)
     borrowing: Truth = False
 
     @model_validator(mode="after")
     def _widths_that_fit(self) -> PortEntry:
         for key in ("widths_bps", "floors_bps", "borrowing"):
             if self.discipline != "widths" and getattr(self, key):
-                raise mistake(
+                raise entry_error(
                     key,
                     f"stands with discipline: {self.discipline}",
                     "write discipline: widths, or remove it",
                 )
         if self.discipline == "widths":
-            wrong = width_mistake(self.bandwidth_bps, self.widths_bps or (), self.floors_bps)
-            if wrong is not None:
-                raise mistake(*wrong)
+            error = width_error(self.bandwidth_bps, self.widths_bps or (), self.floors_bps)
+            if error is not None:
+                raise entry_error(*error)
         return self
 
 
-def width_mistake(
+def width_error(
     bandwidth_bps: float, widths_bps: Sequence[float], floors_bps: Sequence[float] | None = None
 ) -> tuple[tuple[str | int, ...], str, str] | None:
     """What is wrong with the widths of a port's queues: where, what, and what to write.
 
-    >>> width_mistake(8e6, [5e6, 2e6])
+    >>> width_error(8e6, [5e6, 2e6])
     (('widths_bps',), 'adds up to 7000000 of the 8000000 of the port', 'write widths that add up to 8000000')
     """
     if not widths_bps:
@@ -260,19 +261,19 @@ class SizesEntry(FileEntry):
     """How sizes are spread: a distribution by name, or the sizes that were seen and how often."""
 
     distribution: Literal["exponential", "constant"] | None = None
-    values: list[AnySize] | None = Field(None, min_length=1, examples=["[900, 1100]"])
-    weights: list[AnyNumber] | None = Field(None, min_length=1, examples=["[1, 3]"])
+    values: list[AnySize] | None = Field(None, min_length=1)
+    weights: list[AnyNumber] | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _whole(self) -> SizesEntry:
         if self.distribution is not None:
             if self.values is not None or self.weights is not None:
                 fix = f"write sizes: {self.distribution}, or the values alone"
-                raise mistake("distribution", "stands beside values", fix)
+                raise entry_error("distribution", "stands beside values", fix)
         elif self.values is None:
-            raise mistake("values", "is missing", "add values: [900, 1100], or write sizes: exponential")
-        elif (wrong := sample_mistake(*self.samples)) is not None:
-            raise mistake(*wrong)
+            raise entry_error("values", "is missing", "add values: [900, 1100], or write sizes: exponential")
+        elif (error := sample_error(*self.samples)) is not None:
+            raise entry_error(*error)
         return self
 
     @property
@@ -287,12 +288,12 @@ class SizesEntry(FileEntry):
         return values, self.weights if self.weights is not None else [1.0] * len(values)
 
 
-def sample_mistake(
+def sample_error(
     values: Sequence[float], weights: Sequence[float]
 ) -> tuple[tuple[str | int, ...], str, str] | None:
     """What is wrong with an empirical distribution: where in `values` or `weights`, what, and what to write.
 
-    >>> sample_mistake([900, 1100], [1, -3])
+    >>> sample_error([900, 1100], [1, -3])
     (('weights', 1), 'is -3', 'write a number of at least 0')
     """
     if not len(values):
@@ -327,10 +328,10 @@ def empirical_mean(values: Sequence[float], weights: Sequence[float]) -> float:
 class ArrivalsEntry(FileEntry):
     """How events are spread over time."""
 
-    process: Literal["poisson", "periodic", "pareto", "on_off"] = Field(examples=["poisson"])
-    shape: AnyNumber | None = Field(None, examples=["2.5"])
-    on_seconds: AnySeconds | None = Field(None, examples=["2"])
-    off_seconds: AnySeconds | None = Field(None, examples=["8"])
+    process: Literal["poisson", "periodic", "pareto", "on_off"]
+    shape: AnyNumber | None = None
+    on_seconds: AnySeconds | None = None
+    off_seconds: AnySeconds | None = None
 
     @property
     def code(self) -> ArrivalProcess:
@@ -341,49 +342,49 @@ class ArrivalsEntry(FileEntry):
 class TopicEntry(FileEntry):
     """Sizes of a topic's events where its publications give none."""
 
-    size_bytes: Size | None = Field(None, examples=["60"])
-    sizes: Annotated[SizesEntry, _named("distribution")] | None = Field(None, examples=["exponential"])
+    size_bytes: Size | None = None
+    sizes: Annotated[SizesEntry, _named("distribution")] | None = None
 
 
 class PublicationEntry(FileEntry):
     """One publisher's events on one topic."""
 
-    rate_per_second: AnyRate | None = Field(None, examples=["2"])
-    size_bytes: AnySize | None = Field(None, examples=["60"])
-    sizes: Annotated[SizesEntry, _named("distribution")] | None = Field(None, examples=["exponential"])
-    arrivals: Annotated[ArrivalsEntry, _named("process")] = Field(
-        ArrivalsEntry(process="poisson"), examples=["poisson"]
-    )
-    min_separation_seconds: AnySeconds | None = Field(None, examples=["0.5"])
-    max_separation_seconds: AnySeconds | None = Field(None, examples=["5"])
-    max_size_bytes: AnySize | None = Field(None, examples=["1000"])
+    rate_per_second: AnyRate | None = None
+    size_bytes: AnySize | None = None
+    sizes: Annotated[SizesEntry, _named("distribution")] | None = None
+    arrivals: Annotated[ArrivalsEntry, _named("process")] = ArrivalsEntry(process="poisson")
+    min_separation_seconds: AnySeconds | None = None
+    max_separation_seconds: AnySeconds | None = None
+    max_size_bytes: AnySize | None = None
 
 
 class PublisherEntry(FileEntry):
     """Where a publisher is; what it publishes is read row by row."""
 
-    broker: Name | None = Field(None, examples=["BROKER"])
-    cluster: Name | None = Field(None, examples=["CLUSTER"])
-    switch: Name | None = Field(None, examples=["SWITCH"])
+    broker: Name | None = None
+    cluster: Name | None = None
+    switch: Name | None = None
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
-    access: Name | None = Field(None, examples=["SWITCH"])
-    access_bps: Bandwidth | None = Field(None, examples=["1e9"])
+    access: Name | None = None
+    access_bps: Bandwidth | None = None
     publishes: dict[str, Any] = {}
 
     @model_validator(mode="after")
     def _link_to_somewhere(self) -> PublisherEntry:
         if self.access_bps is not None and self.access is None:
-            raise mistake("access_bps", "stands without access", "add access: SWITCH, or remove access_bps")
+            raise entry_error(
+                "access_bps", "stands without access", "add access: SWITCH, or remove access_bps"
+            )
         return self
 
 
 class SubscriberEntry(FileEntry):
     """Where a subscriber is; what it subscribes to is read row by row."""
 
-    broker: Name | None = Field(None, examples=["BROKER"])
-    cluster: Name | None = Field(None, examples=["CLUSTER"])
-    port: Name = Field(examples=["PORT"])
+    broker: Name | None = None
+    cluster: Name | None = None
+    port: Name
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
     subscribes: dict[str, Any] = {}
@@ -395,10 +396,10 @@ def _spelled_out(given: Any) -> Any:
         return given
     parts = utility_parts(given)
     if parts is None and type(given) is str and parse_number(given) is not None:
-        raise mistake("", f"is {given}", "write utility: log:10")
+        raise entry_error("", f"is {given}", "write utility: log:10")
     weight = None if parts is None else parse_number(parts[1])
     if parts is None or weight is None:
-        raise mistake("", f"{given!r} is not a utility", "write log:10, linear:2 or step:3@0.8")
+        raise entry_error("", f"{given!r} is not a utility", "write log:10, linear:2 or step:3@0.8")
     spelled = {"shape": parts[0], "weight": weight}
     return {**spelled, "threshold": parts[2]} if parts[2] else spelled
 
@@ -406,10 +407,10 @@ def _spelled_out(given: Any) -> Any:
 class UtilityEntry(FileEntry):
     """What all of a topic's events are worth, and how that shrinks with loss and lateness."""
 
-    shape: Literal["log", "linear", "step"] = Field(examples=["log"])
-    weight: AnyNumber = Field(examples=["10"])
-    threshold: AnyPart | None = Field(None, examples=["0.8"])
-    freshness_seconds: AnySeconds | None = Field(None, examples=["2"])
+    shape: Literal["log", "linear", "step"]
+    weight: AnyNumber
+    threshold: AnyPart | None = None
+    freshness_seconds: AnySeconds | None = None
 
     @property
     def code(self) -> UtilityShape:
@@ -420,10 +421,10 @@ class UtilityEntry(FileEntry):
 class SubscriptionEntry(FileEntry):
     """What a topic is worth to a subscriber, the latency it may have, or both; the worth may stand alone."""
 
-    utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] | None = Field(None, examples=["log:10"])
-    max_latency_seconds: AnySeconds | None = Field(None, examples=["0.05"])
-    max_latency_share: AnyPart | None = Field(None, examples=["0.95"])
-    max_separation_seconds: AnySeconds | None = Field(None, examples=["1"])
+    utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] | None = None
+    max_latency_seconds: AnySeconds | None = None
+    max_latency_share: AnyPart | None = None
+    max_separation_seconds: AnySeconds | None = None
     guaranteed: Truth = False
 
     @model_validator(mode="before")
@@ -434,7 +435,7 @@ class SubscriptionEntry(FileEntry):
     @model_validator(mode="after")
     def _asks_for_something(self) -> SubscriptionEntry:
         if self.utility is None and self.max_latency_seconds is None and not self.guaranteed:
-            raise mistake("utility", "is missing", "add utility: log:10, or max_latency_seconds")
+            raise entry_error("utility", "is missing", "add utility: log:10, or max_latency_seconds")
         return self
 
 
@@ -459,18 +460,18 @@ EXAMPLES = {"bandwidth_bps": "160000", "rate_per_second": "20"}
 class ConditionEntry(FileEntry):
     """Something that happens at a given time of a run, to a port, publisher, subscriber, link or topic, or to worth."""
 
-    at_seconds: Delay = Field(examples=["20"])
-    port: Name | None = Field(None, examples=["PORT"])
-    publisher: Name | None = Field(None, examples=["PUBLISHER"])
-    subscriber: Name | None = Field(None, examples=["SUBSCRIBER"])
-    link: list[Name] | None = Field(None, min_length=2, max_length=2, examples=["[SWITCH, SWITCH]"])
-    topic: Name | None = Field(None, examples=["TOPIC"])
-    worth_profile: Name | None = Field(None, examples=["PROFILE"])
-    bandwidth_bps: Bandwidth | None = Field(None, examples=["160000"])
-    error_rate: Share | None = Field(None, examples=["0.05"])
-    rate_per_second: Rate | None = Field(None, examples=["20"])
-    rate_factor: Factor | None = Field(None, examples=["5"])
-    state: Literal["fails", "returns", "joins", "leaves"] | None = Field(None, examples=["fails"])
+    at_seconds: Delay
+    port: Name | None = None
+    publisher: Name | None = None
+    subscriber: Name | None = None
+    link: list[Name] | None = Field(None, min_length=2, max_length=2)
+    topic: Name | None = None
+    worth_profile: Name | None = None
+    bandwidth_bps: Bandwidth | None = None
+    error_rate: Share | None = None
+    rate_per_second: Rate | None = None
+    rate_factor: Factor | None = None
+    state: Literal["fails", "returns", "joins", "leaves"] | None = None
 
     @model_validator(mode="after")
     def _one_change_of_one_thing(self) -> ConditionEntry:
@@ -480,20 +481,22 @@ class ConditionEntry(FileEntry):
         if len(named) != 1:
             what = f"names {' and '.join(named)}" if named else "does not say what changes"
             choice = ", ".join([*CHANGES][:-1])
-            raise mistake("", what, f"write one of {choice} or worth_profile in each entry")
+            raise entry_error("", what, f"write one of {choice} or worth_profile in each entry")
         (subject,) = named
         possible = CHANGES[subject]
         given = [key for key in _KEYS if getattr(self, key) is not None]
         for key in given:
             if key not in possible:
-                raise mistake(key, f"means nothing for a {subject}", f"remove it, or name a {_holders(key)}")
+                raise entry_error(
+                    key, f"means nothing for a {subject}", f"remove it, or name a {_holders(key)}"
+                )
         if possible and not given:
             example = EXAMPLES.get(possible[0]) or " or ".join(STATES[subject])
-            raise mistake(possible[0], "is missing", f"add {possible[0]}: {example}")
+            raise entry_error(possible[0], "is missing", f"add {possible[0]}: {example}")
         if len(given) > 1:
-            raise mistake(given[1], f"stands beside {given[0]}", "write one change in each entry")
+            raise entry_error(given[1], f"stands beside {given[0]}", "write one change in each entry")
         if self.state is not None and self.state not in STATES[subject]:
-            raise mistake("state", f"is {self.state}", f"write {' or '.join(STATES[subject])}")
+            raise entry_error("state", f"is {self.state}", f"write {' or '.join(STATES[subject])}")
         return self
 
 
@@ -510,7 +513,7 @@ def _in_a_list(example: str) -> BeforeValidator:
     def check(given: Any) -> Any:
         if isinstance(given, dict) and not isinstance(given, LinedMapping):
             return given
-        raise mistake("", "is not a list", f"write - {example} under it")
+        raise entry_error("", "is not a list", f"write - {example} under it")
 
     return BeforeValidator(check)
 
@@ -520,7 +523,7 @@ def _worth_factor(given: Any) -> float:
     if number is None or not 0 <= number < math.inf:
         shown = described(given if number is None else float(number))
         what = f"is {shown}, not a factor on what the topic is worth"
-        raise mistake("", what, "write a number, such as 3")
+        raise entry_error("", what, "write a number, such as 3")
     return float(number)
 
 
@@ -534,11 +537,9 @@ class ScenarioFile(FileEntry):
     """All of a scenario file. Sections that are lists are held by the numbers of their entries, from 1."""
 
     name: Name | None = None
-    mtu_bytes: Size | None = Field(None, examples=["1500"])
+    mtu_bytes: Size | None = None
     fragmentation: Truth = False
-    overhead_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False), _counts(SIZE)] = Field(
-        0.0, examples=["49"]
-    )
+    overhead_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False), _counts(SIZE)] = 0.0
     sending_order: Literal["by_class", "random"] = "by_class"
     planning: PlanningEntry = PlanningEntry()
     brokers: dict[Name, BrokerEntry] = {}
@@ -557,9 +558,9 @@ class ScenarioFile(FileEntry):
     @model_validator(mode="after")
     def _fits(self) -> ScenarioFile:
         if self.fragmentation and self.mtu_bytes is None:
-            raise mistake("fragmentation", "needs an MTU", "add mtu_bytes: 1500, or remove fragmentation")
+            raise entry_error("fragmentation", "needs an MTU", "add mtu_bytes: 1500, or remove fragmentation")
         if self.mtu_bytes is not None and self.overhead_bytes >= self.mtu_bytes:
-            raise mistake(
+            raise entry_error(
                 "overhead_bytes",
                 f"leaves no room in a packet of {number_text(self.mtu_bytes)} bytes",
                 f"write less than {number_text(self.mtu_bytes)}",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable
 from types import UnionType
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
@@ -14,8 +15,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from triagemq.errors import Problem
 from triagemq.mqttsn.filters import has_wildcard
-from triagemq.scenario.files.quantities import number_text, parse_number, respelled_key, unit_of
-from triagemq.scenario.model import NONE
+from triagemq.scenario.files.quantities import number_text, parse_number, unit_of
 
 MOST_LISTED = 12
 MOST_COMPARED = 5_000
@@ -95,14 +95,14 @@ def described(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def mistake(field: str | Path, what: str, fix: str) -> PydanticCustomError:
+def entry_error(field: str | Path, what: str, fix: str) -> PydanticCustomError:
     """An error of an entry that is shown at one of its fields."""
     inner = (field,) if isinstance(field, str) and field else tuple(field)
-    return PydanticCustomError("mistake", "{what}", {"field": inner, "what": what, "fix": fix})
+    return PydanticCustomError("entry", "{what}", {"field": inner, "what": what, "fix": fix})
 
 
-class Mistake(NamedTuple):
-    """A mistake at `path`; `settles` is a required key beside it that the fix would supply."""
+class FieldError(NamedTuple):
+    """An error at `path`; `settles` is a required key beside it that the fix would supply."""
 
     path: Path
     what: str
@@ -110,78 +110,46 @@ class Mistake(NamedTuple):
     settles: str | None = None
 
 
-BOUNDS = {
-    "greater_than": " above {gt}",
-    "greater_than_equal": " of at least {ge}",
-    "less_than": " below {lt}",
-    "less_than_equal": " of at most {le}",
-    "multiple_of": "",
-}
+def explain(errors: Iterable[ErrorDetails], kind: Any) -> list[FieldError]:
+    """Pydantic's errors of a value of a kind, without those that the fix of another one settles."""
+    found = [_explained(error, kind) for error in errors]
+    settled = {(*each.path[:-1], each.settles) for each in found if each.settles is not None}
+    return [each for each in found if each.path not in settled]
 
 
-def explain(errors: Iterable[ErrorDetails], kind: Any) -> list[Mistake]:
-    """Pydantic's errors of a value of a kind as mistakes, without those that the fix of another one settles."""
-    mistakes = [_explained(error, kind) for error in errors]
-    settled = {(*each.path[:-1], each.settles) for each in mistakes if each.settles is not None}
-    return [each for each in mistakes if each.path not in settled]
-
-
-def _explained(error: ErrorDetails, kind: Any) -> Mistake:
+def _explained(error: ErrorDetails, kind: Any) -> FieldError:
     path: Path = tuple(error["loc"])
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    value, wrong, context = error["input"], error["type"], error.get("ctx", {})
-    if wrong == "mistake":
-        return Mistake(path + context["field"], context["what"], context["fix"])
-    if path[-1:] == ("[key]",):
-        return Mistake(path[:-1], "has an entry without a name", "write a name before the colon")
-    if wrong == "extra_forbidden":
-        return unknown_key(path, value, _keys(_kind_at(kind, path[:-1])))
-    if wrong == "missing":
-        return Mistake(path, "is missing", f"add {_example(kind, path)}")
-    if wrong == "float_type":
-        return Mistake(path, f"{described(value)} is not a number", f"write a number{counted(key)}")
-    if wrong in ("int_type", "int_from_float"):
-        return Mistake(path, f"{described(value)} is not a whole number", "write a whole number, such as 9")
-    if wrong == "finite_number":
-        limit = key == "mtu_bytes" or NONE.get(key) == math.inf
-        unlimited = value == math.inf and limit and not _field(kind, path).is_required()
-        finite = f"write a finite number{counted(key)}"
-        fix = "leave it out for no limit, or write a finite number" if unlimited else finite
-        return Mistake(path, f"is {described(value)}", fix)
-    if wrong in BOUNDS:
-        words = BOUNDS[wrong].format(**{name: number_text(bound) for name, bound in context.items()})
-        whole = "whole number" if wrong == "multiple_of" else "number"
-        unit = unit_of(key) or ""
-        fix = f"write {unit}" if unit.startswith("a ") else f"write a {whole}{words}{counted(key)}"
-        return Mistake(path, f"is {described(value)}", fix)
-    if wrong == "literal_error":
-        close = nearest(str(value), allowed := _allowed(context["expected"]))
-        return Mistake(
-            path,
-            f"{described(value)} is not one of {', '.join(allowed)}",
-            f"did you mean {close}?" if close else f"write {allowed[0]}",
-        )
-    if wrong == "bool_type":
-        return Mistake(path, f"{described(value)} is not true or false", "write true or false")
-    if wrong in ("string_type", "string_too_short"):
-        return Mistake(path, f"is {described(value)}", "write a name")
-    if wrong in ("too_short", "too_long"):
-        return Mistake(path, f"has {context['actual_length']} entries", f"write {_example(kind, path)}")
-    return Mistake(path, f"is {described(value)}", f"write {_example(kind, path)}")
+    value, context = error["input"], error.get("ctx", {})
+    what, fix = f"is {described(value)}", f"write {_expected(error)}{counted(key)}"
+    match error["type"]:
+        case "entry":
+            return FieldError(path + context["field"], context["what"], context["fix"])
+        case "extra_forbidden":
+            return unknown_key(path, _keys(_kind_at(kind, path[:-1])))
+        case "missing":
+            what, fix = "is missing", f"add {key}{counted(key)}"
+        case "literal_error":
+            close = nearest(str(value), re.findall(r"'(\w+)'", context["expected"]))
+            fix = f"did you mean {close}?" if close else f"write {context['expected']}"
+        case "model_type" | "dict_type":
+            fix = "write a mapping, {key: value}"
+        case _ if path[-1:] == ("[key]",):
+            path, what, fix = path[:-1], "has an entry without a name", "write a name before the colon"
+    return FieldError(path, what, fix)
 
 
-def unknown_key(path: Path, value: object, known: list[str]) -> Mistake:
-    """A key that is not known: one with another unit, a misspelled one, or neither."""
-    key, what = str(path[-1]), "is not a known key"
-    respelled = respelled_key(key, value, known)
-    if respelled is not None:
-        field, number = respelled
-        stated = f": {number_text(number)}" if number is not None else ""
-        return Mistake(path, what, f"write {field}{stated}, in {unit_of(field)}", settles=field)
-    close = nearest(key, known)
-    if close is not None:
-        return Mistake(path, what, f"did you mean {close}?", settles=close)
-    return Mistake(path, what, f"remove it; known keys: {', '.join(known)}")
+def _expected(error: ErrorDetails) -> str:
+    """What pydantic says should be there: `a number greater than 0`, `at least 2 items`."""
+    text = re.sub(r"^\w+ should (be|have) ", "", error["msg"]).partition(" after validation")[0]
+    return f"a number {text}" if text.startswith(("greater", "less")) else text
+
+
+def unknown_key(path: Path, known: Collection[str]) -> FieldError:
+    """A key that is not known, and the one that is most like it."""
+    close = nearest(str(path[-1]), known)
+    fix = f"did you mean {close}{counted(close)}?" if close else f"remove it; known keys: {', '.join(known)}"
+    return FieldError(path, "is not a known key", fix, settles=close)
 
 
 def counted(key: str) -> str:
@@ -190,15 +158,11 @@ def counted(key: str) -> str:
     return "" if unit is None else f", in {unit}" if not unit.startswith("a ") else f": {unit}"
 
 
-def _allowed(expected: str) -> list[str]:
-    return [part.strip("' ") for part in expected.replace(" or ", ",").split(",")]
-
-
 def _kind_at(kind: Any, path: Path) -> Any:
     """What a path leads to within a kind of value: a model, a mapping of names to something, a list, or anything."""
     for part in path:
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = _fields(kind).get(str(part), FieldInfo()).annotation
+            kind = next((field.annotation for name, field in _fields(kind) if name == part), Any)
         else:
             kind = (get_args(kind) or (Any,))[-1]
         while get_origin(kind) in (Union, UnionType, Annotated):
@@ -206,36 +170,19 @@ def _kind_at(kind: Any, path: Path) -> Any:
     return kind
 
 
-def _fields(model: type[BaseModel]) -> Mapping[str, FieldInfo]:
-    return {field.alias or name: field for name, field in model.model_fields.items()}
+def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    return [(field.alias or name, field) for name, field in model.model_fields.items()]
 
 
 def _keys(kind: Any) -> list[str]:
-    return list(_fields(kind)) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+    known = isinstance(kind, type) and issubclass(kind, BaseModel)
+    return [name for name, _ in _fields(kind)] if known else []
 
 
-def _field(kind: Any, path: Path) -> FieldInfo:
-    """The field that a path leads to; for an element of a list, the field of the list."""
-    while path and isinstance(path[-1], int):
-        path = path[:-1]
-    holder = _kind_at(kind, path[:-1])
-    known = _fields(holder) if isinstance(holder, type) and issubclass(holder, BaseModel) else {}
-    return known.get(str(path[-1]) if path else "", FieldInfo())
-
-
-def _example(kind: Any, path: Path) -> str:
-    """`key: value` as it might stand in the file, and the unit of the value."""
-    examples = _field(kind, path).examples
-    if not examples or isinstance(path[-1], int):
-        return "a mapping, {key: value}"
-    unit = unit_of(str(path[-1]))
-    return f"{path[-1]}: {examples[0]}" + (f", in {unit}" if unit and not unit.startswith("a ") else "")
-
-
-def topic_mistake(name: str) -> tuple[str, str] | None:
+def topic_error(name: str) -> tuple[str, str] | None:
     """What is wrong with the name of a topic, and what to do; None if nothing is.
 
-    >>> topic_mistake("floor/#")
+    >>> topic_error("floor/#")
     ('is a pattern, not a topic', 'publish on topics without + and #')
     """
     if not name:
@@ -245,10 +192,10 @@ def topic_mistake(name: str) -> tuple[str, str] | None:
     return _unfit_for_mqtt(name)
 
 
-def filter_mistake(name: str) -> tuple[str, str] | None:
+def filter_error(name: str) -> tuple[str, str] | None:
     """What is wrong with the topic or pattern of a subscription, and what to do; None if nothing is.
 
-    >>> filter_mistake("floor/1+/smoke")
+    >>> filter_error("floor/1+/smoke")
     ('has + or # beside other characters', 'let + or # stand alone between slashes, # only at the end')
     """
     if not name:

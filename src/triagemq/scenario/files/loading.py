@@ -32,7 +32,6 @@ from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry,
 from triagemq.scenario.files.explain import Problems
 from triagemq.scenario.files.models import SwitchModel, figures, read_models
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
-from triagemq.scenario.files.promises import check_promises
 from triagemq.scenario.files.reading import Document, read_document
 from triagemq.scenario.files.references import (
     broker_column,
@@ -222,22 +221,18 @@ def _read(
         check_condition_topics(document, published)
     if published is not None and subscribed is not None:
         check_rows(document, published, subscribed)
-    scenario = None
-    if published is not None and subscribed is not None and not any(one.problems for one in found):
-        scenario = _built(name, document, models, published, subscribed)
-        check_promises(scenario, document, published, subscribed)
     problems = [
         problem for one in found for problem in sorted(one.problems, key=lambda problem: problem.line or 0)
     ]
-    if problems or scenario is None:
+    if problems or published is None or subscribed is None:
         raise ScenarioError(problems)
-    return scenario, _conditions(document)
+    return _built(name, document, models, published, subscribed), _conditions(document)
 
 
 def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
     for name, entry in document.names[title].items():
         if isinstance(entry, dict) and key in entry:
-            document.file.complain(
+            document.file.report_at(
                 (title, name, key),
                 f"stands beside {table.name}, which holds all of them",
                 f"move the rows into the table, or delete {table.name}",
@@ -251,7 +246,7 @@ def _built(
     published: PublicationRows,
     subscribed: SubscriptionRows,
 ) -> Scenario:
-    file = document.right
+    file = document.valid
     model_of = {name: models.get(switch.model or "", SwitchModel()) for name, switch in file.switches.items()}
     built = [figures(model_of[name], switch) for name, switch in file.switches.items()]
     return Scenario.of(
@@ -328,8 +323,8 @@ def _floors(port: PortEntry) -> Floats:
 
 
 def _links(document: Document) -> BrokerLinks:
-    brokers = {name: number for number, name in enumerate(document.right.brokers)}
-    links = [(ends, link) for link in document.right.broker_links.values() for ends in link.directions]
+    brokers = {name: number for number, name in enumerate(document.valid.brokers)}
+    links = [(ends, link) for link in document.valid.broker_links.values() for ends in link.directions]
     return filled(
         BrokerLinks,
         len(links),
@@ -342,7 +337,7 @@ def _links(document: Document) -> BrokerLinks:
 
 
 def _conditions(document: Document) -> Conditions:
-    file = document.right
+    file = document.valid
     timeline = [_condition(document, entry) for entry in file.conditions.values()]
     return Conditions(
         timeline=tuple(sorted(timeline, key=lambda condition: condition.at_seconds)),

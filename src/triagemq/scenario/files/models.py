@@ -25,7 +25,7 @@ from triagemq.scenario.files.document import (
     Name,
     SwitchEntry,
 )
-from triagemq.scenario.files.explain import Problems, explain, listed, mistake, nearest
+from triagemq.scenario.files.explain import Problems, entry_error, explain, listed, nearest
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
@@ -38,27 +38,25 @@ FILE_NAME = re.compile(r"\w[\w.\-]*")
 class PortGroup(FileEntry):
     """Ports of a kind."""
 
-    count: Count = Field(examples=["48"])
-    bandwidth_bps: Bandwidth = Field(examples=["1e9"])
+    count: Count
+    bandwidth_bps: Bandwidth
 
 
 class SwitchModel(BuiltEntry):
     """What a switch of this make can do; what is left out has no limit. `assumed` are keys that nobody vouches for."""
 
-    description: Name | None = Field(None, examples=["a switch"])
-    ports: list[PortGroup] | None = Field(
-        None, min_length=1, examples=["[{count: 48, bandwidth_bps: 1 Gbit/s}]"]
-    )
-    queues: Count | None = Field(None, examples=["8"])
-    sources: list[Name] = Field([], examples=["[a data sheet]"])
-    assumed: list[Name] = Field([], examples=["[rules]"])
+    description: Name | None = None
+    ports: list[PortGroup] | None = Field(None, min_length=1)
+    queues: Count | None = None
+    sources: list[Name] = Field([])
+    assumed: list[Name] = Field([])
 
     @model_validator(mode="after")
     def _assumes_what_it_says(self) -> SwitchModel:
         for row, key in enumerate(self.assumed):
             if key not in ("ports", "queues", *FIGURES) or getattr(self, key) is None:
                 fix = "name one of the figures above it"
-                raise mistake(("assumed", row), f"names {key}, which is not stated", fix)
+                raise entry_error(("assumed", row), f"names {key}, which is not stated", fix)
         return self
 
     @property
@@ -85,10 +83,10 @@ def known_models() -> Mapping[str, SwitchModel]:
 def read_models(document: Document, folder: Path | None, found: list[Problems]) -> dict[str, SwitchModel]:
     """The models that switches name. Problems of own files are added to `found`, others to those of the document."""
     models: dict[str, SwitchModel] = {}
-    wrong: set[str] = set()
-    for name, switch in document.right.switches.items():
+    invalid: set[str] = set()
+    for name, switch in document.valid.switches.items():
         model = switch.model
-        if model is None or model in models or model in wrong:
+        if model is None or model in models or model in invalid:
             continue
         own = folder / f"{model}.yaml" if folder is not None and FILE_NAME.fullmatch(model) else None
         if own is not None and own.is_file():
@@ -104,12 +102,12 @@ def read_models(document: Document, folder: Path | None, found: list[Problems]) 
         else:
             read = known_models().get(model)
             if read is None:
-                document.file.complain(("switches", name, "model"), *_unknown(model))
+                document.file.report_at(("switches", name, "model"), *_unknown(model))
         if read is None:
-            wrong.add(model)
+            invalid.add(model)
         else:
             models[model] = read
-    for name, switch in document.right.switches.items():
+    for name, switch in document.valid.switches.items():
         if switch.model in models:
             _check_ports(document, name, switch, models[switch.model])
     return models
@@ -131,30 +129,35 @@ def _read(text: str, file: str) -> tuple[Problems, SwitchModel | None]:
         model = SwitchModel.model_validate(dict(lines.root))
     except ValidationError as error:
         for each in explain(error.errors(include_url=False), SwitchModel):
-            lines.complain(each.path, each.what, each.fix)
+            lines.report_at(each.path, each.what, each.fix)
         return lines, None
     return lines, None if lines.problems else model
 
 
 def _check_ports(document: Document, name: str, switch: SwitchEntry, model: SwitchModel) -> None:
     """Ports of a switch are among those of its model: as many, as fast, with as many queues."""
-    file, right = document.file, document.right
-    ports = {port: entry for port, entry in right.ports.items() if entry.switch == name}
-    classes = right.planning.priority_classes
-    if model.queues is not None and ports and model.queues < classes and "planning" not in document.wrong:
+    file, valid = document.file, document.valid
+    ports = {port: entry for port, entry in valid.ports.items() if entry.switch == name}
+    classes = valid.planning.priority_classes
+    if (
+        model.queues is not None
+        and ports
+        and model.queues < classes
+        and "planning" not in document.invalid_keys
+    ):
         what = f"is {switch.model}, with {model.queues} queues for {classes} priority classes"
         fix = f"write planning: {{priority_classes: {model.queues}}}, or another model"
-        file.complain(("switches", name, "model"), what, fix)
+        file.report_at(("switches", name, "model"), what, fix)
     for port, entry in ports.items():
         if model.queues is not None and entry.queues is not None and entry.queues > model.queues:
             what = f"is {entry.queues}, and a port of a {switch.model} has {model.queues}"
-            file.complain(("ports", port, "queues"), what, f"write at most {model.queues}, or another model")
+            file.report_at(("ports", port, "queues"), what, f"write at most {model.queues}, or another model")
     if model.ports is None:
         return
     rates = model.bandwidths
     if len(ports) > len(rates):
         what = f"is {switch.model}, with {len(rates)} ports, and {name} has {len(ports)}"
-        file.complain(
+        file.report_at(
             ("switches", name, "model"), what, f"give it at most {len(rates)} ports, or another model"
         )
         return
@@ -168,12 +171,12 @@ def _check_ports(document: Document, name: str, switch: SwitchEntry, model: Swit
                 f"is {number_text(entry.bandwidth_bps)}, faster than the ports that a {switch.model} has left"
             )
             fix = f"write at most {number_text(rate)}, or another model"
-            file.complain(("ports", port, "bandwidth_bps"), what, fix)
-    for publisher, plugged in right.publishers.items():
+            file.report_at(("ports", port, "bandwidth_bps"), what, fix)
+    for publisher, plugged in valid.publishers.items():
         if plugged.access == name and plugged.access_bps is not None and plugged.access_bps > rates[0]:
             what = f"is {number_text(plugged.access_bps)}, faster than any port of a {switch.model}"
             fix = f"write at most {number_text(rates[0])}, or another model"
-            file.complain(("publishers", publisher, "access_bps"), what, fix)
+            file.report_at(("publishers", publisher, "access_bps"), what, fix)
 
 
 def figures(model: SwitchModel, switch: SwitchEntry | None = None) -> dict[str, float]:

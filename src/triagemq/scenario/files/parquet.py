@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.mqttsn.filters import has_wildcard
-from triagemq.scenario.files.document import empirical_mean, sample_mistake
-from triagemq.scenario.files.explain import Problems, nearest, topic_mistake, unknown_key
+from triagemq.scenario.files.document import empirical_mean, sample_error
+from triagemq.scenario.files.explain import Problems, nearest, topic_error, unknown_key
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
     SUBSCRIPTION_COLUMNS,
@@ -24,12 +24,13 @@ from triagemq.scenario.files.rules import (
     Flags,
     Message,
     PublicationRows,
+    Rows,
     SampleStore,
     SubscriptionRows,
     checked_publications,
     checked_subscriptions,
 )
-from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
+from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import (
     NONE,
     Codes,
@@ -49,21 +50,24 @@ def read_publication_table(
     path: Path, problems: Problems, publishers: Collection[str]
 ) -> PublicationRows | None:
     """All publications of a table; None, after reporting, where it cannot be read at all."""
-    columns = TableColumns.read(path, problems, PUBLICATION_COLUMNS)
-    if columns is None:
+    table = TableColumns.read(path, problems, PUBLICATION_COLUMNS)
+    if table is None:
         return None
-    columns.owner = columns.references("publisher", publishers, "publishers of scenario.yaml")
-    columns.topic, topics = columns.names("topic")
-    names = list(topics)
-    wrong = np.array([topic_mistake(name) is not None for name in topics] + [False])[columns.topic]
+    owner = table.references("publisher", publishers, "publishers of scenario.yaml")
+    topic, topics = table.names("topic")
+    errors = [topic_error(name) for name in topics]
+    invalid = np.array([error is not None for error in errors] + [False])[topic]
 
     def message(row: int) -> tuple[str, str]:
-        what, fix = topic_mistake(names[columns.topic[row]]) or ("", "")
-        return f"{names[columns.topic[row]]!r} {what}", fix
+        what, fix = errors[topic[row]] or ("", "")
+        return f"{list(topics)[topic[row]]!r} {what}", fix
 
-    columns.report(np.flatnonzero(wrong), "topic", message)
-    columns.flawed |= wrong | columns.repeated("publisher")
-    return checked_publications(columns, topics)
+    table.report_rows(np.flatnonzero(invalid), "topic", message)
+    rows = table.rows(owner, topic, invalid | table.repeated("publisher", owner, topic))
+    empirical = rows.codes["size_distribution"] == SizeDistribution.EMPIRICAL
+    samples, sample, rows.values["mean"] = table.samples(empirical)
+    rows.given["mean"] = sample >= 0
+    return checked_publications(rows, samples, sample, topics)
 
 
 def read_subscription_table(
@@ -74,8 +78,8 @@ def read_subscription_table(
     listed_topics: Collection[str] = (),
 ) -> SubscriptionRows | None:
     """All subscriptions of a table; None, after reporting, where it cannot be read at all."""
-    columns = TableColumns.read(path, problems, SUBSCRIPTION_COLUMNS)
-    if columns is None:
+    table = TableColumns.read(path, problems, SUBSCRIPTION_COLUMNS)
+    if table is None:
         return None
 
     def not_a_topic(name: str) -> tuple[str, str] | None:
@@ -85,24 +89,18 @@ def read_subscription_table(
             return f"nobody publishes {name}", "add a row to the publications, or remove this one"
         return None
 
-    columns.owner = columns.references("subscriber", subscribers, "subscribers of scenario.yaml")
-    columns.topic = columns.references("topic", publications.published, "the publications", not_a_topic)
-    columns.flawed |= columns.repeated("subscriber")
-    return checked_subscriptions(columns)
+    owner = table.references("subscriber", subscribers, "subscribers of scenario.yaml")
+    topic = table.references("topic", publications.published, "the publications", not_a_topic)
+    return checked_subscriptions(table.rows(owner, topic, table.repeated("subscriber", owner, topic)))
 
 
 class TableColumns:
     """A table whose columns have the right names and types; what is in them is checked column by column."""
 
-    in_table = True
-    owner: Integers
-    topic: Integers
-
     def __init__(self, table: Any, problems: Problems, columns: Mapping[str, Column]) -> None:
         self._table = table
         self._problems = problems
         self._columns = columns
-        self.flawed: Flags = np.zeros(len(self), dtype=np.bool_)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -122,23 +120,37 @@ class TableColumns:
                 None, "table", f"is not a Parquet table: {reason}", "write it with triagemq.scenario.save"
             )
             return None
-        if not _right_columns(table.schema, problems, columns):
+        if not _valid_columns(table.schema, problems, columns):
             return None
         return cls(table, problems, columns)
 
-    def report(
-        self, rows: NDArray[np.int64], column: str, message: Message, at: NDArray[np.int64] | None = None
-    ) -> None:
+    def rows(self, owner: Integers, topic: Integers, invalid: Flags) -> Rows:
+        """All columns of numbers, truths and words; words that are not known are reported."""
+        values: dict[str, Floats] = {}
+        given: dict[str, Flags] = {}
+        codes: dict[str, Codes] = {}
+        for name, column in self._columns.items():
+            if column.kinds is not None:
+                codes[name] = self._words(name, column.kinds, None if column.required else NONE[name])
+            elif column.kind in ("number", "truth"):
+                values[name], given[name] = self._numbers(name)
+        return Rows(True, owner, topic, invalid, values, given, codes, self._report)
+
+    def report_rows(self, rows: NDArray[np.int64], column: str, message: Message) -> None:
+        self._report(rows, rows, column, message)
+
+    def _report(self, at: NDArray[np.int64], rows: NDArray[np.int64], column: str, message: Message) -> None:
         """Report the same kind of problem of many rows: the first of them, and how many more there are."""
-        lines = 1 + (rows if at is None else at[rows])
-        for row, line in zip(rows[:MOST_OF_A_KIND].tolist(), lines.tolist(), strict=False):
+        lines = (1 + at[: MOST_OF_A_KIND + 1]).tolist()
+        for row, line in zip(rows[:MOST_OF_A_KIND].tolist(), lines, strict=False):
             self._problems.report(line, column or "row", *message(row))
         more = len(rows) - MOST_OF_A_KIND
         if more > 0:
-            line = int(lines[MOST_OF_A_KIND])
-            self._problems.report(line, column or "row", f"and {more} more", "correct them in the same way")
+            self._problems.report(
+                lines[-1], column or "row", f"and {more} more", "correct them in the same way"
+            )
 
-    def numbers(self, column: str) -> tuple[Floats, Flags]:
+    def _numbers(self, column: str) -> tuple[Floats, Flags]:
         """A column of numbers or truths, and where there is one that is not the model's none."""
         if column not in self._table.column_names:
             return np.zeros(len(self)), np.zeros(len(self), dtype=np.bool_)
@@ -156,7 +168,7 @@ class TableColumns:
             if value:
                 numbers.setdefault(value, len(numbers))
         index = np.array([numbers.get(value or "", -1) for value in values] + [-1], dtype=np.int32)[codes]
-        self.report(np.flatnonzero(index < 0), column, lambda row: ("is empty", f"write a {column}"))
+        self.report_rows(np.flatnonzero(index < 0), column, lambda row: ("is empty", f"write a {column}"))
         return index, numbers
 
     def references(
@@ -164,7 +176,7 @@ class TableColumns:
         column: str,
         known: Collection[str],
         section: str,
-        mistake: Callable[[str], tuple[str, str] | None] = lambda name: None,
+        describe: Callable[[str], tuple[str, str] | None] = lambda name: None,
     ) -> Integers:
         """A column of names of other things as their numbers; unknown ones are reported and -1."""
         codes, values = self._encoded(column)
@@ -175,12 +187,12 @@ class TableColumns:
             name = values[codes[row]] if codes[row] >= 0 else None
             if not name:
                 return "is empty", f"write the name of a {column}"
-            return mistake(name) or self._problems.unknown(column, name, known, section)
+            return describe(name) or self._problems.unknown(column, name, known, section)
 
-        self.report(np.flatnonzero(index < 0), column, message)
+        self.report_rows(np.flatnonzero(index < 0), column, message)
         return index
 
-    def words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
+    def _words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
         """A column of words of a closed vocabulary as their codes; without a default, a null is reported."""
         empty = -1 if default is None else int(default)
         if column not in self._table.column_names:
@@ -195,18 +207,18 @@ class TableColumns:
             what = f"{word!r} is not one of {', '.join(known)}" if word else "is empty"
             return what, f"did you mean {close}?" if close else f"write {next(iter(known))}"
 
-        self.report(np.flatnonzero(index < 0), column, message)
+        self.report_rows(np.flatnonzero(index < 0), column, message)
         return index
 
-    def repeated(self, column: str) -> Flags:
+    def repeated(self, column: str, owner: Integers, topic: Integers) -> Flags:
         """Rows that repeat the owner and topic of a row before; they are reported."""
-        known = np.flatnonzero((self.owner >= 0) & (self.topic >= 0))
-        pair = self.owner[known].astype(np.int64) << 32 | self.topic[known]
+        known = np.flatnonzero((owner >= 0) & (topic >= 0))
+        pair = owner[known].astype(np.int64) << 32 | topic[known]
         order = np.argsort(pair, kind="stable")
         again = pair[order][1:] == pair[order][:-1]
         rows = known[order][1:][again]
         first = dict(zip(rows.tolist(), known[order][:-1][again].tolist(), strict=True))
-        self.report(
+        self.report_rows(
             np.sort(rows),
             "topic",
             lambda row: (
@@ -228,21 +240,21 @@ class TableColumns:
         mean = np.zeros(len(self))
         rows = np.flatnonzero(empirical)
         seen: dict[tuple[tuple[float, ...], ...], tuple[int, float]] = {}
-        wrong: dict[int, tuple[str, str]] = {}
+        invalid: dict[int, tuple[str, str]] = {}
         lists = zip(self._lists("size_values", rows), self._lists("size_weights", rows), strict=True)
         for row, (values, weights) in zip(rows.tolist(), lists, strict=True):
             key = values, weights or (1.0,) * len(values)
-            mistake = None if key in seen else sample_mistake(*key)
-            if mistake is not None:
-                path, what, fix = mistake
+            error = None if key in seen else sample_error(*key)
+            if error is not None:
+                path, what, fix = error
                 where = "size_weights: " if path[:1] == ("weights",) else ""
                 number = f"number {int(path[1]) + 1} " if len(path) > 1 else ""
-                wrong[row] = f"{where}{number}{what}", fix
+                invalid[row] = f"{where}{number}{what}", fix
                 continue
             if key not in seen:
                 seen[key] = store.add(*key), empirical_mean(*key)
             sample[row], mean[row] = seen[key]
-        self.report(np.array(list(wrong), dtype=np.int64), "size_values", wrong.__getitem__)
+        self.report_rows(np.array(list(invalid), dtype=np.int64), "size_values", invalid.__getitem__)
         return store.table(), sample, mean
 
     def _lists(self, column: str, rows: NDArray[np.int64]) -> list[tuple[float, ...]]:
@@ -273,26 +285,24 @@ def _whole(chunked: Any) -> Any:
     return combined
 
 
-def _right_columns(schema: Any, problems: Problems, columns: Mapping[str, Column]) -> bool:
-    right = True
+def _valid_columns(schema: Any, problems: Problems, columns: Mapping[str, Column]) -> bool:
+    valid = True
     for name in schema.names:
         if schema.names.count(name) > 1:
             problems.report(None, name, "stands in the table twice", "remove one of the two columns")
             return False
         if name not in columns:
-            problems.report(
-                None, name, "is not a known column", unknown_key((name,), None, list(columns)).fix
-            )
-            right = False
+            problems.report(None, name, "is not a known column", unknown_key((name,), list(columns)).fix)
+            valid = False
         elif not _has_kind(schema.field(name).type, columns[name].kind):
             type_name = schema.field(name).type
             problems.report(None, name, f"is a column of {type_name}", f"write {columns[name].words}")
-            right = False
+            valid = False
     for name, column in columns.items():
         if column.required and name not in schema.names:
             problems.report(None, name, "is missing", f"add a column of {column.words}")
-            right = False
-    return right
+            valid = False
+    return valid
 
 
 def _has_kind(kind: Any, wanted: str) -> bool:
@@ -313,21 +323,15 @@ def _has_kind(kind: Any, wanted: str) -> bool:
 
 def write_publication_table(scenario: Scenario, path: Path) -> None:
     """One row per publication."""
-    table = scenario.publications
+    table, samples = scenario.publications, scenario.size_samples
     columns = {
         "publisher": _name_column(table.publisher, scenario.publishers.name),
         "topic": _name_column(table.topic, scenario.topics.name),
-        "rate_per_second": _number_column(table.rate_per_second),
-        "size_bytes": _number_column(table.size_bytes),
+        **_stated_columns(table, PUBLICATION_COLUMNS),
     }
-    if (table.size_distribution != SizeDistribution.EXPONENTIAL).any():
-        columns["size_distribution"] = _word_column(table.size_distribution, SizeDistribution)
-    if (table.arrival_process != ArrivalProcess.POISSON).any():
-        columns["arrival_process"] = _word_column(table.arrival_process, ArrivalProcess)
-    _add_optional(columns, table, PUBLICATION_COLUMNS)
-    if len(scenario.size_samples):
-        columns["size_values"] = _list_column(table.size_samples, scenario.size_samples.size_bytes)
-        columns["size_weights"] = _list_column(table.size_samples, scenario.size_samples.weight)
+    if len(samples):
+        columns["size_values"] = _list_column(table.size_samples, samples.size_bytes)
+        columns["size_weights"] = _list_column(table.size_samples, samples.weight)
     _write(columns, path)
 
 
@@ -337,10 +341,8 @@ def write_subscription_table(scenario: Scenario, path: Path) -> None:
     columns = {
         "subscriber": _name_column(table.subscriber, scenario.subscribers.name),
         "topic": _name_column(table.topic, scenario.topics.name),
-        "utility_shape": _word_column(table.utility_shape, UtilityShape),
-        "utility_weight": _number_column(table.utility_weight),
+        **_stated_columns(table, SUBSCRIPTION_COLUMNS),
     }
-    _add_optional(columns, table, SUBSCRIPTION_COLUMNS)
     _write(columns, path)
 
 
@@ -350,30 +352,26 @@ def _name_column(rows: Integers, names: tuple[str, ...]) -> Any:
     return pa.DictionaryArray.from_arrays(pa.array(rows, pa.int32()), pa.array(names, pa.string()))
 
 
-def _word_column(codes: Codes, kinds: type[IntEnum]) -> Any:
-    return _name_column(codes.astype(np.int32), tuple(kind.name.lower() for kind in sorted(kinds)))
-
-
-def _number_column(values: Floats, missing: NDArray[np.bool_] | None = None) -> Any:
+def _stated_columns(table: Publications | Subscriptions, known: Mapping[str, Column]) -> dict[str, Any]:
+    """Words, numbers and truths; a column that is at its default everywhere is left out, unless it is required."""
     import pyarrow as pa
 
-    return pa.array(values, pa.float64(), mask=missing)
-
-
-def _add_optional(
-    columns: dict[str, Any], table: Publications | Subscriptions, known: Mapping[str, Column]
-) -> None:
-    """Numbers and truths that are given somewhere; a column at the model's none is left out."""
-    import pyarrow as pa
-
+    columns = {}
     for name, column in known.items():
-        if column.kind in ("number", "truth") and not column.required:
-            values = getattr(table, name)
-            missing = values == NONE[name]
-            if missing.all():
-                continue
-            truths = column.kind == "truth"
-            columns[name] = pa.array(values == 1) if truths else _number_column(values, missing)
+        values = getattr(table, name, None)
+        if column.kind == "list" or values is None or (column.kind == "text" and column.kinds is None):
+            continue
+        default = values == NONE.get(name)
+        if not column.required and default.all():
+            continue
+        if column.kinds is not None:
+            words = tuple(kind.name.lower() for kind in sorted(column.kinds))
+            columns[name] = _name_column(values.astype(np.int32), words)
+        elif column.kind == "truth":
+            columns[name] = pa.array(values == 1)
+        else:
+            columns[name] = pa.array(values, pa.float64(), mask=None if column.required else default)
+    return columns
 
 
 def _list_column(rows: Integers, lists: tuple[Floats, ...]) -> Any:

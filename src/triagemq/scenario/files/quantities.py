@@ -1,14 +1,14 @@
 """Numbers as people write them in a file: plain, as in YAML 1.2, or with a unit that fits the key.
 
 A key says by its ending what its numbers count (`_bps`, `_seconds`), and so which units may stand behind them. A unit
-that two readers could take for two things (`5 m`, `1 KB`, `8 MB` of bandwidth) is refused, with what to write instead.
+that two readers could take for two things (`5 m`, `1 KB`, `8 MB` of bandwidth) is refused.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Context
 from fractions import Fraction
@@ -22,8 +22,6 @@ INTEGER = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", re.ASCII)
 OTHER_BASE = re.compile(r"0(?:x[0-9a-fA-F]{1,15}|o[0-7]{1,20})", re.ASCII)
 WITH_UNIT = re.compile(rf"({FLOAT.pattern})\s*(\S.*)", re.ASCII | re.DOTALL)
-SEPARATED = re.compile(r"([-+]?[0-9][0-9_, ]*(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)\s*(.*)", re.ASCII | re.DOTALL)
-"""A number whose digits are set apart, as `320_000` and `1 000 000` are."""
 
 EXACT = Context(prec=60)
 """Digits enough that the number nearest to the product of a number and its unit is found: 1.1 ms is 0.0011 s."""
@@ -63,14 +61,13 @@ def number_text(value: float) -> str:
 class Quantity:
     """What a number may count: in which unit when it stands alone, and the units that may stand behind it.
 
-    `units` holds how many of the own unit one of each is; `unclear` what a unit that is not clear might mean.
+    `units` holds how many of the own unit one of each is.
     """
 
     noun: str
     own_unit: str | None
     example: str
     units: Mapping[str, Fraction] = field(default_factory=dict)
-    unclear: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def read(self, text: str) -> float | None:
         """The number that a text with a unit stands for; None if it is not clear.
@@ -87,29 +84,12 @@ class Quantity:
     def advice(self, text: str) -> tuple[str, str]:
         """What is wrong with a text that should be such a number, and what to write.
 
-        >>> BANDWIDTH.advice("320_000")
-        ("'320_000' is not a plain number", 'write 320000')
         >>> BANDWIDTH.advice("5 ms")
         ("'5 ms' is a time, not a bandwidth", 'write a number, in bits per second, or such as 320 kbit/s')
-        >>> TIME.advice("5 m")
-        ("'5 m' has no clear unit", 'write 5 min or 5 ms')
         """
         shown = repr(text) if len(text) <= 58 else f"{text[:55]!r}..."
-        parts = SEPARATED.fullmatch(text.strip())
-        digits = re.sub(r"[_, ]", "", parts[1]) if parts else ""
-        unit = _spelled(parts[2]) if parts else ""
-        if parts is None or parse_number(digits) is None:
-            return f"{shown} is not a number", f"write {self.wanted}"
-        if not unit:
-            return f"{shown} is not a plain number", f"write {number_text(float(digits))}"
-        if unit in self.units:
-            return f"{shown} has digits set apart", f"write {digits} {unit}"
-        meant = self.unclear.get(unit) or self._like(unit)
-        if meant:
-            choice = " or ".join(f"{digits} {each}" for each in meant)
-            return f"{shown} has no clear unit", f"write {choice}"
         other = next((each for each in QUANTITIES if each is not self and each.read(text) is not None), None)
-        what = "has a unit that is not known" if other is None else f"is {other.noun}, not {self.noun}"
+        what = f"is {other.noun}, not {self.noun}" if other else f"is not {self.noun} with a known unit"
         return f"{shown} {what}", f"write {self.wanted}"
 
     @property
@@ -119,22 +99,6 @@ class Quantity:
             return "a number"
         lead = "" if self.own_unit.startswith("a ") else "a number, in "
         return f"{lead}{self.own_unit}, or such as {self.example}"
-
-    def factor(self, unit: str) -> Fraction | None:
-        """How many of the own unit one is, in whatever case its name is written."""
-        if unit in self.units:
-            return self.units[unit]
-        return next((self.units[name] for name in self.units if name.casefold() == unit.casefold()), None)
-
-    def _like(self, unit: str) -> tuple[str, ...]:
-        """The units that a misspelled one might be: in another case, or without its `per second`."""
-        if f"{unit}/s" in self.units:
-            return (f"{unit}/s",)
-        found: dict[Fraction, str] = {}
-        for name, factor in self.units.items():
-            if name.casefold() == unit.casefold():
-                found.setdefault(factor, name)
-        return tuple(found.values())
 
 
 def _spelled(unit: str) -> str:
@@ -186,13 +150,8 @@ BANDWIDTH = Quantity(
     "bits per second",
     "320 kbit/s",
     _bandwidths(),
-    {
-        f"{prefix}{unit}": (f"{prefix}bit/s", f"{prefix}B/s")
-        for prefix in "kKMG"
-        for unit in ("B", "Bps", "BPS")
-    },
 )
-TIME = Quantity("a time", "seconds", "5 ms", TIMES, {"m": ("min", "ms")})
+TIME = Quantity("a time", "seconds", "5 ms", TIMES)
 SIZE = Quantity(
     "a size",
     "bytes",
@@ -201,7 +160,6 @@ SIZE = Quantity(
         **dict.fromkeys(("B", "byte", "bytes"), Fraction(1)),
         **{f"{prefix}B": Fraction(factor) for prefix, factor in THOUSANDS.items() if prefix != "K"},
     },
-    {**dict.fromkeys(("k", "K", "KB"), ("kB", "KiB")), "M": ("MB", "MiB"), "G": ("GB", "GiB")},
 )
 RATE = Quantity("a rate", "events per second", "2/s", _rates())
 PACKETS = Quantity(
@@ -232,32 +190,4 @@ def unit_of(key: str) -> str | None:
     >>> unit_of("bandwidth_bps"), unit_of("queues")
     ('bits per second', None)
     """
-    ending = _ending(key)
-    return ENDINGS[ending].own_unit if ending else None
-
-
-def respelled_key(key: str, value: object, known: Iterable[str]) -> tuple[str, float | None] | None:
-    """The known key that says in its own unit what `key` says in another, and what its value then is, if that is clear.
-
-    >>> respelled_key("bandwidth_mbps", "8", ["switch", "bandwidth_bps"])
-    ('bandwidth_bps', 8000000.0)
-    >>> respelled_key("rate", "2/min", ["rate_per_second"]), respelled_key("colour", "2", ["rate_per_second"])
-    (('rate_per_second', 0.03333333333333333), None)
-    """
-    for name in known:
-        ending = _ending(name)
-        if ending is None or not ending.startswith("_") or ending == "_rate":
-            continue
-        stem, quantity = name.removesuffix(ending), ENDINGS[ending]
-        factor = Fraction(1) if key == stem else None
-        if key.startswith(f"{stem}_"):
-            factor = quantity.factor(key.removeprefix(f"{stem}_").replace("_", " "))
-        if factor is not None:
-            text = value if isinstance(value, str) else ""
-            plain = FLOAT.fullmatch(text) is not None and math.isfinite(float(text))
-            return name, _times(text, factor) if plain else quantity.read(text)
-    return None
-
-
-def _ending(key: str) -> str | None:
-    return next((ending for ending in ENDINGS if key.endswith(ending)), None)
+    return next((kind.own_unit for ending, kind in ENDINGS.items() if key.endswith(ending)), None)

@@ -1,7 +1,7 @@
-"""One YAML file as a Document: the entries of it that are right, and the names of all.
+"""One YAML file as a Document: its valid entries, and the names of all.
 
-The file is checked as a whole by `ScenarioFile`. What is wrong is reported and taken out, and the rest is checked
-again, so that every mistake is found at once, and one mistake is one problem.
+The file is checked as a whole by `ScenarioFile`. Invalid parts are reported and taken out, and the rest is checked
+again, so that every error is found at once, and one error is one problem.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SECTIONS = ("planning", *NAMED)
 
 @dataclass(frozen=True)
 class Document:
-    """What a file holds: `names` has all entries of each section as they stand there, `right` those that are right.
+    """What a file holds: `names` has all entries of each section as they stand there, `valid` those that are valid.
 
-    `wrong` are the keys of the file beside its sections, and sections as a whole, that were wrong.
+    `invalid_keys` are the keys of the file beside its sections, and sections as a whole, that were invalid.
     """
 
     file: LinedFile
-    right: ScenarioFile
+    valid: ScenarioFile
     names: Mapping[str, Mapping[str, Any]]
-    wrong: frozenset[str]
+    invalid_keys: frozenset[str]
 
     def rows(self, title: str, key: str) -> dict[str, LinedMapping]:
         """What each publisher publishes, or each subscriber subscribes to, by name; empty where it says nothing."""
@@ -86,19 +86,19 @@ def read_document(text: str, file: str) -> Document:
     names = {title: data[title] if isinstance(data.get(title), dict) else {} for title in NAMED}
     if USUAL_PROFILE in names["worth_profiles"]:
         what = "is what the subscriptions themselves say"
-        lines.complain(("worth_profiles", USUAL_PROFILE), what, "choose another name")
-    right, wrong = _validated(lines, data)
-    return Document(lines, right, names, wrong)
+        lines.report_at(("worth_profiles", USUAL_PROFILE), what, "choose another name")
+    valid, invalid_keys = _validated(lines, data)
+    return Document(lines, valid, names, invalid_keys)
 
 
 def _rename_misspelled_sections(lines: LinedFile, root: LinedMapping) -> None:
-    """A section under a misspelled title is read as if it were spelled right: one mistake is one problem."""
+    """A section under a misspelled title is read as if it were spelled right: one error is one problem."""
     known = list(ScenarioFile.model_fields)
     for title in [title for title in root if title not in known]:
         meant = nearest(title, SECTIONS)
         if meant is not None and meant not in root:
-            found = unknown_key((title,), root[title], known)
-            lines.complain(found.path, found.what, found.fix)
+            found = unknown_key((title,), known)
+            lines.report_at(found.path, found.what, found.fix)
             root[meant], root.lines[meant] = root.pop(title), root.lines.pop(title)
 
 
@@ -117,22 +117,22 @@ def _topics_by_name(lines: LinedFile, topics: LinedList) -> LinedMapping:
 
 
 def _validated(lines: LinedFile, data: dict[str, Any]) -> tuple[ScenarioFile, frozenset[str]]:
-    wrong: set[str] = set()
+    invalid: set[str] = set()
     while True:
         try:
-            return ScenarioFile.model_validate(data), frozenset(wrong)
+            return ScenarioFile.model_validate(data), frozenset(invalid)
         except ValidationError as error:
             errors = error.errors(include_url=False)
         for each in explain(errors, ScenarioFile):
-            lines.complain(each.path, each.what, each.fix)
+            lines.report_at(each.path, each.what, each.fix)
         taken_out: dict[str, set[object]] = {}
         for details in errors:
-            # A mistake of the file as a whole says at which of its keys it is shown.
+            # An error of the file as a whole says at which of its keys it is shown.
             title, *inner = details["loc"] or details["ctx"]["field"]
             if title in NAMED and inner:
                 taken_out.setdefault(str(title), set()).add(inner[0])
             else:
                 data.pop(str(title), None)
-                wrong.add(str(title))
+                invalid.add(str(title))
         for section, names in taken_out.items():
             data[section] = {name: entry for name, entry in data[section].items() if name not in names}

@@ -1,7 +1,7 @@
 """Does what a file says fit together: names, the tree of switches, links, queues and conditions among themselves; and
 what is published and wanted to the network, in the size of packets and with a path to every subscription.
 
-An entry that is wrong by itself still counts as existing, so that one mistake is one problem.
+An entry that is invalid by itself still counts as existing, so that one error is one problem.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from triagemq.scenario.files.document import (
     PublisherEntry,
     SubscriberEntry,
 )
-from triagemq.scenario.files.explain import filter_mistake, listed, topic_mistake
+from triagemq.scenario.files.explain import filter_error, listed, topic_error
 from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
@@ -56,25 +56,25 @@ def check_references(document: Document) -> None:
 
 
 def _check_names(document: Document) -> None:
-    file, right = document.file, document.right
+    file, valid = document.file, document.valid
     for title, key, target, kind in NAMES:
         known = document.names[target]
         # A section that is required and not there has been reported; others are empty when nobody needs them.
         if not known and target in ("brokers", "ports", "switches") and title != "conditions":
             continue
-        for name, entry in getattr(right, title).items():
+        for name, entry in getattr(valid, title).items():
             named = getattr(entry, key)
             if named is not None and named not in known:
-                file.complain((title, name, key), *file.unknown(kind, named, known, target))
+                file.report_at((title, name, key), *file.unknown(kind, named, known, target))
             elif named is None and target == "brokers" and len(known) > 1 and entry.cluster is None:
                 what, fix = "is missing where there are several", f"write one of {listed(known)}"
-                file.complain((title, name, key), what, fix)
+                file.report_at((title, name, key), what, fix)
 
 
 def _check_links(document: Document) -> None:
     file, brokers = document.file, document.names["brokers"]
     first_line: dict[tuple[str, str], int] = {}
-    for number, link in document.right.broker_links.items():
+    for number, link in document.valid.broker_links.items():
         place = ("broker_links", number)
         for path, broker in zip(_link_ends(link), link.ends, strict=True):
             if brokers and broker not in brokers:
@@ -85,7 +85,7 @@ def _check_links(document: Document) -> None:
             line, _ = file.locate(place)
             if (source, target) in first_line:
                 what = f"joins {source} to {target} again, after line {first_line[source, target]}"
-                file.complain(place, what, "remove one of the two links")
+                file.report_at(place, what, "remove one of the two links")
                 break
             first_line[source, target] = line
 
@@ -96,22 +96,22 @@ def _link_ends(entry: BrokerLinkEntry) -> tuple[tuple[str | int, ...], tuple[str
 
 
 def _check_tree(document: Document) -> None:
-    file, switches = document.file, document.right.switches
+    file, switches = document.file, document.valid.switches
     feeds: dict[str, str] = {}
     for name, switch in switches.items():
         if switch.fed_by is None or switch.fed_by not in document.names["ports"]:
             continue
         if switch.fed_by in feeds:
             what = f"is {switch.fed_by}, which feeds {feeds[switch.fed_by]} already"
-            file.complain(("switches", name, "fed_by"), what, "give each switch a port of its own upstream")
+            file.report_at(("switches", name, "fed_by"), what, "give each switch a port of its own upstream")
         else:
             feeds[switch.fed_by] = name
-    for name, port in document.right.ports.items():
+    for name, port in document.valid.ports.items():
         if port.to is not None and port.to == port.switch:
-            file.complain(("ports", name, "to"), f"is {port.to}, its own switch", "name another switch")
+            file.report_at(("ports", name, "to"), f"is {port.to}, its own switch", "name another switch")
         elif port.to is not None and name in feeds:
             what = f"is {port.to}, and {name} feeds {feeds[name]} already"
-            file.complain(("ports", name, "to"), what, "give each link a port of its own")
+            file.report_at(("ports", name, "to"), what, "give each link a port of its own")
         elif port.to in switches:
             feeds[name] = port.to
     for loop in _loops(document):
@@ -120,12 +120,12 @@ def _check_tree(document: Document) -> None:
         else:
             what = f"closes a loop: {' is fed by '.join([*loop, loop[0]])}"
         fix = "name a port of a switch nearer to the brokers"
-        file.complain(("switches", loop[0], "fed_by"), what, fix)
+        file.report_at(("switches", loop[0], "fed_by"), what, fix)
         for name in loop:
             feeds.pop(switches[name].fed_by or "", None)  # which of its ports is meant is not known
-    for name, subscriber in document.right.subscribers.items():
+    for name, subscriber in document.valid.subscribers.items():
         if subscriber.port in feeds:
-            file.complain(
+            file.report_at(
                 ("subscribers", name, "port"),
                 f"is {subscriber.port}, which feeds the switch {feeds[subscriber.port]}",
                 f"put it on a port of its own, or on one of {feeds[subscriber.port]}",
@@ -135,7 +135,7 @@ def _check_tree(document: Document) -> None:
 def _loops(document: Document) -> Iterator[list[str]]:
     """Every loop of switches once, each switch followed by the one that feeds it."""
     done: set[str] = set()
-    for start in document.right.switches:
+    for start in document.valid.switches:
         path: list[str] = []
         name: str | None = start
         while name is not None and name not in done:
@@ -148,24 +148,24 @@ def _loops(document: Document) -> Iterator[list[str]]:
 
 def _upstream(document: Document, name: str) -> str | None:
     """The switch that feeds a switch, as far as what is right says so."""
-    switch = document.right.switches.get(name)
-    port = document.right.ports.get((switch.fed_by if switch is not None else None) or "")
-    return port.switch if port is not None and port.switch in document.right.switches else None
+    switch = document.valid.switches.get(name)
+    port = document.valid.ports.get((switch.fed_by if switch is not None else None) or "")
+    return port.switch if port is not None and port.switch in document.valid.switches else None
 
 
 def _check_queues(document: Document) -> None:
-    if "planning" in document.wrong:
+    if "planning" in document.invalid_keys:
         return
-    classes = document.right.planning.priority_classes
-    for name, port in document.right.ports.items():
+    classes = document.valid.planning.priority_classes
+    for name, port in document.valid.ports.items():
         if port.queues is not None and port.queues < classes:
-            document.file.complain(
+            document.file.report_at(
                 ("ports", name, "queues"),
                 f"is {port.queues}, fewer than the {classes} priority classes",
                 f"write planning: {{priority_classes: {port.queues}}}, or more queues",
             )
         if port.widths_bps is not None and len(port.widths_bps) != classes:
-            document.file.complain(
+            document.file.report_at(
                 ("ports", name, "widths_bps"),
                 f"has {len(port.widths_bps)} numbers for {classes} priority classes",
                 f"write planning: {{priority_classes: {len(port.widths_bps)}}}, or {classes} widths",
@@ -174,16 +174,16 @@ def _check_queues(document: Document) -> None:
 
 def _check_backups(document: Document) -> None:
     """A backup is a port kept free for one switch, on another that does not itself hang below it."""
-    right = document.right
-    feeds = {name: port.to for name, port in right.ports.items() if port.to is not None}
-    feeds |= {switch.fed_by: name for name, switch in right.switches.items() if switch.fed_by}
+    valid = document.valid
+    feeds = {name: port.to for name, port in valid.ports.items() if port.to is not None}
+    feeds |= {switch.fed_by: name for name, switch in valid.switches.items() if switch.fed_by}
     holders = {
-        subscriber.port: f"has the subscriber {name}" for name, subscriber in right.subscribers.items()
+        subscriber.port: f"has the subscriber {name}" for name, subscriber in valid.subscribers.items()
     }
     backs: dict[str, str] = {}
-    for name, switch in right.switches.items():
+    for name, switch in valid.switches.items():
         port = switch.backup
-        if port is None or port not in right.ports:
+        if port is None or port not in valid.ports:
             continue
         what = None
         if port in feeds:
@@ -192,18 +192,18 @@ def _check_backups(document: Document) -> None:
             what = f"is the backup of {backs[port]} already"
         elif port in holders:
             what = holders[port]
-        elif name in _above(document, right.ports[port].switch):
+        elif name in _above(document, valid.ports[port].switch):
             what = f"is behind {name} itself"
         backs.setdefault(port, name)
         if what is not None:
             fix = "name a port of its own, on a switch that is nearer to the brokers"
-            document.file.complain(("switches", name, "backup"), f"is {port}, which {what}", fix)
+            document.file.report_at(("switches", name, "backup"), f"is {port}, which {what}", fix)
 
 
 def _above(document: Document, start: str) -> list[str]:
-    """A switch and all that it is fed by, the nearest first; stops at what is wrong elsewhere."""
+    """A switch and all that it is fed by, the nearest first; stops at what is invalid elsewhere."""
     found: list[str] = []
-    name: str | None = start if start in document.right.switches else None
+    name: str | None = start if start in document.valid.switches else None
     while name is not None and name not in found:
         found.append(name)
         name = _upstream(document, name)
@@ -213,13 +213,13 @@ def _above(document: Document, start: str) -> list[str]:
 def _check_conditions(document: Document) -> None:
     """Conditions name worth profiles that exist, and links that join two switches; other names are checked above."""
     file, profiles, switches = document.file, document.names["worth_profiles"], document.names["switches"]
-    whole = len(document.right.switches) == len(switches)
-    for number, entry in document.right.conditions.items():
+    whole = len(document.valid.switches) == len(switches)
+    for number, entry in document.valid.conditions.items():
         place = ("conditions", number)
         profile, ends = entry.worth_profile, entry.link
         if profile is not None and profile not in (USUAL_PROFILE, *profiles):
             what, fix = file.unknown("worth profile", profile, profiles, "worth_profiles")
-            file.complain((*place, "worth_profile"), what, fix)
+            file.report_at((*place, "worth_profile"), what, fix)
         if ends is None:
             continue
         unknown = [row for row, name in enumerate(ends) if name not in switches]
@@ -230,14 +230,14 @@ def _check_conditions(document: Document) -> None:
             )
         if not unknown and whole and joining_port(document, ends) is None:
             what = f"no port of {ends[0]} or {ends[1]} feeds the other"
-            file.complain((*place, "link"), what, "name a switch and the one that it is fed by")
+            file.report_at((*place, "link"), what, "name a switch and the one that it is fed by")
 
 
 def joining_port(document: Document, ends: Collection[str]) -> str | None:
     """The port whose link joins two switches, whichever is named first: the one that feeds, else the backup."""
     for key in ("fed_by", "backup"):
-        for name, switch in document.right.switches.items():
-            port = document.right.ports.get(getattr(switch, key) or "")
+        for name, switch in document.valid.switches.items():
+            port = document.valid.ports.get(getattr(switch, key) or "")
             if port is not None and {name, port.switch} == set(ends):
                 return str(getattr(switch, key))
     return None
@@ -248,47 +248,51 @@ def check_condition_topics(document: Document, published: PublicationRows) -> No
     file, tree = document.file, TopicTree(published.published)
     for name, profile in document.names["worth_profiles"].items():
         for topic in profile if isinstance(profile, dict) else ():
-            mistake = _unpublished(document, topic, tree, published.published)
-            if mistake is not None:
-                file.complain(("worth_profiles", name, topic), *mistake)
+            error = _unpublished(document, topic, tree, published.published)
+            if error is not None:
+                file.report_at(("worth_profiles", name, topic), *error)
     names, publishers = list(published.topics), list(document.names["publishers"])
-    for number, entry in document.right.conditions.items():
+    for number, entry in document.valid.conditions.items():
         if entry.topic is None:
             continue
-        mistake = _unpublished(document, entry.topic, tree, published.published)
-        if mistake is None and entry.publisher in publishers:
+        error = _unpublished(document, entry.topic, tree, published.published)
+        if error is None and entry.publisher in publishers:
             own = published.table.topic[published.table.publisher == publishers.index(entry.publisher)]
             topics = [names[row] for row in np.unique(own)]
             if not TopicTree(topics).taken_in_by(entry.topic):
-                mistake = (
+                error = (
                     f"{entry.publisher} does not publish {entry.topic}",
                     f"it publishes {listed(topics)}",
                 )
-        if mistake is not None:
-            file.complain(("conditions", number, "topic"), *mistake)
+        if error is not None:
+            file.report_at(("conditions", number, "topic"), *error)
 
 
 def _unpublished(
     document: Document, topic: str, tree: TopicTree, published: Collection[str]
 ) -> tuple[str, str] | None:
-    wrong = filter_mistake(topic)
-    return wrong if wrong is not None or tree.taken_in_by(topic) else document.unmatched(topic, published)
+    error = filter_error(topic)
+    return error if error is not None or tree.taken_in_by(topic) else document.unmatched(topic, published)
 
 
 def check_rows(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:
     """Report listed topics without a proper name, events that do not fit a packet, and lost subscriptions."""
     for name in document.names["topics"]:
-        wrong = topic_mistake(name)
-        if wrong is not None:
-            document.file.complain(("topics", name), *wrong)
+        error = topic_error(name)
+        if error is not None:
+            document.file.report_at(("topics", name), *error)
     _check_largest_sizes(publications)
     _check_packet_sizes(document, publications)
     _check_paths(document, publications, subscriptions)
 
 
 def _check_packet_sizes(document: Document, publications: PublicationRows) -> None:
-    file = document.right
-    if document.wrong & {"overhead_bytes", "fragmentation"} or file.mtu_bytes is None or file.fragmentation:
+    file = document.valid
+    if (
+        document.invalid_keys & {"overhead_bytes", "fragmentation"}
+        or file.mtu_bytes is None
+        or file.fragmentation
+    ):
         return
     room = file.mtu_bytes - file.overhead_bytes
     largest = _largest_sizes(publications)
@@ -327,10 +331,10 @@ def broker_column(document: Document, title: Literal["publishers", "subscribers"
     numbers = {name: number for number, name in enumerate(document.names["brokers"])}
     only = 0 if len(numbers) == 1 else -1
     clusters = clusters_of(document)
-    right: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.right, title)
+    valid: Mapping[str, PublisherEntry | SubscriberEntry] = getattr(document.valid, title)
     found = []
     for name in document.names[title]:
-        entry = right.get(name)
+        entry = valid.get(name)
         named = None if entry is None else first_broker(clusters, title, entry)
         found.append(-1 if entry is None else only if named is None else numbers.get(named, -1))
     return np.array(found, dtype=np.int32)
@@ -339,9 +343,9 @@ def broker_column(document: Document, title: Literal["publishers", "subscribers"
 def _check_paths(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:
     """A subscription needs a path from the broker of at least one publisher of its topic."""
     brokers = {name: number for number, name in enumerate(document.names["brokers"])}
-    links = list(document.right.broker_links.values())
-    # A link that is wrong might be the path that is looked for.
-    doubtful = len(links) < len(document.names["broker_links"]) or "broker_links" in document.wrong
+    links = list(document.valid.broker_links.values())
+    # An invalid link might be the path that is looked for.
+    doubtful = len(links) < len(document.names["broker_links"]) or "broker_links" in document.invalid_keys
     if len(brokers) < 2 or doubtful or not all(set(link.ends) <= brokers.keys() for link in links):
         return
     reaches = _reachability(links, brokers)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,15 +19,15 @@ from triagemq.scenario.files.document import (
     TopicEntry,
     empirical_mean,
 )
-from triagemq.scenario.files.explain import explain, filter_mistake, topic_mistake
+from triagemq.scenario.files.explain import explain, filter_error, topic_error
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
     SUBSCRIPTION_COLUMNS,
     Column,
-    Flags,
     Message,
     PublicationRows,
+    Rows,
     SampleStore,
     SubscriptionRows,
     checked_publications,
@@ -36,7 +35,6 @@ from triagemq.scenario.files.rules import (
 )
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import SizeDistribution, UtilityShape
-from triagemq.scenario.model import Codes, Floats, Integers, SizeSamples
 
 MOST_ROWS = 2_000_000
 """Rows one YAML file may stand for, aliases and patterns spelled out; beyond that, tables are better."""
@@ -54,8 +52,6 @@ NO_DEFAULT = TopicEntry()
 class FileRows:
     """Rows of a file that become columns: codes and numbers, in the order of the columns that an entry may state."""
 
-    in_table = False
-
     def __init__(self, file: LinedFile, columns: Mapping[str, Column], *more: str) -> None:
         self._file = file
         self._columns = columns
@@ -64,7 +60,6 @@ class FileRows:
         self._places: list[Place] = []
         self._rows: list[tuple[float | None, ...]] = []
         self._keys: list[tuple[int, int, bool]] = []
-        self.store = SampleStore()
         self._count = 0
 
     def count(self, rows: int, place: Place) -> None:
@@ -72,53 +67,40 @@ class FileRows:
         self._count += rows
         if self._count > MOST_ROWS:
             fix = "save it as a directory with publications.parquet and subscriptions.parquet"
-            self._file.complain(place, f"makes more than {MOST_ROWS} rows", fix)
+            self._file.report_at(place, f"makes more than {MOST_ROWS} rows", fix)
             raise ScenarioError(self._file.problems)
 
     def add(
-        self, place: Place, owner: int, topic: int, flawed: bool, values: tuple[float | None, ...]
+        self, place: Place, owner: int, topic: int, invalid: bool, values: tuple[float | None, ...]
     ) -> None:
         """Add a row; None where nothing is given."""
         self._places.append(place)
-        self._keys.append((owner, topic, flawed))
+        self._keys.append((owner, topic, invalid))
         self._rows.append(values)
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def closed(self) -> FileRows:
-        """The rows as columns."""
-        keys = np.array(self._keys, dtype=np.int32).reshape(len(self), 3).T
-        self.owner: Integers = keys[0].copy()
-        self.topic: Integers = keys[1].copy()
-        self.flawed: Flags = keys[2].astype(np.bool_)
+    def columns(self) -> Rows:
+        """All rows."""
+        owner, topic, invalid = np.array(self._keys, dtype=np.int32).reshape(len(self), 3).T.copy()
         table = np.array(self._rows, dtype=np.float64).reshape(len(self), len(self._names)).T
-        self._table = dict(zip(self._names, table, strict=True))
-        return self
+        values = dict(zip(self._names, table, strict=True))
+        words = [name for name, column in self._columns.items() if column.kinds is not None]
+        codes = {name: values.pop(name).astype(np.int8) for name in words}
+        given = {name: ~np.isnan(column) for name, column in values.items()}
+        return Rows(False, owner, topic, invalid.astype(np.bool_), values, given, codes, self._report)
 
-    def numbers(self, column: str) -> tuple[Floats, Flags]:
-        values = self._table[column].copy()
-        return values, ~np.isnan(values)
-
-    def words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
-        return self._table[column].astype(np.int8)
-
-    def samples(self, empirical: Flags) -> tuple[SizeSamples, Integers, Floats]:
-        return self.store.table(), self._table["sample"].astype(np.int32), self._table["mean"].copy()
-
-    def report(
-        self, rows: NDArray[np.int64], column: str, message: Message, at: NDArray[np.int64] | None = None
-    ) -> None:
+    def _report(self, at: NDArray[np.int64], rows: NDArray[np.int64], column: str, message: Message) -> None:
         path = self._columns[column].path if column else ()
-        for row in rows.tolist():
-            place = self._places[row if at is None else at[row]]
-            self._file.complain((*place, *path), *message(row))
+        for place, row in zip(at.tolist(), rows.tolist(), strict=True):
+            self._file.report_at((*self._places[place], *path), *message(row))
 
 
 def _entries(
     file: LinedFile, place: Place, rows: LinedMapping, adapter: TypeAdapter[dict[str, SomeEntry]], kind: Any
 ) -> tuple[dict[str, SomeEntry], set[str]]:
-    """The rows of one owner as entries, and which of them are flawed: reported, and without what is wrong in them."""
+    """The rows of one owner as entries, and which of them are flawed: reported, and without their invalid parts."""
     left: dict[str, Any] = rows
     flawed: set[str] = set()
     while True:
@@ -127,9 +109,9 @@ def _entries(
         except ValidationError as error:
             errors = error.errors(include_url=False)
         for each in explain(errors, kind):
-            # What a row lacks once its wrong parts are taken out has been said already.
+            # What a row lacks without its invalid parts has been reported already.
             if each.path[0] not in flawed:
-                file.complain((*place, *each.path), each.what, each.fix)
+                file.report_at((*place, *each.path), each.what, each.fix)
         left = dict(left)
         for details in errors:
             topic, *inner = map(str, details["loc"])
@@ -143,8 +125,8 @@ def _entries(
 
 def read_publications(document: Document) -> PublicationRows:
     """The `publishes` of all publishers."""
-    file, right = document.file, document.right
-    rows = FileRows(file, PUBLICATION_COLUMNS, "sample", "mean")
+    file, valid = document.file, document.valid
+    rows, store = FileRows(file, PUBLICATION_COLUMNS, "sample", "mean"), SampleStore()
     adapter = TypeAdapter(PUBLICATIONS)
     topics: dict[str, int] = {}
     doubtful: set[str] = set()
@@ -154,25 +136,27 @@ def read_publications(document: Document) -> PublicationRows:
         entries, flawed = _entries(file, place, published, adapter, PUBLICATIONS)
         for topic in published:
             number = topics.setdefault(topic, len(topics))
-            wrong = topic_mistake(topic)
-            if wrong is not None:
-                file.complain((*place, topic), *wrong)
-            if topic not in entries or name not in right.publishers:
+            error = topic_error(topic)
+            if error is not None:
+                file.report_at((*place, topic), *error)
+            if topic not in entries or name not in valid.publishers:
                 doubtful.add(topic)
             if topic in entries:
-                # A default size that is wrong has been reported.
-                lost = topic in document.names["topics"] and topic not in right.topics
-                values = _publication(entries[topic], right.topics.get(topic, NO_DEFAULT), rows.store)
-                unfit = lost or wrong is not None or topic in flawed
-                rows.add((*place, topic), owner, number, unfit, values)
-    return checked_publications(rows.closed(), topics, doubtful)
+                # An invalid default size has been reported.
+                lost = topic in document.names["topics"] and topic not in valid.topics
+                values = _publication(entries[topic], valid.topics.get(topic, NO_DEFAULT), store)
+                invalid = lost or error is not None or topic in flawed
+                rows.add((*place, topic), owner, number, invalid, values)
+    columns = rows.columns()
+    sample = columns.values.pop("sample").astype(np.int32)
+    return checked_publications(columns, store.table(), sample, topics, doubtful)
 
 
 def _publication(
     entry: PublicationEntry, default: TopicEntry, store: SampleStore
 ) -> tuple[float | None, ...]:
     sizes = entry.sizes or default.sizes or EXPONENTIAL
-    sample, mean, size_bytes = -1, 0.0, entry.size_bytes
+    sample, mean, size_bytes = -1, None, entry.size_bytes
     if sizes.code is SizeDistribution.EMPIRICAL:
         values, weights = sizes.samples
         sample, mean = store.add(values, weights), empirical_mean(values, weights)
@@ -221,14 +205,14 @@ def read_subscriptions(document: Document, publications: PublicationRows) -> Sub
                     continue  # its own entry says what it is worth
                 if topic in expanded:
                     what = f"matches {topic}, as {expanded[topic]} does"
-                    file.complain(place, what, f"write an entry for {topic} itself, or narrow one pattern")
+                    file.report_at(place, what, f"write an entry for {topic} itself, or narrow one pattern")
                     break
                 expanded[topic] = pattern
                 if pattern in entries:
                     topic_of_row.append(publications.topics[topic])
                     entry_of_row.append(len(rows) - 1)
     topics, entries_of_rows = np.array(topic_of_row, dtype=np.int32), np.array(entry_of_row, dtype=np.int64)
-    return checked_subscriptions(rows.closed(), topics, entries_of_rows)
+    return checked_subscriptions(rows.columns(), topics, entries_of_rows)
 
 
 def _topics_of(
@@ -241,17 +225,17 @@ def _topics_of(
     """The published topics that a topic or pattern stands for; none after reporting why."""
     file, published = document.file, publications.published
     if pattern not in matches and pattern in published:
-        return [pattern]  # whatever is wrong with it has been said where it is published
-    found, wrong = matches.get(pattern, []), filter_mistake(pattern)
-    if wrong is not None:
-        file.complain(place, *wrong)
+        return [pattern]  # its errors have been reported where it is published
+    found, error = matches.get(pattern, []), filter_error(pattern)
+    if error is not None:
+        file.report_at(place, *error)
         return []
     if found or not document.names["publishers"]:
         return found
     if pattern in document.names["topics"]:
-        file.complain(place, "nobody publishes it", "add it to a publisher, or remove it here")
+        file.report_at(place, "nobody publishes it", "add it to a publisher, or remove it here")
     else:
-        file.complain(place, *document.unmatched(pattern, published))
+        file.report_at(place, *document.unmatched(pattern, published))
     return []
 
 

@@ -1,7 +1,7 @@
 """What publications and subscriptions may be: one table of columns and rules for YAML and for Parquet.
 
-Rows come from a file (`rows.py`) or from a table (`parquet.py`) as a source of columns, and are checked all at once. A
-row whose numbers are out of bounds, or that was wrong before, is not looked at by the rules between its columns.
+Rows come from a file (`rows.py`) or from a table (`parquet.py`) as columns, and are checked all at once. A row whose
+numbers are out of bounds, or that was invalid before, is not looked at by the rules between its columns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from triagemq.scenario.files.quantities import number_text, unit_of
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     NONE,
-    Codes,
     Floats,
     Integers,
     Publications,
@@ -31,14 +30,17 @@ from triagemq.scenario.model import (
 
 Flags = NDArray[np.bool_]
 Message = Callable[[int], tuple[str, str]]
-"""Of a row, what is wrong and what to write."""
-Report = Callable[[NDArray[np.int64], str, Message], None]
-"""Reports one problem of several rows: the rows, the column or none, and what is wrong and what to write in each."""
+"""Of a row, the error and what to write."""
+Report = Callable[[NDArray[np.int64], NDArray[np.int64], str, Message], None]
+"""Reports one problem of several rows: where they stand in the file or table, their numbers for the message, the column
+or none, and the message."""
+RowReport = Callable[[NDArray[np.int64], str, Message], None]
+"""The same of rows that stand where their numbers say."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """What a column holds, where that stands in an entry of a file, and what its numbers may be."""
+    """What a column holds, where that stands in an entry of a file, and what its numbers or words may be."""
 
     kind: Literal["text", "number", "truth", "list"]
     path: tuple[str, ...] = ()
@@ -46,6 +48,7 @@ class Column:
     above: float | None = None
     least: float | None = None
     most: float | None = None
+    kinds: type[IntEnum] | None = None
 
     @property
     def words(self) -> str:
@@ -53,16 +56,12 @@ class Column:
         words = {"text": "text", "number": "numbers", "truth": "true and false", "list": "lists of numbers"}
         return words[self.kind]
 
-    def right(self, values: Floats) -> Flags:
+    def within(self, values: Floats) -> Flags:
         """Which numbers are within the bounds; NaN and infinity never are."""
-        right = np.isfinite(values)
-        if self.above is not None:
-            right &= values > self.above
-        if self.least is not None:
-            right &= values >= self.least
-        if self.most is not None:
-            right &= values <= self.most
-        return right
+        above = -np.inf if self.above is None else self.above
+        least = -np.inf if self.least is None else self.least
+        most = np.inf if self.most is None else self.most
+        return np.isfinite(values) & (values > above) & (values >= least) & (values <= most)
 
     def fix(self, name: str, null: str) -> str:
         """What to write for a number that is out of bounds, where `null` says that there is none."""
@@ -80,8 +79,8 @@ PUBLICATION_COLUMNS = {
     "topic": Column("text", required=True),
     "rate_per_second": Column("number", ("rate_per_second",), required=True, above=0),
     "size_bytes": Column("number", ("size_bytes",), required=True, above=0),
-    "size_distribution": Column("text", ("sizes", "distribution")),
-    "arrival_process": Column("text", ("arrivals", "process")),
+    "size_distribution": Column("text", ("sizes", "distribution"), kinds=SizeDistribution),
+    "arrival_process": Column("text", ("arrivals", "process"), kinds=ArrivalProcess),
     "pareto_shape": Column("number", ("arrivals", "shape"), above=1),
     "on_seconds": Column("number", ("arrivals", "on_seconds"), above=0),
     "off_seconds": Column("number", ("arrivals", "off_seconds"), above=0),
@@ -94,7 +93,7 @@ PUBLICATION_COLUMNS = {
 SUBSCRIPTION_COLUMNS = {
     "subscriber": Column("text", required=True),
     "topic": Column("text", required=True),
-    "utility_shape": Column("text", ("utility", "shape"), required=True),
+    "utility_shape": Column("text", ("utility", "shape"), required=True, kinds=UtilityShape),
     "utility_weight": Column("number", ("utility", "weight"), required=True, least=0),
     "utility_threshold": Column("number", ("utility", "threshold"), above=0, most=1),
     "freshness_seconds": Column("number", ("utility", "freshness_seconds"), above=0),
@@ -105,37 +104,11 @@ SUBSCRIPTION_COLUMNS = {
 }
 
 
-class RowSource(Protocol):
-    """Rows of a file or of a table, column by column.
-
-    `owner` and `topic` are numbers, -1 where they are not known. `flawed` rows have been complained about already.
-    """
-
-    in_table: bool
-    owner: Integers
-    topic: Integers
-    flawed: Flags
-
-    def numbers(self, column: str) -> tuple[Floats, Flags]:
-        """A column of numbers, or of truths as 0 and 1, and in which rows one is given."""
-
-    def words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
-        """A column of words of a closed vocabulary as their codes; -1 where a word is wrong, and has been reported."""
-
-    def samples(self, empirical: Flags) -> tuple[SizeSamples, Integers, Floats]:
-        """Empirical sizes, per row the one it uses or -1, and per row the mean of it."""
-
-    def report(
-        self, rows: NDArray[np.int64], column: str, message: Message, at: NDArray[np.int64] | None = None
-    ) -> None:
-        """Report the same kind of problem of rows; `at` says which rows of the source they are, if not the same."""
-
-
 @dataclass(frozen=True)
 class PublicationRows:
-    """All publications that are right. `topics` numbers every topic that anyone publishes or that is listed.
+    """All valid publications. `topics` numbers every topic that anyone publishes or that is listed.
 
-    `doubtful` are topics with a publication that is wrong, about which nothing more should be said.
+    `doubtful` are topics with an invalid publication, about which nothing more should be said.
     """
 
     table: Publications
@@ -143,15 +116,15 @@ class PublicationRows:
     topics: dict[str, int]
     published: dict[str, int]
     doubtful: frozenset[str]
-    report: Report
+    report: RowReport
 
 
 @dataclass(frozen=True)
 class SubscriptionRows:
-    """All subscriptions that are right."""
+    """All valid subscriptions."""
 
     table: Subscriptions
-    report: Report
+    report: RowReport
 
 
 class SampleStore:
@@ -177,48 +150,65 @@ class RowRule(NamedTuple):
     """Rows that are `broken` have a problem at `column`; `says` what, and what to write."""
 
     column: str
-    broken: Callable[[CheckedRows], Flags]
-    says: Callable[[CheckedRows, int], tuple[str, str]]
+    broken: Callable[[Rows], Flags]
+    says: Callable[[Rows, int], tuple[str, str]]
 
 
-class CheckedRows:
-    """The columns of one kind of row while they are checked. `given` says where a number is not the model's none."""
+@dataclass
+class Rows:
+    """Publications or subscriptions of a file or of a table, as columns.
 
-    def __init__(self, source: RowSource, columns: Mapping[str, Column]) -> None:
-        self.source = source
-        self.missing = "is empty" if source.in_table else "is missing"
-        self.values: dict[str, Floats] = {}
-        self.given: dict[str, Flags] = {}
-        self.codes: dict[str, Codes] = {}
-        self.wrong: Flags = source.flawed | (source.owner < 0) | (source.topic < 0)
-        for name, column in columns.items():
-            if column.kind in ("number", "truth"):
-                self._read_numbers(name, column)
+    `owner` and `topic` are numbers, -1 where they are not known; codes are -1 where a word is not known. `given` says
+    where a number is not the default. `invalid` rows have been reported.
+    """
 
-    def _read_numbers(self, name: str, column: Column) -> None:
-        values, given = self.source.numbers(name)
-        outside = given & ~column.right(values)
-        self.values[name], self.given[name] = np.where(given, values, NONE.get(name, np.nan)), given
-        fix = column.fix(name, "null" if self.source.in_table else "leave it out")
-        self.report(outside, name, lambda row: (f"is {described(float(values[row]))}", fix))
+    in_table: bool
+    owner: Integers
+    topic: Integers
+    invalid: Flags
+    values: dict[str, Any]
+    given: dict[str, Flags]
+    codes: dict[str, Any]
+    report_rows: Report
 
-    def read_words(self, name: str, kinds: type[IntEnum], default: IntEnum | None = None) -> Codes:
-        self.codes[name] = self.source.words(name, kinds, default)
-        self.wrong |= self.codes[name] < 0
-        return self.codes[name]
+    @property
+    def missing(self) -> str:
+        return "is empty" if self.in_table else "is missing"
 
-    def report(self, broken: Flags, column: str, message: Message) -> None:
-        if broken.any():
-            self.source.report(np.flatnonzero(broken), column, message)
-            self.wrong |= broken
-
-    def apply(self, rules: tuple[RowRule, ...]) -> None:
+    def check(self, columns: Mapping[str, Column], rules: tuple[RowRule, ...]) -> None:
+        """Report every number out of bounds, and every row that breaks a rule."""
+        self.invalid = self.invalid | (self.owner < 0) | (self.topic < 0)
+        for codes in self.codes.values():
+            self.invalid |= codes < 0
+        for name, values in self.values.items():
+            self.values[name] = np.where(self.given[name], values, NONE.get(name, np.nan))
+            if name in columns:
+                fix = columns[name].fix(name, "null" if self.in_table else "leave it out")
+                self._report(
+                    self.given[name] & ~columns[name].within(values), name, partial(self._is, values, fix)
+                )
         for rule in rules:
-            self.report(rule.broken(self) & ~self.wrong, rule.column, partial(rule.says, self))
+            self._report(rule.broken(self) & ~self.invalid, rule.column, partial(rule.says, self))
+
+    @staticmethod
+    def _is(values: Floats, fix: str, row: int) -> tuple[str, str]:
+        return f"is {described(float(values[row]))}", fix
+
+    def _report(self, broken: Flags, column: str, message: Message) -> None:
+        if broken.any():
+            rows = np.flatnonzero(broken)
+            self.report_rows(rows, rows, column, message)
+            self.invalid |= broken
+
+    def valid_report(
+        self, valid: NDArray[np.int64], rows: NDArray[np.int64], column: str, message: Message
+    ) -> None:
+        """Report problems of rows that are numbered among the `valid` ones."""
+        self.report_rows(valid[rows], rows, column, message)
 
     def lacks(self, *columns: str) -> Flags:
         """Rows where none of the columns is given."""
-        given = np.zeros(len(self.wrong), dtype=np.bool_)
+        given = np.zeros(len(self.invalid), dtype=np.bool_)
         for name in columns:
             given |= self.given[name]
         return ~given
@@ -229,23 +219,24 @@ class CheckedRows:
     def inverse(self, column: str) -> Floats:
         """One over a column; infinity where that is too large a number, or nothing is given."""
         with np.errstate(divide="ignore", over="ignore"):
-            return 1 / self.values[column]
+            inverse: Floats = np.reciprocal(self.values[column])
+        return inverse
 
 
 def _meaningless(column: str, words: str, kind: IntEnum, kinds: type[IntEnum], of: str) -> RowRule:
     """A number that belongs to one kind only."""
 
-    def says(rows: CheckedRows, row: int) -> tuple[str, str]:
+    def says(rows: Rows, row: int) -> tuple[str, str]:
         other = kinds(rows.codes[words][row]).name.lower()
         what = f"is {rows.text(column, row)}, which means nothing for {other} {of}"
-        removed = "write null" if rows.source.in_table else "remove it"
+        removed = "write null" if rows.in_table else "remove it"
         return what, f"{removed}: other {of} than {kind.name.lower()} have none"
 
     return RowRule(column, lambda rows: rows.given[column] & (rows.codes[words] != kind), says)
 
 
 def _needed(
-    column: str, words: str, kind: IntEnum, fix: Callable[[CheckedRows, int], str], why: str = ""
+    column: str, words: str, kind: IntEnum, fix: Callable[[Rows, int], str], why: str = ""
 ) -> RowRule:
     """A number that a row of one kind must have."""
     return RowRule(
@@ -260,9 +251,9 @@ def _arrival_rules(
 ) -> tuple[RowRule, RowRule]:
     name = process.name.lower()
 
-    def fix(rows: CheckedRows, row: int) -> str:
+    def fix(rows: Rows, row: int) -> str:
         in_file = f", as in arrivals: {{process: {name}, {example}}}"
-        return f"write {wanted}{'' if rows.source.in_table else in_file}"
+        return f"write {wanted}{'' if rows.in_table else in_file}"
 
     return (
         _needed(column, "arrival_process", process, fix, f", and {name} arrivals need it"),
@@ -340,7 +331,7 @@ SUBSCRIPTION_RULES = (
         UtilityShape.STEP,
         lambda rows, row: (
             "write a share above 0, at most 1"
-            if rows.source.in_table
+            if rows.in_table
             else f"write step:{rows.text('utility_weight', row)}@0.8"
         ),
         ", and a step needs it",
@@ -360,63 +351,48 @@ SUBSCRIPTION_RULES = (
 
 
 def checked_publications(
-    source: RowSource, topics: dict[str, int], doubtful: Collection[str] = ()
+    rows: Rows, samples: SizeSamples, sample: Integers, topics: dict[str, int], doubtful: Collection[str] = ()
 ) -> PublicationRows:
-    """The publications of a source that are right; what is wrong is reported, and its topics are doubtful too."""
-    rows = CheckedRows(source, PUBLICATION_COLUMNS)
-    distribution = rows.read_words("size_distribution", SizeDistribution, SizeDistribution.EXPONENTIAL)
-    process = rows.read_words("arrival_process", ArrivalProcess, ArrivalProcess.POISSON)
-    empirical = distribution == SizeDistribution.EMPIRICAL
-    samples, sample, mean = source.samples(empirical)
-    rows.values["mean"], rows.given["mean"] = mean, sample >= 0
-    rows.wrong |= empirical & (sample < 0)
-    rows.apply(PUBLICATION_RULES)
+    """The valid publications; others are reported, and their topics are doubtful too.
+
+    `sample` is the row of `samples` that an empirical distribution has, and the column `mean` its mean.
+    """
+    empirical = rows.codes["size_distribution"] == SizeDistribution.EMPIRICAL
+    rows.invalid = rows.invalid | empirical & (sample < 0)
+    rows.check(PUBLICATION_COLUMNS, PUBLICATION_RULES)
     values, given = rows.values, rows.given
     often = rows.inverse("min_separation_seconds")
     values["rate_per_second"] = np.where(given["rate_per_second"], values["rate_per_second"], often)
     values["size_bytes"] = np.where(given["size_bytes"], values["size_bytes"], values.pop("mean"))
-    table = Publications(
-        publisher=source.owner,
-        topic=source.topic,
-        size_distribution=distribution,
-        size_samples=sample,
-        arrival_process=process,
-        **values,
-    )
+    table = Publications(publisher=rows.owner, topic=rows.topic, size_samples=sample, **rows.codes, **values)
     names = list(topics)
-    wrong_topics = np.unique(table.topic[rows.wrong & (table.topic >= 0)])
-    kept = np.flatnonzero(~rows.wrong)
+    invalid_topics = np.unique(table.topic[rows.invalid & (table.topic >= 0)])
+    valid = np.flatnonzero(~rows.invalid)
     return PublicationRows(
-        table=take(table, kept) if rows.wrong.any() else table,
+        table=take(table, valid) if rows.invalid.any() else table,
         samples=samples,
         topics=dict(topics),
         published=dict(topics),
-        doubtful=frozenset(doubtful).union(names[topic] for topic in wrong_topics),
-        report=lambda wrong, column, message: source.report(wrong, column, message, kept),
+        doubtful=frozenset(doubtful).union(names[topic] for topic in invalid_topics),
+        report=partial(rows.valid_report, valid),
     )
 
 
 def checked_subscriptions(
-    source: RowSource, topic: Integers | None = None, entry: NDArray[np.int64] | None = None
+    rows: Rows, topic: Integers | None = None, entry: NDArray[np.int64] | None = None
 ) -> SubscriptionRows:
-    """The subscriptions of a source that are right; what is wrong is reported.
+    """The valid subscriptions; others are reported.
 
-    Where a row of the source stands for several, `topic` and `entry` have the topic and the source's row of each.
+    Where a row stands for several subscriptions, `topic` and `entry` have the topic and the row of each.
     """
-    rows = CheckedRows(source, SUBSCRIPTION_COLUMNS)
-    shape = rows.read_words("utility_shape", UtilityShape)
-    rows.apply(SUBSCRIPTION_RULES)
+    rows.check(SUBSCRIPTION_COLUMNS, SUBSCRIPTION_RULES)
     guaranteed = rows.values.pop("guaranteed").astype(np.int8)
     table = Subscriptions(
-        subscriber=source.owner,
-        topic=source.topic,
-        utility_shape=shape,
-        guaranteed=guaranteed,
-        **rows.values,
+        subscriber=rows.owner, topic=rows.topic, guaranteed=guaranteed, **rows.codes, **rows.values
     )
-    kept = np.flatnonzero(~rows.wrong) if entry is None else entry[~rows.wrong[entry]]
+    valid = np.flatnonzero(~rows.invalid) if entry is None else entry[~rows.invalid[entry]]
     if topic is not None and entry is not None:
-        table = replace(take(table, kept), topic=topic[~rows.wrong[entry]])
-    elif rows.wrong.any():
-        table = take(table, kept)
-    return SubscriptionRows(table, lambda wrong, column, message: source.report(wrong, column, message, kept))
+        table = replace(take(table, valid), topic=topic[~rows.invalid[entry]])
+    elif rows.invalid.any():
+        table = take(table, valid)
+    return SubscriptionRows(table, partial(rows.valid_report, valid))

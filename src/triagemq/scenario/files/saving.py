@@ -1,19 +1,20 @@
 """Scenarios written to files: YAML that a person likes to read, or a directory with tables.
 
-Everything is written in the Scenario's canonical order, one line per leaf, names quoted only where they must be, and
-what is at its default left out. Numbers are plain and exact, so that what is loaded again has the same fingerprint.
+Everything is written in the Scenario's canonical order, one line per leaf, and defaults are omitted. Numbers are plain
+and exact, so that what is loaded again has the same fingerprint.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import yaml
 
 from triagemq.errors import OutputError, ParameterError
 from triagemq.scenario.conditions import (
@@ -44,29 +45,36 @@ from triagemq.scenario.model import (
     FLOOR_SHARE,
     NONE,
     Brokers,
+    Integers,
+    Names,
     OutputPorts,
     PlanningSettings,
-    Publications,
-    Publishers,
     Scenario,
-    Subscribers,
-    Subscriptions,
     Switches,
     Table,
-    UnmanagedSwitches,
 )
 
-PLAIN = re.compile(r"[^\W\d][\w/.\-]*(?: [\w/.\-]+)*")
-RESERVED = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t"}
-LONGEST_SIMPLE_KEY = 900
-"""YAML takes `key: value` on one line only for keys of up to 1024 characters."""
-
-Fields = list[tuple[str, str]]
-"""Keys, or topics, and the text of their values."""
-Key = str | tuple[str, str, tuple[str, ...]]
-"""A column that is written under its name; or a key, its column of references, and the names that these stand for."""
 LIMITS = ("max_latency_seconds", "max_latency_share", "max_separation_seconds")
+Key = str | tuple[str, str, Names]
+"""A column that is written under its name; or a key, its column of references, and the names that these stand for."""
+SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+class Line(dict[str, Any]):
+    """A mapping that is written on one line."""
+
+
+class ScenarioDumper(SafeDumper):  # type: ignore[misc]
+    """YAML without aliases, with each Line on a line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+ScenarioDumper.add_representer(
+    Line,
+    lambda dumper, line: dumper.represent_mapping("tag:yaml.org,2002:map", line.items(), flow_style=True),
+)
 
 
 def save(
@@ -180,291 +188,246 @@ def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
 
 def _text(scenario: Scenario, conditions: Conditions | None, *, with_rows: bool) -> str:
     """The text of a scenario file; without rows, it is the YAML of a scenario directory."""
-    conditions = conditions or Conditions()
-    backups = {name: [("backup", quoted(port))] for name, port in conditions.backups.items()}
-    publishes = _rows(scenario, scenario.publications, "publisher", _publication) if with_rows else {}
-    subscribes = _rows(scenario, scenario.subscriptions, "subscriber", _subscription) if with_rows else {}
+    sections = _sections(scenario, conditions or Conditions(), with_rows=with_rows)
+    header = {title: sections.pop(title) for title in _HEADER if title in sections}
+    parts = [header, *({title: entries} for title, entries in sections.items() if entries)]
+    options: dict[str, Any] = {
+        "sort_keys": False,
+        "allow_unicode": True,
+        "default_flow_style": False,
+        "width": 2**30,
+    }
+    return "\n".join(yaml.dump(part, Dumper=ScenarioDumper, **options) for part in parts)
+
+
+_HEADER = ("name", "mtu_bytes", "fragmentation", "overhead_bytes", "sending_order", "planning")
+
+
+def _sections(scenario: Scenario, conditions: Conditions, *, with_rows: bool) -> dict[str, Any]:
+    """All that a file says, by its keys; sections may be empty."""
     ports, switches, unmanaged = scenario.ports, scenario.switches, scenario.unmanaged_switches
     broker = ("broker", "broker", scenario.brokers.name if len(scenario.brokers) > 1 else ())
     link = ("error_rate", "propagation_seconds")
-    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link, ("to", "to_switch", switches.name))
     access = (("access", "access_switch", switches.name), "access_bps")
-    publisher_keys = (broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access)
-    subscriber_keys = (broker, ("port", "port", ports.name), *link)
-    sections: dict[str, Iterable[str]] = {
-        "brokers": _entries(
-            scenario.brokers,
-            ("inbound_rate_per_second", "outbound_rate_per_second", "downlink_bps", "uplink_bps"),
-            more=_clusters(scenario.brokers),
-        ),
-        "broker_links": _broker_links(scenario, ("bandwidth_bps", *link)),
-        "unmanaged_switches": _entries(unmanaged, ("bandwidth_bps",)),
-        "switches": _entries(
-            switches,
-            ("inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)),
-            more={
-                name: backups.get(name, []) + _built(switches, row) for row, name in enumerate(switches.name)
-            },
-        ),
-        "ports": _entries(ports, (("switch", "switch", switches.name), *port_keys), more=_disciplines(ports)),
+    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link, ("to", "to_switch", switches.name))
+    sections = {
+        **_header(scenario),
+        "brokers": _brokers(scenario.brokers),
+        "broker_links": _broker_links(scenario),
+        "unmanaged_switches": _named(unmanaged, "bandwidth_bps"),
+        "switches": _named(switches, "inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)),
+        "ports": _named(ports, ("switch", "switch", switches.name), *port_keys),
         "topics": _unpublished_topics(scenario),
-        "publishers": _entries(scenario.publishers, publisher_keys, below=("publishes", publishes)),
-        "subscribers": _entries(scenario.subscribers, subscriber_keys, below=("subscribes", subscribes)),
-        "worth_profiles": _profiles(conditions),
-        "conditions": [f"  - {_flow(_condition(scenario, conditions, one))}" for one in conditions.timeline],
+        "publishers": _named(
+            scenario.publishers, broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access
+        ),
+        "subscribers": _named(scenario.subscribers, broker, ("port", "port", ports.name), *link),
+        "worth_profiles": {
+            name: {topic: _number(factor) for topic, factor in factors.items()}
+            for name, factors in conditions.profiles.items()
+        },
+        "conditions": [_condition(scenario, conditions, each) for each in conditions.timeline],
     }
-    lines = [*_header(scenario)]
-    for title, entries in sections.items():
-        found = list(entries)
-        if found:
-            lines.extend(("", f"{title}:", *found))
-    return "\n".join(lines) + "\n"
+    for row, (name, line) in enumerate(sections["switches"].items()):
+        line |= {"backup": conditions.backups[name]} if name in conditions.backups else {}
+        line |= _figures(switches, row)
+    for row in np.flatnonzero(ports.discipline != Discipline.PRIORITY).tolist():
+        sections["ports"][ports.name[row]] |= _discipline(ports, row)
+    if with_rows:
+        publisher, subscriber = scenario.publications.publisher, scenario.subscriptions.subscriber
+        published, wanted = scenario.publications.topic, scenario.subscriptions.topic
+        topics = scenario.topics.name
+        _add_rows(sections["publishers"], "publishes", publisher, topics, published, _publications(scenario))
+        _add_rows(sections["subscribers"], "subscribes", subscriber, topics, wanted, _subscriptions(scenario))
+    return sections
 
 
-def quoted(name: str) -> str:
-    """A name as YAML text that every reader takes for that name.
-
-    >>> quoted("Building fire"), quoted("floor/1/smoke"), quoted("no"), quoted("7"), quoted("a: b")
-    ('Building fire', 'floor/1/smoke', '"no"', '"7"', '"a: b"')
-    """
-    if PLAIN.fullmatch(name) and name.lower() not in RESERVED:
-        return name
-    return f'"{"".join(map(_escaped, name))}"'
+def _number(value: float) -> int | float:
+    """A whole number without its point, if that is exact."""
+    value = float(value)
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
-def _escaped(character: str) -> str:
-    if character in ESCAPES:
-        return ESCAPES[character]
-    if character.isprintable():
-        return character
-    code = ord(character)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+def _lines(table: Table, *keys: Key) -> list[Line]:
+    """What each row states: the numbers that are not at their default, and the names that references stand for."""
+    return _state([Line() for _ in range(len(table))], table, *keys)
 
 
-def _flow(fields: Fields) -> str:
-    """A mapping on one line."""
-    return "{" + ", ".join(f"{key}: {value}" for key, value in fields) + "}"
-
-
-def _entry(indent: str, name: str, value: str) -> str:
-    """One key and its value; `value` is empty where an indented block follows."""
-    key = quoted(name)
-    if len(key) > LONGEST_SIMPLE_KEY:
-        return f"{indent}? {key}\n{indent}: {value}".rstrip()
-    return f"{indent}{key}: {value}".rstrip()
-
-
-def _fields(table: Table, row: int, keys: Iterable[Key]) -> Fields:
-    """What a row states: the numbers that are not the model's none, and the names that its references stand for."""
-    fields = []
+def _state(lines: list[Line], table: Table, *keys: Key) -> list[Line]:
     for key in keys:
-        if isinstance(key, tuple):
-            name, column, names = key
-            index = getattr(table, column)[row]
-            if names and index >= 0:
-                fields.append((name, quoted(names[index])))
-        elif (value := getattr(table, key)[row]) != NONE[key]:
-            fields.append((key, number_text(value)))
-    return fields
+        name, column, names = key if isinstance(key, tuple) else (key, key, None)
+        values = getattr(table, column)
+        for row in np.flatnonzero(values != NONE.get(column, -1)).tolist():
+            if names is None:
+                lines[row][name] = _number(values[row])
+            elif names:
+                lines[row][name] = names[values[row]]
+    return lines
 
 
-def _entries(
-    table: Brokers | UnmanagedSwitches | Switches | OutputPorts | Publishers | Subscribers,
-    keys: Iterable[Key],
-    *,
-    more: Mapping[str, Fields] | None = None,
-    below: tuple[str, Mapping[int, Fields]] = ("", {}),
-) -> Iterator[str]:
-    """The entries of a section, with `more` of some: on a line each, but for those that have rows below a key."""
-    key, rows_of = below
-    for row, name in enumerate(table.name):
-        fields = [*_fields(table, row, keys), *(more or {}).get(name, [])]
-        if row not in rows_of:
-            yield _entry("  ", name, _flow(fields))
-            continue
-        yield _entry("  ", name, "")
-        yield from (f"    {inner}: {value}" for inner, value in fields)
-        yield f"    {key}:"
-        yield from (_entry("      ", topic, value) for topic, value in rows_of[row])
+def _named(table: Any, *keys: Key) -> dict[str, Any]:
+    return dict(zip(table.name, _lines(table, *keys), strict=True))
 
 
-def _built(switches: Switches, row: int) -> Fields:
+def _add_rows(
+    entries: dict[str, Any], key: str, owners: Integers, names: Names, topics: Integers, rows: Iterable[Any]
+) -> None:
+    """Add each owner's rows by their topics; an owner with rows is written in a block."""
+    owner_names = list(entries)
+    for owner, topic, row in zip(owners.tolist(), topics.tolist(), rows, strict=True):
+        name = owner_names[owner]
+        if key not in entries[name]:
+            entries[name] = {**entries[name], key: {}}
+        entries[name][key][names[topic]] = row
+
+
+def _brokers(brokers: Brokers) -> dict[str, Any]:
+    entries = _named(
+        brokers, "inbound_rate_per_second", "outbound_rate_per_second", "downlink_bps", "uplink_bps"
+    )
+    for line, cluster, head in zip(entries.values(), brokers.cluster, brokers.head.tolist(), strict=True):
+        line |= {"cluster": cluster} if cluster else {}
+        line |= {"head": True} if cluster and head else {}
+    return entries
+
+
+def _figures(switches: Switches, row: int) -> Line:
     """The model of a switch where everyone knows it and it says all; else, how the switch is built in figures."""
     model = known_models().get(switches.model[row])
-    if model is not None and all(
-        getattr(switches, key)[row] == value for key, value in figures(model).items()
-    ):
-        return [("model", quoted(switches.model[row]))]
-    kind = LimiterKind(switches.limiter[row])
-    return _fields(switches, row, (key for key in FIGURES if key != "limiter")) + (
-        [] if kind is NONE["limiter"] else [("limiter", kind.name.lower())]
-    )
+    built = {key: getattr(switches, key)[row] for key in FIGURES}
+    if model is not None and figures(model) == built:
+        return Line(model=switches.model[row])
+    stated = Line({key: _number(value) for key, value in built.items() if value != NONE[key]})
+    if "limiter" in stated:
+        stated["limiter"] = LimiterKind(stated["limiter"]).name.lower()
+    return stated
 
 
-def _clusters(brokers: Brokers) -> Mapping[str, Fields]:
-    """The cluster of each broker that has one, and whether it is the head."""
-    return {
-        name: [("cluster", quoted(cluster)), *([("head", "true")] if head else [])]
-        for name, cluster, head in zip(brokers.name, brokers.cluster, brokers.head, strict=True)
-        if cluster
-    }
+def _discipline(ports: OutputPorts, row: int) -> Line:
+    widths, floors = ports.widths_bps[row], ports.floors_bps[row]
+    line = Line(discipline=Discipline(ports.discipline[row]).name.lower())
+    if len(widths):
+        line["widths_bps"] = list(map(_number, widths))
+    if not np.array_equal(floors, FLOOR_SHARE * widths):
+        line["floors_bps"] = list(map(_number, floors))
+    if ports.borrowing[row]:
+        line["borrowing"] = True
+    return line
 
 
-def _disciplines(ports: OutputPorts) -> Mapping[str, Fields]:
-    """How the ports that do not serve by priority serve, and the widths of their queues."""
-    found: dict[str, Fields] = {}
-    for row in np.flatnonzero(ports.discipline != Discipline.PRIORITY).tolist():
-        found[ports.name[row]] = written = [("discipline", Discipline(ports.discipline[row]).name.lower())]
-        widths, floors = ports.widths_bps[row], ports.floors_bps[row]
-        if len(widths):
-            written.append(("widths_bps", _numbers(widths.tolist())))
-        if not np.array_equal(floors, FLOOR_SHARE * widths):
-            written.append(("floors_bps", _numbers(floors.tolist())))
-        if ports.borrowing[row]:
-            written.append(("borrowing", "true"))
-    return found
-
-
-def _rows(
-    scenario: Scenario,
-    table: Publications | Subscriptions,
-    owner: str,
-    written: Callable[[Scenario, int], str],
-) -> Mapping[int, Fields]:
-    """The topics of each owner, and what is written of each."""
-    found: dict[int, Fields] = {}
-    for row, (of, topic) in enumerate(zip(getattr(table, owner).tolist(), table.topic.tolist(), strict=True)):
-        found.setdefault(of, []).append((scenario.topics.name[topic], written(scenario, row)))
-    return found
-
-
-def _header(scenario: Scenario) -> Iterator[str]:
-    yield f"name: {quoted(scenario.name)}"
+def _header(scenario: Scenario) -> dict[str, Any]:
+    header: dict[str, Any] = {"name": scenario.name}
     if np.isfinite(scenario.mtu_bytes):
-        yield f"mtu_bytes: {number_text(scenario.mtu_bytes)}"
-        yield "fragmentation: true"
+        header |= {"mtu_bytes": _number(scenario.mtu_bytes), "fragmentation": True}
     if scenario.overhead_bytes:
-        yield f"overhead_bytes: {number_text(scenario.overhead_bytes)}"
+        header["overhead_bytes"] = _number(scenario.overhead_bytes)
     if scenario.sending_order is not SendingOrder.BY_CLASS:
-        yield f"sending_order: {scenario.sending_order.name.lower()}"
+        header["sending_order"] = scenario.sending_order.name.lower()
     default = asdict(PlanningSettings())
-    stated = asdict(scenario.planning).items()
-    planning = [(key, number_text(value)) for key, value in stated if value != default[key]]
+    planning = {key: value for key, value in asdict(scenario.planning).items() if value != default[key]}
     if planning:
-        yield f"planning: {_flow(planning)}"
+        header["planning"] = Line({key: _number(value) for key, value in planning.items()})
+    return header
 
 
-def _broker_links(scenario: Scenario, keys: Iterable[Key]) -> Iterator[str]:
+def _broker_links(scenario: Scenario) -> list[Line]:
     links, names = scenario.broker_links, scenario.brokers.name
-    written: dict[tuple[int, int], Fields] = {}
-    for row in range(len(links)):
-        written[int(links.source_broker[row]), int(links.target_broker[row])] = _fields(links, row, keys)
-    for (source, target), fields in written.items():
-        ends = quoted(names[source]), quoted(names[target])
-        both_ways = written.get((target, source)) == fields
+    stated = _lines(links, "bandwidth_bps", "error_rate", "propagation_seconds")
+    ends = zip(links.source_broker.tolist(), links.target_broker.tolist(), strict=True)
+    by_ends = dict(zip(ends, stated, strict=True))
+    written = []
+    for (source, target), line in by_ends.items():
+        both_ways = by_ends.get((target, source)) == line
         if both_ways and source < target:
-            yield f"  - {_flow([('between', f'[{ends[0]}, {ends[1]}]'), *fields])}"
+            written.append(Line({"between": [names[source], names[target]], **line}))
         elif not both_ways:
-            yield f"  - {_flow([('from', ends[0]), ('to', ends[1]), *fields])}"
+            written.append(Line({"from": names[source], "to": names[target], **line}))
+    return written
 
 
-def _unpublished_topics(scenario: Scenario) -> Iterator[str]:
-    """Topics that nobody publishes would be lost otherwise; the others are where they are published."""
-    published = np.zeros(len(scenario.topics), dtype=bool)
-    published[scenario.publications.topic] = True
-    for topic in np.flatnonzero(~published):
-        yield f"  - {quoted(scenario.topics.name[topic])}"
+def _unpublished_topics(scenario: Scenario) -> list[str]:
+    """Topics without a publication would be lost otherwise; the others are where they are published."""
+    unpublished = np.ones(len(scenario.topics), dtype=bool)
+    unpublished[scenario.publications.topic] = False
+    return [scenario.topics.name[topic] for topic in np.flatnonzero(unpublished)]
 
 
-def _publication(scenario: Scenario, row: int) -> str:
-    table = scenario.publications
-    rate, shortest = float(table.rate_per_second[row]), float(table.min_separation_seconds[row])
-    fields = [] if shortest != 0 and rate == 1 / shortest else [("rate_per_second", number_text(rate))]
-    fields += _fields(table, row, ("min_separation_seconds", "max_separation_seconds"))
-    distribution = SizeDistribution(table.size_distribution[row])
-    if distribution is SizeDistribution.EMPIRICAL:
-        values = scenario.size_samples.size_bytes[table.size_samples[row]].tolist()
-        weights = scenario.size_samples.weight[table.size_samples[row]].tolist()
-        if table.size_bytes[row] != empirical_mean(values, weights):
-            fields.append(("size_bytes", number_text(table.size_bytes[row])))
-        sizes: Fields = [("values", _numbers(values))]
-        if any(weight != 1 for weight in weights):
-            sizes.append(("weights", _numbers(weights)))
-        fields.append(("sizes", _flow(sizes)))
-    else:
-        fields.append(("size_bytes", number_text(table.size_bytes[row])))
-        if distribution is not SizeDistribution.EXPONENTIAL:
-            fields.append(("sizes", distribution.name.lower()))
-    fields += _fields(table, row, ("max_size_bytes",))
-    process = ArrivalProcess(table.arrival_process[row])
-    if process is not ArrivalProcess.POISSON:
-        word, details = process.name.lower(), _fields(table, row, ("on_seconds", "off_seconds"))
-        if process is ArrivalProcess.PARETO:
-            details = [("shape", number_text(table.pareto_shape[row]))]
-        fields.append(("arrivals", _flow([("process", word), *details]) if details else word))
-    return _flow(fields)
+def _publications(scenario: Scenario) -> list[Line]:
+    table, samples = scenario.publications, scenario.size_samples
+    lines = [Line() for _ in range(len(table))]
+    with np.errstate(divide="ignore", over="ignore"):
+        implied = table.rate_per_second == 1 / table.min_separation_seconds
+    for row in np.flatnonzero(~implied).tolist():
+        lines[row]["rate_per_second"] = _number(table.rate_per_second[row])
+    _state(lines, table, "min_separation_seconds", "max_separation_seconds")
+    for row, (line, code) in enumerate(zip(lines, table.size_distribution.tolist(), strict=True)):
+        sizes: Line | str | None = None
+        mean = None
+        if code == SizeDistribution.EMPIRICAL:
+            sample = table.size_samples[row]
+            values, weights = samples.size_bytes[sample].tolist(), samples.weight[sample].tolist()
+            mean, sizes = empirical_mean(values, weights), Line(values=list(map(_number, values)))
+            if any(weight != 1 for weight in weights):
+                sizes["weights"] = list(map(_number, weights))
+        elif code != SizeDistribution.EXPONENTIAL:
+            sizes = SizeDistribution(code).name.lower()
+        line |= {"size_bytes": _number(table.size_bytes[row])} if table.size_bytes[row] != mean else {}
+        line |= {"sizes": sizes} if sizes else {}
+    _state(lines, table, "max_size_bytes")
+    for row in np.flatnonzero(table.arrival_process != ArrivalProcess.POISSON).tolist():
+        process = ArrivalProcess(table.arrival_process[row])
+        details = {"shape": table.pareto_shape[row]} if process is ArrivalProcess.PARETO else {}
+        if process is ArrivalProcess.ON_OFF:
+            details = {"on_seconds": table.on_seconds[row], "off_seconds": table.off_seconds[row]}
+        word = process.name.lower()
+        stated = {key: _number(value) for key, value in details.items()}
+        lines[row]["arrivals"] = Line(process=word, **stated) if stated else word
+    return lines
 
 
-def _numbers(values: list[float]) -> str:
-    return f"[{', '.join(map(number_text, values))}]"
-
-
-def _subscription(scenario: Scenario, row: int) -> str:
+def _subscriptions(scenario: Scenario) -> list[Line | str]:
+    """The worth alone as `shape:weight`, else a line."""
     table = scenario.subscriptions
-    shape = UtilityShape(table.utility_shape[row])
-    weight = number_text(table.utility_weight[row])
-    step = shape is UtilityShape.STEP
-    word = shape.name.lower()
-    threshold = number_text(table.utility_threshold[row]) if step else ""
-    utility = f"{word}:{weight}@{threshold}" if step else f"{word}:{weight}"
-    limits = _fields(table, row, LIMITS) + ([("guaranteed", "true")] if table.guaranteed[row] else [])
-    freshness = table.freshness_seconds[row]
-    if np.isfinite(freshness):
-        spelled: Fields = [("shape", word), ("weight", weight), *([("threshold", threshold)] if step else [])]
-        utility = _flow([*spelled, ("freshness_seconds", number_text(freshness))])
-    return _flow([("utility", utility), *limits]) if limits or np.isfinite(freshness) else utility
+    lines: list[Line | str] = []
+    for row, limits in enumerate(_lines(table, *LIMITS)):
+        shape, weight = UtilityShape(table.utility_shape[row]), table.utility_weight[row]
+        word, step = shape.name.lower(), shape is UtilityShape.STEP
+        threshold, freshness = table.utility_threshold[row], table.freshness_seconds[row]
+        utility: Line | str = f"{word}:{number_text(weight)}" + (f"@{number_text(threshold)}" if step else "")
+        if np.isfinite(freshness):
+            utility = Line(shape=word, weight=_number(weight))
+            utility |= {"threshold": _number(threshold)} if step else {}
+            utility["freshness_seconds"] = _number(freshness)
+        if table.guaranteed[row]:
+            limits["guaranteed"] = True
+        lines.append(Line(utility=utility, **limits) if limits or not isinstance(utility, str) else utility)
+    return lines
 
 
-def _profiles(conditions: Conditions) -> Iterator[str]:
-    for name, factors in conditions.profiles.items():
-        yield _entry("  ", name, "" if factors else "{}")
-        for topic, factor in factors.items():
-            yield _entry("    ", topic, number_text(factor))
-
-
-def _condition(scenario: Scenario, conditions: Conditions, condition: Condition) -> Fields:
-    when = ("at_seconds", number_text(condition.at_seconds))
+def _condition(scenario: Scenario, conditions: Conditions, condition: Condition) -> Line:
+    line = Line(at_seconds=_number(condition.at_seconds))
     match condition:
         case PortBandwidth():
-            named, change = ("port", condition.port), ("bandwidth_bps", number_text(condition.bandwidth_bps))
+            line |= {"port": condition.port, "bandwidth_bps": _number(condition.bandwidth_bps)}
         case PublisherState():
-            named = ("publisher", condition.publisher)
-            change = ("state", "returns" if condition.works else "fails")
+            line |= {"publisher": condition.publisher, "state": "returns" if condition.works else "fails"}
         case SubscriberState():
-            named = ("subscriber", condition.subscriber)
-            change = ("state", "joins" if condition.present else "leaves")
+            line |= {"subscriber": condition.subscriber, "state": "joins" if condition.present else "leaves"}
         case LinkState():
-            ends = ", ".join(map(quoted, _ends(scenario, conditions, condition.port)))
-            return [when, ("link", f"[{ends}]"), ("state", "returns" if condition.up else "fails")]
+            ends = _ends(scenario, conditions, condition.port)
+            line |= {"link": list(ends), "state": "returns" if condition.up else "fails"}
         case ErrorRate():
-            named, change = (condition.of, condition.name), ("error_rate", number_text(condition.error_rate))
+            line |= {condition.of: condition.name, "error_rate": _number(condition.error_rate)}
         case PublicationRate():
-            named, change = (
-                ("topic", condition.topic),
-                ("rate_factor", number_text(condition.rate_factor or 1.0)),
-            )
+            line |= {"publisher": condition.publisher} if condition.publisher is not None else {}
+            line["topic"] = condition.topic
             if condition.rate_per_second is not None:
-                change = ("rate_per_second", number_text(condition.rate_per_second))
-            if condition.publisher is not None:
-                return [
-                    when,
-                    ("publisher", quoted(condition.publisher)),
-                    ("topic", quoted(condition.topic)),
-                    change,
-                ]
+                line["rate_per_second"] = _number(condition.rate_per_second)
+            else:
+                line["rate_factor"] = _number(condition.rate_factor or 1.0)
         case WorthChange():
-            return [when, ("worth_profile", quoted(condition.profile))]
-    return [when, (named[0], quoted(named[1])), change]
+            line["worth_profile"] = condition.profile
+    return line
 
 
 def _ends(scenario: Scenario, conditions: Conditions, port: str) -> tuple[str, str]:

@@ -1,6 +1,6 @@
 """YAML text as dictionaries, lists and texts that know their lines.
 
-They are built from libyaml's events, without recursion: `yaml.compose` recurses in C, and a file of brackets ends the
+They are built from libyaml's events: `yaml.compose` recurses in C without a limit, and a file of brackets ends the
 process. An alias is the anchored value itself; it cannot stand inside its own anchor, so values never form a loop.
 What a text stands for is decided by the key it is read for: `8e6` is a name where a name is wanted.
 """
@@ -8,8 +8,7 @@ What a text stands for is decided by the key it is read for: `8e6` is a name whe
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -64,7 +63,7 @@ class LinedFile(Problems):
         super().__init__(file)
         self.root = _parse(text, self)
 
-    def complain(self, path: Sequence[str | int], what: str, fix: str) -> None:
+    def report_at(self, path: Sequence[str | int], what: str, fix: str) -> None:
         """Report a problem of what a path leads to: keys, and numbers of elements of lists."""
         line, depth = self.locate(path)
         if depth < len(path):
@@ -108,7 +107,7 @@ def _parse(text: str, problems: Problems) -> Any:
     try:
         text.encode()
         events = yaml.parse(text, Loader=getattr(yaml, "CBaseLoader", yaml.BaseLoader))
-        return _Composer(problems).composed(events)
+        return _Reader(events, problems).document()
     except UnicodeEncodeError as error:
         raise _syntax_error(
             file, _line_at(text, error.start), "holds half of a character", "save the file as UTF-8"
@@ -146,141 +145,99 @@ def _syntax_error(file: str, line: int | None, what: str, fix: str) -> ScenarioE
     return ScenarioError([Problem(file, line, "text", what, fix)])
 
 
-class _Scalar(NamedTuple):
-    text: str
-    plain: bool
+class _Reader:
+    """Builds the value of a text from libyaml's events, by recursion of bounded depth."""
 
-    @property
-    def value(self) -> str | None:
-        return Quoted(self.text) if not self.plain else None if self.text in NULLS else self.text
-
-
-@dataclass(slots=True)
-class _Open:
-    """A list or mapping that is not complete; of a mapping, the key that waits for its value, and what is merged in.
-
-    `use` says what becomes of the value; without one, a key comes next.
-    """
-
-    node: LinedMapping | LinedList
-    anchor: str | None
-    key: str = ""
-    key_line: int = 0
-    use: Literal["keep", "merge", "drop"] | None = None
-    merged: list[LinedMapping] = field(default_factory=list)
-
-
-class _Composer:
-    """Builds the value of a text from libyaml's events."""
-
-    def __init__(self, problems: Problems) -> None:
+    def __init__(self, events: Iterator[Any], problems: Problems) -> None:
+        self._events = events
         self._problems = problems
-        self._root: Any = None
-        self._stack: list[_Open] = []
+        self._anchors: dict[str, Any] = {}
 
-    def composed(self, events: Iterator[Any]) -> Any:
-        anchors: dict[str, Any] = {}
-        documents = 0
-        for event in events:
-            kind, line = type(event), event.start_mark.line + 1
-            if kind is yaml.ScalarEvent:
-                if event.tag is not None:
-                    self._check_tag(event.tag, line)
-                scalar = _Scalar(event.value, not event.style)
-                if event.anchor is not None:
-                    anchors[event.anchor] = scalar
-                self._place(line, scalar)
-            elif kind is yaml.MappingStartEvent or kind is yaml.SequenceStartEvent:
-                if event.tag is not None:
-                    self._check_tag(event.tag, line)
-                if len(self._stack) >= DEEPEST:
-                    what = f"is nested more than {DEEPEST} levels deep"
-                    raise self._refused(line, what, "close the brackets opened before")
-                node = LinedMapping(line) if kind is yaml.MappingStartEvent else LinedList(line)
-                self._stack.append(_Open(node, event.anchor))
-            elif kind is yaml.MappingEndEvent or kind is yaml.SequenceEndEvent:
-                done = self._stack.pop()
-                if done.merged:
-                    _merge(done)
-                if done.anchor is not None:
-                    anchors[done.anchor] = done.node
-                self._place(done.node.line, done.node)
-            elif kind is yaml.AliasEvent:
-                if event.anchor not in anchors:
-                    what = f"uses the alias *{event.anchor}, which is not complete before it"
-                    fix = f"write &{event.anchor} at an earlier entry, outside of which the alias stands"
-                    raise self._refused(line, what, fix)
-                self._place(line, anchors[event.anchor])
-            elif kind is yaml.DocumentStartEvent:
-                documents += 1
-                if documents > 1:
-                    fix = "remove the line --- or put it into a file of its own"
-                    raise self._refused(line, "holds a second document", fix)
-        return self._root
+    def document(self) -> Any:
+        """The value of the only document; None where there is none."""
+        root = None
+        for number, event in enumerate(e for e in self._events if isinstance(e, yaml.DocumentStartEvent)):
+            if number:
+                fix = "remove the line --- or put it into a file of its own"
+                raise self._refused(event, "holds a second document", fix)
+            root = _value(self._node(next(self._events), ()))
+        return root
 
-    def _place(self, line: int, item: _Scalar | LinedMapping | LinedList) -> None:
-        value = item.value if isinstance(item, _Scalar) else item
-        if not self._stack:
-            self._root = value
-            return
-        parent = self._stack[-1]
-        node = parent.node
-        if isinstance(node, LinedList):
-            node.append(value)
-            node.lines.append(line)
-        elif parent.use is None:
-            parent.key, parent.key_line = item.text if isinstance(item, _Scalar) else "", line
-            parent.use = self._use_of(line, item, node)
-        else:
-            if parent.use == "keep":
-                node[parent.key] = value
-                node.lines[parent.key] = parent.key_line
-            elif parent.use == "merge":
-                for part in value if isinstance(value, LinedList) else [value]:
-                    if isinstance(part, LinedMapping):
-                        parent.merged.append(part)
-                    elif part is not None:
-                        self._report(line, f"is {described(part)}", "write a mapping, {key: value}")
-            parent.use, parent.key = None, ""
+    def _node(self, event: Any, path: tuple[str, ...]) -> Any:
+        """A mapping, a list, or the event of a scalar: a key is its text, whatever it stands for as a value."""
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._anchors:
+                what = f"uses the alias *{event.anchor}, which is not complete before it"
+                fix = f"write &{event.anchor} at an earlier entry, outside of which the alias stands"
+                raise self._refused(event, what, fix)
+            return self._anchors[event.anchor]
+        if event.tag not in (None, "!") and not event.tag.startswith(STANDARD_TAG):
+            self._report(event, path, f"has the tag {event.tag}", "remove the tag")
+        node = event
+        if not isinstance(event, yaml.ScalarEvent):
+            if len(path) >= DEEPEST:
+                what = f"is nested more than {DEEPEST} levels deep"
+                raise self._refused(event, what, "close the brackets opened before")
+            node = (
+                self._list(event, path)
+                if isinstance(event, yaml.SequenceStartEvent)
+                else self._mapping(event, path)
+            )
+        if event.anchor is not None:
+            self._anchors[event.anchor] = node
+        return node
 
-    def _use_of(
-        self, line: int, key: _Scalar | LinedMapping | LinedList, node: LinedMapping
-    ) -> Literal["keep", "merge", "drop"]:
-        if not isinstance(key, _Scalar):
-            self._report(line, "has a list or mapping as a key", "write a name as the key")
-            return "drop"
-        if key.plain and key.text == "<<":
-            return "merge"
-        if key.text in node:
-            what = f"stands here twice, first in line {node.lines[key.text]}"
-            self._report(line, what, "remove one of the two, or rename it")
-            return "drop"
-        return "keep"
+    def _list(self, start: Any, path: tuple[str, ...]) -> LinedList:
+        found = LinedList(_line(start))
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            found.append(_value(self._node(event, (*path, str(len(found) + 1)))))
+            found.lines.append(_line(event))
+        return found
 
-    def _check_tag(self, tag: str, line: int) -> None:
-        """Refuse a tag that would change what a value means; the standard ones say what the value says by itself."""
-        if tag != "!" and not tag.startswith(STANDARD_TAG):
-            self._report(line, f"has the tag {tag}", "remove the tag")
+    def _mapping(self, start: Any, path: tuple[str, ...]) -> LinedMapping:
+        found, merged = LinedMapping(_line(start)), LinedMapping(0)
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            key = self._node(event, (*path, ""))
+            name = key.value if isinstance(key, yaml.ScalarEvent) else ""
+            value = self._node(following := next(self._events), (*path, name))
+            if not isinstance(key, yaml.ScalarEvent):
+                self._report(event, path, "has a list or mapping as a key", "write a name as the key")
+            elif name == "<<" and not key.style:
+                self._merge(merged, value, following, (*path, name))
+            elif name in found:
+                what = f"stands here twice, first in line {found.lines[name]}"
+                self._report(event, (*path, name), what, "remove one of the two, or rename it")
+            else:
+                found[name], found.lines[name] = _value(value), _line(event)
+        if merged:
+            # What `<<` names comes first, and gives way to what the mapping says itself.
+            own, lines = dict(found), dict(found.lines)
+            found.clear()
+            found.update(merged | own)
+            found.lines = merged.lines | lines
+        return found
 
-    def _report(self, line: int, what: str, fix: str) -> None:
-        parts = (
-            each.key if isinstance(each.node, LinedMapping) else str(len(each.node) + 1)
-            for each in self._stack
-        )
-        self._problems.report(line, ".".join(filter(None, parts)), what, fix)
+    def _merge(self, merged: LinedMapping, value: Any, event: Any, path: tuple[str, ...]) -> None:
+        for part in value if isinstance(value, LinedList) else [_value(value)]:
+            if isinstance(part, LinedMapping):
+                for key, inner in part.items():
+                    if key not in merged:
+                        merged[key], merged.lines[key] = inner, part.lines[key]
+            elif part is not None:
+                self._report(event, path, f"is {described(part)}", "write a mapping, {key: value}")
 
-    def _refused(self, line: int, what: str, fix: str) -> ScenarioError:
-        return _syntax_error(self._problems.file, line, what, fix)
+    def _report(self, event: Any, path: tuple[str, ...], what: str, fix: str) -> None:
+        self._problems.report(_line(event), ".".join(filter(None, path)), what, fix)
+
+    def _refused(self, event: Any, what: str, fix: str) -> ScenarioError:
+        return _syntax_error(self._problems.file, _line(event), what, fix)
 
 
-def _merge(done: _Open) -> None:
-    """What `<<` names comes first, and gives way to what the mapping says itself."""
-    node = done.node
-    assert isinstance(node, LinedMapping)
-    own = dict(node)
-    node.clear()
-    for part in done.merged:
-        for key, value in part.items():
-            node.setdefault(key, value)
-            node.lines.setdefault(key, part.lines[key])
-    node.update(own)
+def _line(event: Any) -> int:
+    return int(event.start_mark.line) + 1
+
+
+def _value(node: Any) -> Any:
+    if not isinstance(node, yaml.ScalarEvent):
+        return node
+    return Quoted(node.value) if node.style else None if node.value in NULLS else node.value

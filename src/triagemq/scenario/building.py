@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario.generators import columns
-from triagemq.scenario.generators.columns import checked_count, checked_number, numbered
+from triagemq.scenario import columns
+from triagemq.scenario.columns import checked_count, checked_number, numbered
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     PlanningSettings,

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.scenario.generators import columns
-from triagemq.scenario.generators.columns import checked_count, checked_number, checked_range, numbered
+from triagemq.scenario import columns
+from triagemq.scenario.columns import checked_count, checked_number, checked_range, numbered
 from triagemq.scenario.kinds import SendingOrder
 from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
 

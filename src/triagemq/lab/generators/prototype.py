@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from triagemq.scenario.generators import columns
-from triagemq.scenario.generators.columns import checked_count, checked_number, numbered
+from triagemq.scenario import columns
+from triagemq.scenario.columns import checked_count, checked_number, numbered
 from triagemq.scenario.model import PlanningSettings, Scenario, Topics
 
 MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 5.0, 0.01, 100.0
