@@ -32,7 +32,6 @@ from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location
-from triagemq.scenario import loads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -182,10 +181,8 @@ class _Training:
 
 def _known_runs(source: Tables) -> dict[str, KnownRun]:
     """What is known of each run beside its samples."""
-    texts = source.table("scenarios").to_pylist() if source.rows.get("scenarios") else []
-    scenarios = {row["run_id"]: loads(row["text"]) for row in texts if row["text"]}
     runs = sorted(run_id for run_id, run in source.manifest.runs.items() if run.tables.get(_TABLE))
-    return known_runs({run_id: scenarios.get(run_id) for run_id in runs})
+    return known_runs({run_id: source.scenario(run_id) for run_id in runs})
 
 
 def _row_maker(

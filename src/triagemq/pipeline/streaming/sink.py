@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.partitions import Rows, in_pieces, partitions_of, table_of
+from triagemq.pipeline.partitions import in_pieces, partitions_of, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
@@ -209,10 +209,11 @@ class BatchSink:
     ) -> tuple[TableFile, ...]:
         """The rows of some files together, or what a function makes of them: here, if there are few, else in tasks."""
         rows, least_tasks = sum(file.rows for file in files), partitions_of(self.session)
-        found: Rows
         if max(most_rows, rows) <= _FEW and sum(file.size_bytes for file in files) <= _FEW_BYTES:
-            found = table_of(self.store.read(files), columns)
-        elif make is None:
+            few = table_of(self.store.read(files), columns)
+            made = few if make is None else table_of([make(few)], _SCHEMAS[table])
+            return append_table(made, self.store, table, self.number)[0]
+        if make is None:
             found = self._read(files, columns).coalesce(least_tasks)
         else:
             # Topics apart; and few rows in each, since Python holds those of a task at once.

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
-from triagemq.pipeline.partitions import Rows, in_pieces
+from triagemq.pipeline.partitions import in_pieces
 from triagemq.trace import Outcome
 from triagemq.trace.latency_bins import bins_of
 
@@ -62,7 +62,7 @@ def transform(
     deadlines: DataFrame | None = None,
     judged_until_ns: Column | None = None,
     whose: bool = False,
-) -> Rows:
+) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
     `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
@@ -98,9 +98,8 @@ def transform(
         *(_WHOSE if whose else ()),
     )
     counted = in_pieces(measured, _count, _COUNTED, _ROWS_AT_ONCE)
-    if isinstance(counted, DataFrame):
-        counted = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
-    return in_pieces(counted, _added_up, f"run int, {SCHEMA}")
+    together = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
+    return in_pieces(together, _added_up, f"run int, {SCHEMA}")
 
 
 def _count(rows: pa.Table) -> pa.Table:

@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from triagemq.delay.learning.periods import track_periods
-from triagemq.pipeline.partitions import Rows, by_group
+from triagemq.pipeline.partitions import by_group
 
 
-def add_periods(samples: DataFrame) -> Rows:
+def add_periods(samples: DataFrame) -> DataFrame:
     """Samples that are `measured`, with period_seconds, phase and period_strength, from `packets_in_gained` of all."""
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
     schema = f"{fields}, period_seconds double, phase double, period_strength double"

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import Rows, joined
+from triagemq.pipeline.partitions import joined
 from triagemq.pipeline.tables.periods import add_periods
 from triagemq.pipeline.tables.port_load import COUNTERS, IN_ORDER, increments
 
@@ -42,7 +42,7 @@ SCHEMA = f"""
 """
 
 
-def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> Rows:
+def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> DataFrame:
     """Features from the samples, targets from `packets`, see queueing_delays.
 
     `phase_ns`, an expression of `run`, is where in 200 ms its samples lie.

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, by_group, collected, in_pieces, joined
+from triagemq.pipeline.partitions import by_group, in_pieces, joined
 from triagemq.pipeline.rate_windows import SHORT_NS
 
 SCHEMA = """
@@ -48,11 +49,10 @@ class _Windows(NamedTuple):
     windows: int
 
 
-def transform(publications: Rows, publication_profile: Rows, topics: pa.Table) -> Rows:
+def transform(publications: DataFrame, publication_profile: DataFrame, topics: pa.Table) -> DataFrame:
     """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
-    profile = collected(
-        publication_profile.select(["run", "topic_id", "publications", "first_ns", "last_ns"])
-    )
+    columns = ("run", "topic_id", "publications", "first_ns", "last_ns")
+    profile = publication_profile.select(*columns).toArrow()
     windows = {run: _windows(profile.filter(pc.equal(profile["run"], run))) for run in _runs(profile)}
 
     def count(rows: pa.Table) -> pa.Table:
