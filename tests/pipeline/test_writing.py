@@ -99,6 +99,14 @@ def test_spark_reads_the_folder_of_a_table_that_several_commands_wrote(
     assert found.select("token").distinct().count() == 3
 
 
+def test_files_that_a_manifest_of_before_calls_kept_are_retained(tmp_path: Path) -> None:
+    before = TablesManifest("0123456789abcdef", "stream", 3, retained=(TableFile("_cells/one", 1, 100),))
+    text = before.to_json().replace(b'"retained"', b'"kept"')
+    assert b'"kept"' in text
+    (tmp_path / "manifest-000000003.json").write_bytes(text)
+    assert Tables(tmp_path).manifest == before
+
+
 def test_tables_of_the_layout_without_partitions_are_read_and_replaced(tmp_path: Path) -> None:
     names = [
         f"numbers/{token}/run=0/part-000000000.parquet" for token in ("00000000000000ab", "00000000000000cd")

@@ -133,7 +133,7 @@ def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> Data
     files: tuple[InputFile, ...] = run.files[table]
     rows = spark.read.schema(from_arrow_schema(TABLES[table])).parquet(*(file.spark_path for file in files))
     key, other = _KEYS[table]
-    # Whether a time is of a calendar or, as in simulations, since the start; null where it is nobody's own.
+    # Whether a time is of a calendar or, as in simulations, since the start; null where a publisher did not take it.
     unix = f"published_ns >= {UNIX_TIMES_FROM_NS}" if table in _STAMPED else "cast(null as boolean)"
     return rows.selectExpr(
         "*",

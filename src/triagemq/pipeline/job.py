@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import Said, dimensions
+from triagemq.pipeline.dimensions import DimensionTables, dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
 from triagemq.pipeline.partitions import ends_by_run, partitions_of, schema_of, table_of, to_spark
@@ -75,7 +75,7 @@ class Batch:
         spark: SparkSession,
         store: TableStore,
         inputs: Sequence[Input],
-        said: Said,
+        dimension_tables: DimensionTables,
         progress: TableProgress,
     ) -> None:
         self._spark = spark
@@ -85,7 +85,7 @@ class Batch:
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
-        self._said = said
+        self._dimension_tables = dimension_tables
         self._progress = progress
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
@@ -94,7 +94,7 @@ class Batch:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         with ThreadPoolExecutor() as pool:
-            known = pool.submit(dimensions, self._said)
+            known = pool.submit(dimensions, self._dimension_tables)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
             self._dimensions = known.result()
         self._progress.finish()
@@ -257,11 +257,11 @@ class Batch:
 
     def _deadlines(self) -> DataFrame | None:
         """The latency that subscriptions ask for, in ns as the simulator has it; None if none does."""
-        asked = (
+        requested = (
             each.scenario is not None and np.isfinite(each.scenario.subscriptions.max_latency_seconds).any()
             for each in self._traces.values()
         )
-        if not any(asked):
+        if not any(requested):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
         wanted = to_spark(self._spark, self._dimensions["subscriptions"]).where(

@@ -1,4 +1,4 @@
-"""Finished tables for whoever wants to look at them or compute with them: Arrow only, no Spark."""
+"""Reads finished tables. Arrow only, no Spark."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _write(
 
 
 def _compare(what: str, made: int, found: int, place: Location) -> None:
-    """Executors that have another disk than this machine write their rows where nobody finds them."""
+    """Executors that have another disk than this machine write their rows where this process cannot find them."""
     if found != made:
         raise PipelineError(
             f"{what}: {made:,} rows were made and {found:,} are in {place.url}; nothing is published. Do all "

@@ -63,7 +63,7 @@ class TraceRuns:
 
 
 class BrokerRuns:
-    """What anybody publishes to a broker, as one run without an end: `mqtt://[user:password@]host[:port][/filter]`.
+    """All messages of a broker as one run without an end: `mqtt://[user:password@]host[:port][/filter]`.
 
     TLS files go behind a question mark, as for a gateway; `authority` is one of them. All topics, without a filter.
     """

@@ -154,12 +154,12 @@ def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -
     The second says for each row of the histogram in which one it is.
     """
     sums = [name for name in (*OUTCOMES, *_MARKS, "latency_sum_ns") if name in histogram.column_names]
-    asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
-    asked.append(("latency_max_ns", "max"))
+    aggregates = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
+    aggregates.append(("latency_max_ns", "max"))
     placed = histogram.append_column("place", pa.array(np.arange(len(histogram))))
-    grouped = placed.group_by(keys, use_threads=False).aggregate([*asked, ("place", "list")])
+    grouped = placed.group_by(keys, use_threads=False).aggregate([*aggregates, ("place", "list")])
     columns = {key: grouped[key] for key in keys}
-    columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
+    columns |= {name: grouped[f"{name}_{how}"] for name, how in aggregates}
     places, at = grouped["place_list"].combine_chunks(), np.empty(len(histogram), np.int64)
     at[places.flatten().to_numpy()] = np.repeat(np.arange(len(grouped)), places.value_lengths().to_numpy())
     if "bins" in histogram.column_names:

@@ -194,9 +194,9 @@ class _Sources(NamedTuple):
         longest = np.zeros(count)
         np.maximum.at(longest, usual.source, usual.largest)
         begins, ends = np.array([times[each] for each in run.tolist()], np.int64).reshape(-1, 2).T
-        told = gaps >= _LEAST_GAPS_OF_ABSENT
-        before = told & ((self.first - begins) / _TIMES_LONGER > longest)
-        after = told & ((ends - self.last) / _TIMES_LONGER > longest)
+        has_enough_gaps = gaps >= _LEAST_GAPS_OF_ABSENT
+        before = has_enough_gaps & ((self.first - begins) / _TIMES_LONGER > longest)
+        after = has_enough_gaps & ((ends - self.last) / _TIMES_LONGER > longest)
         source, since, until = self.longest
         chosen = bins_of(until - since) > above[source]
         here = np.arange(count)
@@ -269,8 +269,8 @@ def _longest(spans: Any) -> Any:
     source, since, until = spans
     order = np.lexsort((since, since - until, source))
     place = np.arange(len(order)) - np.searchsorted(source[order], source[order])
-    kept = spans[:, order[place < _MOST_OUTAGES]]
-    return kept[:, np.lexsort(kept[::-1])]
+    longest = spans[:, order[place < _MOST_OUTAGES]]
+    return longest[:, np.lexsort(longest[::-1])]
 
 
 def _sums(source: Any, values: Any, sources: int) -> Any:
