@@ -36,6 +36,9 @@ _SPARING_COMPILER = (
 )
 """The best compiler only for what runs millions of times: it would take a quarter of the time of 50 million rows."""
 
+_COMPILED_ROWS = 100_000
+"""Below this many rows it takes longer to compile a query than to interpret it."""
+
 ONE_PARTITION_ROWS = 400_000
 """Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
 
@@ -138,6 +141,11 @@ class SparkSettings:
             }
             # Each hash table and each sort takes a page at once, of 64 MB if it may.
             settings["spark.buffer.pageSize"] = "2m"
+        if rows < _COMPILED_ROWS:
+            settings |= {
+                "spark.sql.codegen.wholeStage": "false",
+                "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            }
         if self.local:
             settings |= {"spark.ui.enabled": "false", "spark.local.dir": tempfile.gettempdir()}
         if self._on_this_machine:
