@@ -16,7 +16,7 @@ from tests.live.up.estimating import estimates_the_building_fire
 from triagemq.cli.demo import too_busy
 from triagemq.cli.options import duration, percent
 from triagemq.pipeline import Tables
-from triagemq.pipeline.report import words
+from triagemq.pipeline.report import formatting
 from triagemq.trace import Trace, runs
 
 NAMES = ("with triage", "without triage")
@@ -156,22 +156,22 @@ def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[
         ]
         assert shown == [
             name,
-            words.percent(summary["utility_rate"]),
+            formatting.percent(summary["utility_rate"]),
             "of the maximum utility",
-            words.percent(summary["success_rate"]),
-            words.duration(summary["mean_latency_seconds"]),
-            words.duration(summary["max"]),
-            words.count(summary["publications"]),
+            formatting.percent(summary["success_rate"]),
+            formatting.duration(summary["mean_latency_seconds"]),
+            formatting.duration(summary["max"]),
+            formatting.count(summary["publications"]),
         ]
         [row] = [line[4:] for line in lines if line[0] == name and "gateway" in line]
         assert row == [
-            words.duration(summary["observed_seconds"]),
-            words.count(summary["topics"]),
-            words.size(summary["published_bytes"]),
-            words.count(summary["count"]),
-            words.count(summary["delivered"]),
-            words.count(summary["late"]),
-            f"{words.number(summary['utility'])} of {words.number(summary['maximum_utility'])}",
+            formatting.duration(summary["observed_seconds"]),
+            formatting.count(summary["topics"]),
+            formatting.size(summary["published_bytes"]),
+            formatting.count(summary["count"]),
+            formatting.count(summary["delivered"]),
+            formatting.count(summary["late"]),
+            f"{formatting.number(summary['utility'])} of {formatting.number(summary['maximum_utility'])}",
             "0",
         ]
         # By its length also a line of "Beside the forecast", which has a subscriber here.
@@ -182,13 +182,16 @@ def _report_shows(page: str, summaries: dict[str, Any], classes: dict[str, list[
         assert shown_classes == [
             [
                 str(each["priority_class"]),
-                words.count(each["count"]),
-                words.count(each["delivered"]),
-                words.count(each["late"]),
-                words.percent(each["success_rate"]),
-                words.percent(each["dropped_by_policy"] / each["count"]),
-                words.percent(each["dropped_by_buffer"] / each["count"]),
-                *(words.duration(each[key]) for key in ("mean_latency_seconds", "p50", "p95", "p99", "max")),
+                formatting.count(each["count"]),
+                formatting.count(each["delivered"]),
+                formatting.count(each["late"]),
+                formatting.percent(each["success_rate"]),
+                formatting.percent(each["dropped_by_policy"] / each["count"]),
+                formatting.percent(each["dropped_by_buffer"] / each["count"]),
+                *(
+                    formatting.duration(each[key])
+                    for key in ("mean_latency_seconds", "p50", "p95", "p99", "max")
+                ),
             ]
             for each in classes[name]
         ]

@@ -22,8 +22,8 @@ import pyspark
 from tests.ports import own_port
 
 import triagemq
-from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
+from triagemq.pipeline.jvm_cds_cache import CdsCache
 
 __all__ = ["HOME", "PACKAGE", "Standalone", "quick_java", "standalone"]
 
@@ -48,7 +48,7 @@ exec "$@"
 
 def quick_java() -> str:
     """What makes a Java that lives for seconds start sooner, with Spark's classes as commands here have saved them."""
-    saved = ClassArchive(find_java(), "tables").java_options()
+    saved = CdsCache(find_java(), "tables").java_options()
     if any("ArchiveClassesAtExit" in option for option in saved):
         saved = []
     return " ".join(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *saved])

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from triagemq.cli.main import run as triage
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.lab.sweep.cases import forget_cases, simulate_cases
-from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.jobs import StoredRows
 from triagemq.lab.sweep.run import SCHEMA, SWEEP
 from triagemq.pipeline import Mapping, Tables, archive, run, run_pipeline
 from triagemq.pipeline.report import write_report
@@ -130,7 +130,7 @@ def other(write_trace: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="module")
 def sweep_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("sweep") / "out"
-    with KeptRows.open(SWEEP, out) as results:
+    with StoredRows.open(SWEEP, out) as results:
         results.add(SCHEMA.empty_table())
     return out
 
@@ -254,7 +254,7 @@ def _no_session(*_: object) -> None:
 
 
 def _swept(out: Path) -> None:
-    with KeptRows.open(SWEEP, out) as results:
+    with StoredRows.open(SWEEP, out) as results:
         results.add(SCHEMA.empty_table())
 
 

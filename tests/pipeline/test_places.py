@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from triagemq.errors import OutputError, PipelineError
-from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.jobs import StoredRows
 from triagemq.lab.sweep.run import SCHEMA, SWEEP
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore, lease
@@ -109,7 +109,7 @@ def test_tables_are_the_same_wherever_they_are_read_from_and_published(
 
 
 def test_a_sweep_keeps_its_results_there_too(elsewhere: str, tmp_path: Path) -> None:
-    with KeptRows.open(SWEEP, f"{elsewhere}/sweep") as results:
+    with StoredRows.open(SWEEP, f"{elsewhere}/sweep") as results:
         for _ in range(20):
             results.add(SCHEMA.empty_table())
         assert results.rows.num_rows == 0

@@ -18,7 +18,15 @@ from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
 from triagemq.pipeline.streaming.reading import _variability
-from triagemq.scenario import ArrivalProcess, SizeDistribution, dumps, load, load_with_conditions, loads
+from triagemq.scenario import (
+    ArrivalProcess,
+    Scenario,
+    SizeDistribution,
+    dumps,
+    load,
+    load_with_conditions,
+    loads,
+)
 from triagemq.scenario.conditions import PublicationRate, PublisherState
 from triagemq.scenario.estimated import _arrivals, _size_distribution, _size_sample
 from triagemq.theory import chance_of_variability, on_off_ca2, pareto_ca2
@@ -74,8 +82,6 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
         rows: ClassVar = {"scenarios": 1, "publication_profile": len(seen)}
 
         def records(self, table: str, **_: Any) -> list[dict[str, Any]]:
-            if table == "scenarios":
-                return [{"text": text}]
             if table == "run_summary":
                 return [{"measured_from_ns": 0}]
             return [
@@ -92,6 +98,9 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10, heat: linear:
                 )
                 for (publisher, topic), count in seen.items()
             ]
+
+        def scenario(self, _: str) -> Scenario:
+            return loads(text)
 
     found_out = estimate_scenario(cast("Tables", Measured()))
     assert found_out.guessed == (("a", "smoke"),)

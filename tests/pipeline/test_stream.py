@@ -382,7 +382,7 @@ def test_long_windows_equal_those_of_the_batch_pipeline(spark: SparkSession, tmp
     batch = transform(publications.selectExpr("*", "0 AS run", "true AS measured"), topics)
     expected = {
         (row["topic_id"], row["window_start_ns"]): row
-        for row in batch.to_pylist()
+        for row in batch.toArrow().to_pylist()
         if row["window_seconds"] == 10
     }
     found = [

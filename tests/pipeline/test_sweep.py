@@ -27,7 +27,7 @@ from triagemq.errors import OutputError, ParameterError, PipelineError
 from triagemq.lab.generators import table2
 from triagemq.lab.sweep import jobs, parse_vary, run_sweep, sweep_summary
 from triagemq.lab.sweep.cases import Case, simulate_cases
-from triagemq.lab.sweep.jobs import KeptRows
+from triagemq.lab.sweep.jobs import StoredRows
 from triagemq.lab.sweep.run import SCHEMA, SWEEP, Point
 from triagemq.lab.sweep.variables import VARIABLES, planner_settings, varied_scenario
 from triagemq.pipeline import Tables
@@ -313,7 +313,7 @@ def test_a_sweep_killed_at_work_continues_where_it_was(
 
 
 def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
-    with KeptRows.open(SWEEP, tmp_path) as results:
+    with StoredRows.open(SWEEP, tmp_path) as results:
         results.add(SCHEMA.empty_table())
     next(tmp_path.rglob("part-*")).write_bytes(b"not a table")
     with pytest.raises(PipelineError, match=r"0.parquet: damaged"):
@@ -322,7 +322,7 @@ def test_a_damaged_part_is_named(tmp_path: Path, scenario: Scenario) -> None:
 
 def test_two_sweeps_do_not_share_a_directory(tmp_path: Path, scenario: Scenario) -> None:
     with (
-        KeptRows.open(SWEEP, tmp_path),
+        StoredRows.open(SWEEP, tmp_path),
         pytest.raises(OutputError, match="another command is writing tables"),
     ):
         run_sweep(scenario, VARY, out=tmp_path)

@@ -26,8 +26,6 @@ from triagemq.trace import Outcome, Trace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from triagemq.pipeline.partitions import Rows
-
 MEASURED_FROM_NS = 2_000_000_000
 OUTCOMES = [outcome.name for outcome in Outcome]
 
@@ -140,7 +138,7 @@ def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: 
         [(0, topic, time, 8, True) for topic, time in times],
         "run int, topic_id int, published_ns bigint, size_bytes int, measured boolean",
     )
-    rows = topic_rates.transform(published, named_topics()).to_pylist()
+    rows = topic_rates.transform(published, named_topics()).toArrow().to_pylist()
     keys = ("topic_id", "window_seconds", "window_start_ns", "publications")
     found = sorted(tuple(row[key] for key in keys) for row in rows)
     assert found == [
@@ -216,7 +214,7 @@ def test_publication_profile_has_gaps_and_sizes_of_every_publisher_and_topic(
 def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_come(
     spark: SparkSession,
 ) -> None:
-    from triagemq.pipeline.partitions import collected, in_spark
+    from triagemq.pipeline.partitions import to_spark
     from triagemq.pipeline.tables import publication_profile
 
     random = np.random.default_rng(4)
@@ -237,25 +235,25 @@ def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_com
     events = events.append_column("run", pa.array(np.zeros(len(events), np.int32)))
     events = events.append_column("measured", pa.array(np.ones(len(events), bool)))
     nobody = pa.table({"run": pa.array([], pa.int32()), "publisher_id": pa.array([], pa.int32())})
-    times = publication_profile.run_times(events, {0: 0})
+    rows = to_spark(spark, events)
+    times = publication_profile.run_times(rows, {0: 0})
 
-    def profile(rows: Rows) -> list[str]:
+    def profile() -> list[str]:
         found = publication_profile.transform(rows, named_topics("a", "b"), nobody, times)
-        return sorted(map(repr, collected(found).to_pylist()))
+        return sorted(map(repr, found.toArrow().to_pylist()))
 
-    here = profile(events)
+    in_one_piece = profile()
     settings = {"spark.sql.shuffle.partitions": "2", "spark.sql.execution.arrow.maxRecordsPerBatch": "61"}
     before = {name: spark.conf.get(name) for name in settings}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
-        frame_of_events = in_spark(spark, events)
-        assert publication_profile.run_times(frame_of_events, {0: 0}) == times
-        assert profile(frame_of_events) == here
+        assert publication_profile.run_times(rows, {0: 0}) == times
+        assert profile() == in_one_piece
     finally:
         for name, value in before.items():
             spark.conf.set(name, str(value))
-    found = publication_profile.transform(events, named_topics(), nobody, times).to_pylist()
+    found = publication_profile.transform(rows, named_topics(), nobody, times).toArrow().to_pylist()
     outages = {row["topic_id"]: (row["outages"], len(row["longest_outages"])) for row in found}
     # The busy one is away more often than is told one by one.
     assert outages[0] == (1, 1)
@@ -366,7 +364,9 @@ def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -
     )
     found = {
         (row["topic_id"], row["other_topic_id"]): row["correlation"]
-        for row in topic_correlation.transform(published, profile, named_topics("a", "b")).to_pylist()
+        for row in topic_correlation.transform(published, profile, named_topics("a", "b"))
+        .toArrow()
+        .to_pylist()
     }
     expected = np.corrcoef(counts)
     assert set(found) == {(0, 1), (0, 2), (1, 2)}

@@ -38,15 +38,14 @@ def rows_of(spark: SparkSession, rows: int, runs: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(("rows", "runs"), [(1000, 1), (1000, 3), (0, 1), (0, 2)])
-@pytest.mark.parametrize("here", [True, False])
+@pytest.mark.parametrize("tasks", [1, 2])
 def test_rows_that_are_all_there_are_written(
-    spark: SparkSession, rows: int, runs: int, here: bool, tmp_path: Path
+    spark: SparkSession, rows: int, runs: int, tasks: int, tmp_path: Path
 ) -> None:
     out = tmp_path / "100 % of [these] {rows}"
     with TableStore.open(out, kind="run") as store:
         store.begin()
-        made = rows_of(spark, rows, runs)
-        files = write_table(made.toArrow() if here else made, store, "numbers", runs)
+        files = write_table(rows_of(spark, rows, runs), store, "numbers", runs, tasks)
         listed = [file for run in range(runs) for file in files.get(run, ())]
         assert [pq.read_metadata(out / file.name).num_rows for file in listed] == [
             file.rows for file in listed
@@ -63,7 +62,7 @@ def test_a_file_that_is_not_on_this_disk_is_missed(spark: SparkSession, runs: in
         with pytest.raises(
             PipelineError, match=r"^numbers: 1,000 rows were made and \d+ are in .*share this disk"
         ):
-            write_table(rows_of(spark, 1000, runs), store, "numbers", runs)
+            write_table(rows_of(spark, 1000, runs), store, "numbers", runs, 2)
     assert not list(tmp_path.rglob("*.parquet")), "what is not published is cleared away"
 
 
@@ -92,12 +91,20 @@ def test_spark_reads_the_folder_of_a_table_that_several_commands_wrote(
         monkeypatch.setattr("triagemq.pipeline.store.store.secrets.token_hex", lambda _, token=token: token)
         with TableStore.open(tmp_path, kind="run") as store:
             store.begin()
-            files = write_table(rows_of(spark, 10, 2), store, "numbers", 2)
+            files = write_table(rows_of(spark, 10, 2), store, "numbers", 2, 2)
             store.publish(published(number, (*files[0], *files[1])))
     found = spark.read.parquet(str(tmp_path / "numbers"))
     assert found.count() == 30
     assert set(found.columns) == {"id", "token", "run"}
     assert found.select("token").distinct().count() == 3
+
+
+def test_files_that_a_manifest_of_before_calls_kept_are_retained(tmp_path: Path) -> None:
+    before = TablesManifest("0123456789abcdef", "stream", 3, retained=(TableFile("_cells/one", 1, 100),))
+    text = before.to_json().replace(b'"retained"', b'"kept"')
+    assert b'"kept"' in text
+    (tmp_path / "manifest-000000003.json").write_bytes(text)
+    assert Tables(tmp_path).manifest == before
 
 
 def test_tables_of_the_layout_without_partitions_are_read_and_replaced(tmp_path: Path) -> None:

@@ -175,7 +175,7 @@ def scenario(
 
     found = estimate_scenario(Tables(tables), run_id=run_id, bandwidth_bps=bandwidth_bps)
     estimated = found.scenario
-    # A file is named by whoever wants it written; a directory may hold tables that have these names by chance.
+    # The user names a file that is to be written; a directory may hold tables that have these names by chance.
     save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"), conditions=found.conditions)
     counts = {
         "topics": len(estimated.topics),
@@ -184,10 +184,13 @@ def scenario(
         "subscriptions": len(estimated.subscriptions),
     }
     if json:
-        told: dict[str, object] = {"outages": found.outages, "conditions": len(found.conditions.timeline)}
+        assumptions: dict[str, object] = {
+            "outages": found.outages,
+            "conditions": len(found.conditions.timeline),
+        }
         for name, pairs in (("guessed", found.guessed), ("assumed_poisson", found.assumed)):
-            told[name] = [{"publisher": publisher, "topic": topic} for publisher, topic in pairs]
-        print_json({"scenario": estimated.name, "out": str(out), **counts, **told})
+            assumptions[name] = [{"publisher": publisher, "topic": topic} for publisher, topic in pairs]
+        print_json({"scenario": estimated.name, "out": str(out), **counts, **assumptions})
         return
     text = f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
     if found.outages:

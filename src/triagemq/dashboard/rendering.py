@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, Undefined
 from markupsafe import Markup
 
 from triagemq.pipeline.report.figures import LEVELS
-from triagemq.pipeline.report.words import FILTERS, UNKNOWN, number
+from triagemq.pipeline.report.formatting import FILTERS, UNKNOWN, number
 
 _RATES = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
 

@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+from triagemq.atomic_files import write_durably
 from triagemq.errors import ParameterError
 
 PRIVATE_UMASK = 0o077
@@ -42,11 +43,7 @@ def private_file(path: Path) -> None:
 
 def write_private(path: Path, text: str) -> Path:
     """Put a file in the place of what was there: a reader finds the old one or the new one, whole."""
-    unfinished = path.with_name(path.name + ".new")
-    unfinished.unlink(missing_ok=True)
-    with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(text.encode("utf-8"))
-    unfinished.replace(path)
+    write_durably(path, text, 0o600)
     return path
 
 

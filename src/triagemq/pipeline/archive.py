@@ -2,7 +2,7 @@
 
 Payloads are in logs only: a Trace says how large an event was, not what was in it. Each file holds the events of one
 day, so that a day is given up by taking its files out of the manifest; rows that were set aside are counted and not
-kept, because nobody could say when they have to go.
+stored, because they have no time after which they could be removed.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ def _give_up(store: TableStore, keep_days: int) -> int:
     changed = {}
     for run_id, run in store.manifest.runs.items():
         files = run.tables[EVENTS]
-        kept = tuple(file for file in files if _last_ns(store, file, oldest_ns) >= oldest_ns)
-        if kept != files:
-            changed[run_id] = replace(run, tables={EVENTS: kept})
+        recent = tuple(file for file in files if _last_ns(store, file, oldest_ns) >= oldest_ns)
+        if recent != files:
+            changed[run_id] = replace(run, tables={EVENTS: recent})
     if changed:
         store.publish(changed)
     return events - sum(file.rows for file in store.manifest.files(EVENTS))

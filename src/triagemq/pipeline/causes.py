@@ -47,9 +47,9 @@ def cause_of(error: BaseException) -> str:
     if absent := _NO_PYTHON.search(str(error)):
         return f"the executors have no {absent[1]}; set PYSPARK_PYTHON to the Python that every worker has"
     causes = [line.strip().removeprefix(_CAUSED) for line in lines if line.strip().startswith(_CAUSED)]
-    told = [line.strip().removeprefix(": ") for line in lines]
-    told = [line for line in told if not line.startswith(_NOT_SAYING_WHY)]
-    return (_raised(lines)[-1:] or causes[-1:] or told[:1] or _silent(error))[0]
+    plain = [line.strip().removeprefix(": ") for line in lines]
+    plain = [line for line in plain if not line.startswith(_NOT_SAYING_WHY)]
+    return (_raised(lines)[-1:] or causes[-1:] or plain[:1] or _silent(error))[0]
 
 
 def _silent(error: BaseException) -> list[str]:

@@ -21,7 +21,7 @@ from pyspark.sql.types import StructType
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import Rows, collected, here, in_pieces, schema_of
+from triagemq.pipeline.partitions import in_pieces, schema_of
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -55,15 +55,11 @@ class Checked:
 
     table: str
     rows: DataFrame
-    few: pa.Table | None = None
-    """The same rows in this process, in a session whose tables are all small."""
 
-    def good(self) -> Rows:
+    def good(self) -> DataFrame:
         """Rows that can be used, with the columns of the trace and, if they say when, whether it is after warm-up."""
         columns = ["run", *TABLES[self.table].names, *(["measured"] if self.table in _TIMES else [])]
-        if self.few is not None:
-            return self.few.filter(pc.is_null(self.few["reason"])).select(columns)
-        return here(self.rows.where("reason is null").select(columns))
+        return self.rows.where("reason is null").select(columns)
 
     def bad(self) -> DataFrame:
         """Rows set aside, as the quarantine takes them."""
@@ -88,19 +84,10 @@ def check_runs(
     with ThreadPoolExecutor() as pool:
         read = pool.map(lambda table: _read_all(spark, table, runs, partitions), _KEYS)
         checked = dict(zip(_KEYS, read, strict=True))
-    keys = [
-        (each.rows if each.few is None else each.few).select(
-            ["run", "table", "reason", "unix", "key", "other"]
-        )
-        for each in checked.values()
-    ]
+    keys = [each.rows.select([*_GROUPED, "key", "other"]) for each in checked.values()]
     # The exchange first: nearly all keys are different, so that counting before it would only cost.
-    together: Rows = (
-        pa.concat_tables(keys, promote_options="default")
-        if partitions == 1
-        else reduce(DataFrame.unionByName, keys).repartition(partitions, "key")
-    )
-    sums = collected(in_pieces(together, _count, _COUNTED))
+    together = reduce(DataFrame.unionByName, keys).repartition(partitions, "key")
+    sums = in_pieces(together, _count, _COUNTED).toArrow()
     sums = sums.group_by(_GROUPED).aggregate([("rows", "sum"), ("repeated", "sum")])
     found = list(zip(*(column.to_pylist() for column in sums.columns), strict=True))
     tables = list(_KEYS)
@@ -139,14 +126,14 @@ def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], p
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
     columns = StructType([*from_arrow_schema(TABLES[table]).fields, *schema_of(_ADDED).fields])
     rows = reduce(DataFrame.unionByName, parts) if parts else spark.createDataFrame([], columns)
-    return Checked(table, rows, rows.coalesce(1).toArrow() if partitions == 1 else None)
+    return Checked(table, rows.coalesce(1) if partitions == 1 else rows)
 
 
 def _read(spark: SparkSession, table: str, number: int, run: TraceInput) -> DataFrame:
     files: tuple[InputFile, ...] = run.files[table]
     rows = spark.read.schema(from_arrow_schema(TABLES[table])).parquet(*(file.spark_path for file in files))
     key, other = _KEYS[table]
-    # Whether a time is of a calendar or, as in simulations, since the start; null where it is nobody's own.
+    # Whether a time is of a calendar or, as in simulations, since the start; null where a publisher did not take it.
     unix = f"published_ns >= {UNIX_TIMES_FROM_NS}" if table in _STAMPED else "cast(null as boolean)"
     return rows.selectExpr(
         "*",

@@ -16,7 +16,7 @@ from triagemq.pipeline.tables.figures import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
 Columns = Mapping[str, Any]
-Said = dict[str, list[pa.Table]]
+DimensionTables = dict[str, list[pa.Table]]
 """Tables of dimensions, each in pieces and not all with all columns."""
 
 _IN_JSON = {"forecast_p95": "p95_seconds", "forecast_p99": "p99_seconds"}
@@ -39,23 +39,23 @@ _COLUMNS = {
 }
 
 
-def dimensions(said: Said) -> dict[str, pa.Table]:
+def dimensions(found: DimensionTables) -> dict[str, pa.Table]:
     """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know, by its name.
 
     Columns that are not known are null.
     """
-    return {name: table_of(said[name], f"run int, {columns}") for name, columns in _COLUMNS.items()}
+    return {name: table_of(found[name], f"run int, {columns}") for name, columns in _COLUMNS.items()}
 
 
-def said_by(inputs: Sequence[Input]) -> Said:
+def scenario_dimensions(inputs: Sequence[Input]) -> DimensionTables:
     """What the scenario and the manifest of each run say, by its number. Needs no Spark; forecasts take time."""
-    said: Said = {name: [] for name in _COLUMNS}
+    found: DimensionTables = {name: [] for name in _COLUMNS}
     for run, each in enumerate(inputs):
         if isinstance(each, TraceInput):
             for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
                 rows = pa.table({column: _array(values) for column, values in columns.items()})
-                said[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
-    return said
+                found[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
+    return found
 
 
 def _named(run: TraceInput) -> dict[str, Columns]:

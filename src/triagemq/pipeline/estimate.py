@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.reading import Tables
-from triagemq.scenario import Scenario, loads
-from triagemq.scenario.estimated import Estimate, Row, measured
+from triagemq.scenario.estimated import Estimate, measured
 
 
 def estimate_scenario(
@@ -27,22 +26,17 @@ def estimate_scenario(
         raise PipelineError(
             f"run {chosen}: nothing was published after warm-up; there is nothing to estimate from"
         )
-    text = _one(tables, "scenarios", chosen).get("text", "")
-    base = loads(text, file=f"scenario of run {chosen}") if text.strip() else bandwidth_bps
+    scenario = tables.scenario(chosen)
+    base = bandwidth_bps if scenario is None else scenario
     if base is None:
         raise PipelineError(
             f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
             "say it with --bandwidth-bps"
         )
-    called = base.name if isinstance(base, Scenario) else chosen
-    begins_ns = _one(tables, "run_summary", chosen).get("measured_from_ns")
-    return measured(profile, base, name=called, measured_from_ns=begins_ns)
-
-
-def _one(tables: Tables, table: str, run_id: str) -> Row:
-    """The only row of a run in a table; nothing where there is none."""
-    rows = tables.records(table, run_id=run_id) if table in tables.rows else []
-    return rows[0] if rows else {}
+    name = chosen if scenario is None else scenario.name
+    summary = tables.records("run_summary", run_id=chosen) if "run_summary" in tables.rows else []
+    begins_ns = summary[0].get("measured_from_ns") if summary else None
+    return measured(profile, base, name=name, measured_from_ns=begins_ns)
 
 
 def _choose(tables: Tables, run_id: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Foreign logs in Spark: CSV, JSON lines or Parquet become publications; what cannot is kept with its reason.
+"""Foreign logs in Spark: CSV, JSON lines or Parquet become publications; other rows are set aside with the reason.
 
 One row of the log is either good, and becomes one publication for each of its values, or it is set aside as a whole,
 so that rows in and rows set aside add up to the rows read. It is parsed once, into a folder that holds it as long as
@@ -184,7 +184,7 @@ def _with_plausible_times(rows: DataFrame, mapping: Mapping) -> DataFrame:
     """The same, with rows of a clock that was not set put aside: for this the whole log must have been seen.
 
     A clock that starts at 0 is as good as any. But if other times of the same log are of a calendar, those that are not
-    are nobody's, unless the mapping says what is the earliest and the latest.
+    are set aside, unless the mapping says what is the earliest and the latest.
     """
     published = F.col("published_ns")
     strange = _is_of_no_calendar(published)
@@ -266,7 +266,7 @@ def _csv_fields(mapping: Mapping, columns: Sequence[str]) -> tuple[Column, dict[
     schema = ", ".join(f"{name} string" for name in (*names, "malformed"))
     options = {"sep": mapping.delimiter, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
     struct = F.from_csv(F.col("text"), schema, options)
-    # Columns that nobody asks for may well have the same name.
+    # Columns that the mapping does not name may share a name.
     needed = mapping.needed_columns()
     cells = {column: struct[name] for column, name in zip(columns, names, strict=True) if column in needed}
     return _map(cells), {

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,34 +252,58 @@ def _incomplete(place: Location) -> str:
     return f"{place.given}: this run has only just finished; run again"
 
 
+@dataclass(frozen=True, slots=True)
+class RunScenario:
+    """The scenario in the directory of a run: without one, or with one that cannot be read, names are missing."""
+
+    text: str = ""
+    scenario: Scenario | None = None
+    conditions: Conditions = field(default_factory=Conditions)
+    error: str | None = None
+
+    @classmethod
+    def read(cls, run: Location) -> RunScenario:
+        """What is there; an unreadable scenario costs names and utilities, and no figures."""
+        text = (run / SCENARIO_NAME).read().decode("utf-8", errors="replace")
+        if not text.strip():
+            return cls(text)
+        try:
+            return cls(text, *loads_with_conditions(text, file=f"{run.given}/{SCENARIO_NAME}"))
+        except ScenarioError as error:
+            return cls(text, error=str(error).splitlines()[0])
+
+
 def _trace(place: Location) -> TraceInput:
     stated = (place / MANIFEST_NAME).read()
-    text = (place / SCENARIO_NAME).read().decode("utf-8", errors="replace")
     manifest = parse_manifest(stated, f"{place.given}/{MANIFEST_NAME}")
+    found = RunScenario.read(place)
     files = {table: tuple(_part(place, part) for part in parts) for table, parts in manifest.tables.items()}
     planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
-    scenario: Scenario | None = None
     plan: Plan | None = None
-    conditions, notes = Conditions(), list[str]()
-    # What cannot be read costs the names and utilities, or the forecast beside the figures, and no figures.
-    try:
-        if text.strip():
-            scenario, conditions = loads_with_conditions(text, file=f"{place.given}/{SCENARIO_NAME}")
-    except ScenarioError as error:
-        first = str(error).splitlines()[0]
-        notes.append(f"its scenario cannot be read, so names and utilities are missing: {first}")
-    if manifest.producer in _FOLLOW_CONDITIONS and conditions.timeline:
+    notes = []
+    if found.error is not None:
+        notes.append(f"its scenario cannot be read, so names and utilities are missing: {found.error}")
+    if manifest.producer in _FOLLOW_CONDITIONS and found.conditions.timeline:
         planned = b""
     try:
-        if planned and scenario is not None:
+        if planned and found.scenario is not None:
             plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")
-            plan.require(scenario)
+            plan.require(found.scenario)
     except PlanError as error:
         plan = None
         notes.append(f"its plan cannot be used, so there is no forecast beside its figures: {error}")
-    identity = _digest(str(COMPUTED_BY).encode(), stated, text.encode(), planned)
-    run_id = manifest.run_id
-    return TraceInput(run_id, place.given, identity, manifest, text, scenario, files, plan, tuple(notes))
+    identity = _digest(str(COMPUTED_BY).encode(), stated, found.text.encode(), planned)
+    return TraceInput(
+        manifest.run_id,
+        place.given,
+        identity,
+        manifest,
+        found.text,
+        found.scenario,
+        files,
+        plan,
+        tuple(notes),
+    )
 
 
 def _part(place: Location, part: PartFile) -> InputFile:

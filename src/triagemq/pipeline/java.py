@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from triagemq.atomic_files import write_durably
 from triagemq.errors import PipelineError
 
 OLDEST_JAVA = 17
@@ -90,7 +91,7 @@ def describe_java() -> str:
 
 
 def cache_directory() -> Path:
-    """Where what can be made again is kept for the next command of the same user."""
+    """Files of the user that the next command uses, and can make again."""
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "triagemq"
 
@@ -101,10 +102,7 @@ def write_cached(path: Path, text: str, mode: int = 0o644) -> None:
         if path.read_text(encoding="utf-8") == text:
             return
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.chmod(mode)
-    unfinished.replace(path)
+    write_durably(path, text, mode)
 
 
 def is_interrupted_write(path: Path) -> bool:

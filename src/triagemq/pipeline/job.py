@@ -13,22 +13,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import Said, dimensions
+from triagemq.pipeline.dimensions import DimensionTables, dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
-from triagemq.pipeline.partitions import (
-    Rows,
-    collected,
-    ends_by_run,
-    here,
-    in_spark,
-    partitions_of,
-    schema_of,
-    table_of,
-)
+from triagemq.pipeline.partitions import ends_by_run, partitions_of, schema_of, table_of, to_spark
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import SPARK_SCHEMA, write_table
+from triagemq.pipeline.store.writing import write_table
 from triagemq.pipeline.tables import (
     class_performance,
     deliveries,
@@ -69,7 +60,7 @@ TABLES: Mapping[str, Any] = {
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
 
-Made = dict[str, Callable[[], Rows]]
+Made = dict[str, Callable[[], DataFrame]]
 
 # While one table waits for its last task or for files to be named, the next one works.
 _AT_ONCE = 2
@@ -84,18 +75,17 @@ class Batch:
         spark: SparkSession,
         store: TableStore,
         inputs: Sequence[Input],
-        said: Said,
+        dimension_tables: DimensionTables,
         progress: TableProgress,
     ) -> None:
         self._spark = spark
         self._store = store
         self._written: dict[str, dict[int, tuple[TableFile, ...]]] = {}
-        self._few: dict[str, pa.Table] = {}
         self._log_names: dict[str, list[pa.Table]] = {"topic": [], "publisher": []}
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
-        self._said = said
+        self._dimension_tables = dimension_tables
         self._progress = progress
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
@@ -104,7 +94,7 @@ class Batch:
         """Make all tables; returns what the manifest is to say of each run."""
         self._progress.begin("checking")
         with ThreadPoolExecutor() as pool:
-            known = pool.submit(dimensions, self._said)
+            known = pool.submit(dimensions, self._dimension_tables)
             checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
             self._dimensions = known.result()
         self._progress.finish()
@@ -123,7 +113,7 @@ class Batch:
         self._publishers = pa.concat_tables([self._dimensions["publishers"], *self._log_names["publisher"]])
         valid = checked["publications"].good()
         if readings is not None:
-            valid = here(in_spark(self._spark, valid).unionByName(self._numbered(readings)))
+            valid = valid.unionByName(self._numbered(readings))
         made: Made = {"publications": lambda: publications.transform(valid, self._topics, self._publishers)}
         if self._has("deliveries"):
             made["deliveries"] = checked["deliveries"].good
@@ -149,8 +139,8 @@ class Batch:
                 rows("publications"), rows("publication_profile"), self._topics
             ),
             "topic_summary": lambda: topic_summary.transform(
-                self._read("topic_rates"),
-                self._read("publication_profile").select("run", "topic_id", "outages", "outage_seconds"),
+                rows("topic_rates"),
+                rows("publication_profile").select("run", "topic_id", "outages", "outage_seconds"),
                 self._by_run(lambda run: _seconds(times, run), "double"),
             ),
         }
@@ -166,21 +156,19 @@ class Batch:
                 ),
             }
         if self._has("queue_samples"):
-            first["port_load"] = lambda: port_load.transform(
-                in_spark(self._spark, samples), in_spark(self._spark, ports)
-            )
+            first["port_load"] = lambda: port_load.transform(samples, to_spark(self._spark, ports))
             first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
-            second["port_summary"] = lambda: port_summary.transform(self._read("port_load"))
+            second["port_summary"] = lambda: port_summary.transform(rows("port_load"))
         if self._written.get("quarantine"):
-            second["quarantine_summary"] = lambda: quarantine_summary.transform(self._read("quarantine"))
+            second["quarantine_summary"] = lambda: quarantine_summary.transform(rows("quarantine"))
         self._write_all(first)
         self._write_all(second)
 
-    def _latency_histogram(self) -> Rows:
+    def _latency_histogram(self) -> DataFrame:
         traces = self._traces.values()
         return latency_histogram.transform(
-            self._read("deliveries"),
-            in_spark(self._spark, self._dimensions["classes"])
+            self._rows("deliveries"),
+            to_spark(self._spark, self._dimensions["classes"])
             if any(each.classes for each in traces)
             else None,
             self._partitions,
@@ -189,22 +177,20 @@ class Batch:
             whose=not all(each.known("subscriptions") for each in traces),
         )
 
-    def _queue_features(self, samples: Rows, hops: Checked) -> Rows:
+    def _queue_features(self, samples: DataFrame, hops: Checked) -> DataFrame:
         ends = ends_by_run(samples, "sampled_ns")
         phase_ns = self._by_run(
             lambda run: ends[run][0] % queue_features.INTERVAL_NS if run in ends else None
         )
         with_hops = [run for run, each in self._traces.items() if each.manifest.rows("hops") > 0]
-        passed = self._read("deliveries").where(~F.col("run").isin(with_hops))
-        subscribers = F.broadcast(in_spark(self._spark, self._dimensions["subscribers"]))
+        passed = self._rows("deliveries").where(~F.col("run").isin(with_hops))
+        subscribers = F.broadcast(to_spark(self._spark, self._dimensions["subscribers"]))
         packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
         if with_hops:
-            packets = packets.unionByName(in_spark(self._spark, hops.good()).select(packets.columns))
-        return queue_features.transform(
-            in_spark(self._spark, samples), packets, self._dimensions["ports"], phase_ns
-        )
+            packets = packets.unionByName(hops.good().select(packets.columns))
+        return queue_features.transform(samples, packets, self._dimensions["ports"], phase_ns)
 
     # Foreign logs
 
@@ -226,7 +212,7 @@ class Batch:
     def _numbered(self, readings: DataFrame) -> DataFrame:
         measured = F.lit(True).alias("measured")
         for column, names in self._log_names.items():
-            known = F.broadcast(in_spark(self._spark, pa.concat_tables(names)))
+            known = F.broadcast(to_spark(self._spark, pa.concat_tables(names)))
             readings = readings.join(known, ["run", column])
         return readings.select(
             "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes", measured
@@ -239,17 +225,15 @@ class Batch:
         tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
         return published(self._inputs[run], counts, tables)
 
-    def _summary(self) -> pa.Table:
+    def _summary(self) -> DataFrame:
         known = []
         for run, each in self._inputs.items():
             counted = self._published(run)
             row = {name: getattr(counted, name) for name in ("rows_read", "rows_in", "quarantined")}
             row["publications"] = sum(file.rows for file in counted.tables["publications"])
             known.append({"run": run, "source": each.source} | each.described | row)
-        used = run_summary.USED.items()
-        return run_summary.transform(
-            known, *(collected(self._rows(name).select(list(of))) for name, of in used)
-        )
+        used = (self._rows(name).select(*columns).toArrow() for name, columns in run_summary.USED.items())
+        return to_spark(self._spark, run_summary.transform(known, *used))
 
     def _keep_scenarios(self) -> None:
         """The scenario of each run, as it was given: who has the tables needs the trace no more."""
@@ -273,14 +257,14 @@ class Batch:
 
     def _deadlines(self) -> DataFrame | None:
         """The latency that subscriptions ask for, in ns as the simulator has it; None if none does."""
-        asked = (
+        requested = (
             each.scenario is not None and np.isfinite(each.scenario.subscriptions.max_latency_seconds).any()
             for each in self._traces.values()
         )
-        if not any(asked):
+        if not any(requested):
             return None
         deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = in_spark(self._spark, self._dimensions["subscriptions"]).where(
+        wanted = to_spark(self._spark, self._dimensions["subscriptions"]).where(
             "max_latency_seconds is not null"
         )
         return wanted.select("run", "subscription_id", deadline_ns)
@@ -290,35 +274,24 @@ class Batch:
             for each in [pool.submit(self._write, table, make) for table, make in made.items()]:
                 each.result()
 
-    def _write(self, table: str, make: Callable[[], Rows]) -> None:
+    def _write(self, table: str, make: Callable[[], DataFrame]) -> None:
         self._progress.begin(table)
-        schema = f"{TABLES[table].SCHEMA}, run int"
-        rows = self._completed(make(), schema)
-        if not isinstance(rows, DataFrame):
-            self._few[table] = rows
-            rows = rows.replace_schema_metadata({SPARK_SCHEMA: schema_of(TABLES[table].SCHEMA).json()})
-        self._written[table] = write_table(rows, self._store, table, len(self._inputs))
+        ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
+        rows = make().withColumn("run_id", ids[F.col("run")]).to(schema_of(self._schema(table)))
+        self._written[table] = write_table(rows, self._store, table, len(self._inputs), self._partitions)
         self._progress.finish()
 
-    def _completed(self, rows: Rows, schema: str) -> Rows:
-        """Rows with exactly the columns of their table and `run`; in this process if they are few."""
-        run_ids = [each.run_id for each in self._inputs.values()]
-        if isinstance(rows, DataFrame):
-            ids = F.array(*map(F.lit, run_ids))
-            return here(rows.withColumn("run_id", ids[F.col("run")]).to(schema_of(schema)))
-        few = table_of([rows], schema)
-        ids = pa.array(run_ids).take(few["run"])
-        return few.set_column(few.column_names.index("run_id"), "run_id", ids)
+    def _rows(self, table: str) -> DataFrame:
+        """A table of this batch, with `run`."""
+        schema = self._schema(table)
+        if not any(self._written.get(table, {}).values()):
+            return to_spark(self._spark, table_of([], schema))
+        rows = self._spark.read.schema(schema).parquet(self._store.folder(table).spark_path)
+        return rows.coalesce(1) if self._partitions == 1 else rows
 
-    def _rows(self, table: str) -> Rows:
-        """A table of this batch, with `run`, where it is computed with: in this process if it has few rows."""
-        schema = f"{TABLES[table].SCHEMA}, run int"
-        if table in self._few or not any(self._written.get(table, {}).values()):
-            return self._few.get(table, table_of([], schema))
-        return self._spark.read.schema(schema).parquet(self._store.folder(table).spark_path)
-
-    def _read(self, table: str) -> DataFrame:
-        return in_spark(self._spark, self._rows(table))
+    @staticmethod
+    def _schema(table: str) -> str:
+        return f"{TABLES[table].SCHEMA}, run int"
 
 
 def _seconds(times: publication_profile.RunTimes, run: int) -> float:

@@ -1,7 +1,7 @@
 """Histograms of many rows in the bins of `triagemq.trace.latency_bins`, as Arrow and tables hold them.
 
 A histogram adds up over files, workers and runs, needs no sort, and takes the same space for ten deliveries or ten
-billion. Whoever computes percentiles from these bins, the simulator included, gets the same figures to the last bit.
+billion. Percentiles that are computed from these bins, by the simulator too, are the same to the last bit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How rows are spread over tasks, and where NumPy computes with them: few rows stay in one piece, and in this process.
+"""How rows are partitioned, and how NumPy computes with them: by Spark's Python workers, or in this process if few.
 
 A session whose tables are all small has one partition (see session.py): no table that is made from them needs an
-exchange, and as soon as rows are handed to Python they stay there, as Arrow. Spark plans for longer than it works then.
+exchange, and what a function makes of Arrow needs no Python workers, which would take longer to start than to work.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +27,6 @@ from triagemq.trace import blocks, latency_bins
 for _module in (sys.modules[__package__], blocks, latency_bins, kinds, utility):
     register_pickle_by_value(_module)  # type: ignore[no-untyped-call]
 
-Rows: TypeAlias = "DataFrame | pa.Table"
-"""Rows in Spark, or the few rows of a small session as Arrow."""
-
 InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
 
@@ -38,36 +35,25 @@ def partitions_of(spark: SparkSession) -> int:
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
-def spread(rows: DataFrame, *keys: str) -> DataFrame:
+def partition_by(rows: DataFrame, *keys: str) -> DataFrame:
     """Rows with equal keys in the same partition; Spark makes fewer of them where there are few rows."""
     return rows.coalesce(1) if partitions_of(rows.sparkSession) == 1 else rows.repartition(*keys)
 
 
-def here(rows: DataFrame) -> Rows:
-    """Rows in this process if they are few."""
-    return rows.toArrow() if partitions_of(rows.sparkSession) == 1 else rows
-
-
-def collected(rows: Rows) -> pa.Table:
-    """Rows in this process."""
-    return rows.toArrow() if isinstance(rows, DataFrame) else rows
-
-
-def ends_by_run(rows: Rows, column: str) -> dict[int, tuple[int, int]]:
+def ends_by_run(rows: DataFrame, column: str) -> dict[int, tuple[int, int]]:
     """The smallest and the largest value of a column in each run."""
-    if isinstance(rows, DataFrame):
-        found = rows.groupBy("run").agg(F.min(column), F.max(column)).toArrow()
-    else:
-        found = rows.group_by("run").aggregate([(column, "min"), (column, "max")])
+    found = rows.groupBy("run").agg(F.min(column), F.max(column)).toArrow()
     return {run: (first, last) for run, first, last in zip(*found.to_pydict().values(), strict=True)}
 
 
-def in_spark(spark: SparkSession, rows: Rows) -> DataFrame:
-    """Rows in Spark, however few they are; those as one partition. Lists would need Python workers for it."""
-    return rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows.combine_chunks()).coalesce(1)
+def to_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Rows of this process in Spark, as one partition."""
+    return spark.createDataFrame(rows.combine_chunks()).coalesce(1)
 
 
-def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str) -> Rows:
+def by_group(
+    rows: DataFrame, keys: Sequence[str], function: Callable[[pa.Table], pa.Table], schema: str
+) -> DataFrame:
     """What a function makes of each group of rows with equal keys, which are whole numbers."""
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -76,19 +62,19 @@ def by_group(rows: Rows, keys: Sequence[str], function: Callable[[pa.Table], pa.
     return in_order(rows, keys, (), made, schema)
 
 
-def in_order(rows: Rows, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str) -> Rows:
+def in_order(
+    rows: DataFrame, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str
+) -> DataFrame:
     """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
-    if isinstance(rows, DataFrame):
-        return _in_arrow(spread(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
-    return _in_arrow(rows.sort_by([(key, "ascending") for key in (*keys, *then)]), function, schema)
+    return _map_in_arrow(partition_by(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
 
 
 def in_pieces(
-    rows: Rows,
+    rows: DataFrame,
     function: Callable[[pa.Table], pa.Table],
     schema: str,
     rows_at_once: int = sys.maxsize,
-) -> Rows:
+) -> DataFrame:
     """What a function makes of every so many rows of a partition."""
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
@@ -101,43 +87,28 @@ def in_pieces(
         if gathered:
             yield function(pa.concat_tables(gathered))
 
-    return _in_arrow(rows, made, schema)
+    return _map_in_arrow(rows, made, schema)
 
 
-def joined(rows: Rows, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left") -> Rows:
-    """Rows with the columns of the one of the others, which are few, that has equal keys; those are whole numbers."""
-    if isinstance(rows, DataFrame):
-        frame = in_spark(rows.sparkSession, others)
-        return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
-    found = _numbered(rows, keys, "own").join(
-        _numbered(others, keys, "known"), list(keys), join_type=f"{how} outer"
-    )
-    found = found.sort_by([("own", "ascending"), ("known", "ascending")])
-    columns = {key: found[key] for key in keys}
-    for table, place in ((rows, found["own"]), (others, found["known"])):
-        columns |= {name: table[name].take(place) for name in table.column_names if name not in keys}
-    return pa.table(columns)
+def joined(
+    rows: DataFrame, others: pa.Table, keys: Sequence[str], how: Literal["left", "full"] = "left"
+) -> DataFrame:
+    """Rows with the columns of the one of the others, which are few, that has equal keys."""
+    frame = to_spark(rows.sparkSession, others)
+    return rows.join(F.broadcast(frame) if how == "left" else frame, list(keys), how)
 
 
-def _numbered(rows: pa.Table, keys: Sequence[str], name: str) -> pa.Table:
-    """The keys of rows, as numbers of the same size, and their places."""
-    return pa.table({key: rows[key].cast(pa.int64()) for key in keys} | {name: np.arange(len(rows))})
+def _map_in_arrow(rows: DataFrame, function: InPieces, schema: str) -> DataFrame:
+    """What a function makes of the rows of each partition, which come piece by piece."""
+    if partitions_of(rows.sparkSession) == 1:
+        return to_spark(rows.sparkSession, table_of(list(function(iter([rows.toArrow()]))), schema))
+    arrow = to_arrow_schema(schema_of(schema))
 
+    def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for table in function(pa.Table.from_batches([batch]) for batch in batches):
+            yield from _as_table([table], arrow).to_batches()
 
-def _in_arrow(rows: Rows, function: InPieces, schema: str) -> Rows:
-    """What a function makes of the rows of each partition, which come piece by piece.
-
-    Python workers do it where the rows are; few rows are done with here.
-    """
-    if isinstance(rows, DataFrame) and partitions_of(rows.sparkSession) > 1:
-        arrow = to_arrow_schema(schema_of(schema))
-
-        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for table in function(pa.Table.from_batches([batch]) for batch in batches):
-                yield from _as_table([table], arrow).to_batches()
-
-        return rows.mapInArrow(made, schema_of(schema))
-    return table_of(list(function(iter([collected(rows)]))), schema)
+    return rows.mapInArrow(made, schema_of(schema))
 
 
 def table_of(tables: Sequence[pa.Table], schema: str) -> pa.Table:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class TableProgress(Bar):
-    """Shows the work of a job on standard error, if somebody wants to see it."""
+    """Shows the progress of a job on standard error, if enabled."""
 
     def __init__(self, *, enabled: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))

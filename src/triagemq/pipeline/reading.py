@@ -1,4 +1,4 @@
-"""Finished tables for whoever wants to look at them or compute with them: Arrow only, no Spark."""
+"""Reads finished tables. Arrow only, no Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 from triagemq.errors import ParameterError
 from triagemq.pipeline.store import Location, TablesManifest, current_manifest
 from triagemq.plain import plain
+from triagemq.scenario import Scenario, loads
 
 _ATTEMPTS = 5
 _MOST_SORTED_ROWS = 500_000
@@ -80,6 +81,17 @@ class Tables:
     def records(self, name: str, **choice: Any) -> list[dict[str, Any]]:
         """A table's rows as plain values that JSON can hold; takes what `table` takes."""
         return plain(self.table(name, **choice).to_pylist())  # type: ignore[no-any-return]
+
+    def scenario(self, run_id: str) -> Scenario | None:
+        """The scenario that a run came with; None if it came without."""
+        if "scenarios" not in self.rows:
+            return None
+        texts = self.table("scenarios", run_id=run_id).to_pylist()
+        return (
+            loads(texts[0]["text"], file=f"scenario of run {run_id}")
+            if texts and texts[0]["text"].strip()
+            else None
+        )
 
     def _scan(
         self,

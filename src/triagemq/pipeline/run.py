@@ -21,7 +21,7 @@ from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, import_spark, sp
 from triagemq.pipeline.store import Location, TablesManifest, TableStore
 
 if TYPE_CHECKING:
-    from triagemq.pipeline.dimensions import Said
+    from triagemq.pipeline.dimensions import DimensionTables
 
 _MOST_SET_ASIDE = 0.1
 """A run or log of which a larger share is set aside is no success."""
@@ -124,7 +124,7 @@ def _process(todo: list[Input], store: TableStore, options: SparkOptions, progre
         import_spark()
         # What needs no Spark is done while Java starts, and for all batches but the first while Spark works.
         pool.submit(import_module, "triagemq.pipeline.job")
-        said = pool.submit(_said_by, batches[0])
+        known = pool.submit(_scenario_dimensions, batches[0])
         with spark_session(replace(options, rows=most)) as spark:
             from triagemq.pipeline.job import TABLES, Batch
 
@@ -136,16 +136,16 @@ def _process(todo: list[Input], store: TableStore, options: SparkOptions, progre
             ):
                 for batch, following in zip_longest(batches, batches[1:]):
                     store.begin()
-                    made = Batch(spark, store, batch, said.result(), shown)
+                    made = Batch(spark, store, batch, known.result(), shown)
                     if following is not None:
-                        said = pool.submit(_said_by, following)
+                        known = pool.submit(_scenario_dimensions, following)
                     store.publish(made.make())
 
 
-def _said_by(batch: list[Input]) -> Said:
-    from triagemq.pipeline.dimensions import said_by
+def _scenario_dimensions(batch: list[Input]) -> DimensionTables:
+    from triagemq.pipeline.dimensions import scenario_dimensions
 
-    return said_by(batch)
+    return scenario_dimensions(batch)
 
 
 def _batches(todo: list[Input]) -> Iterator[list[Input]]:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import MissingDependencyError, PipelineError
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import find_java
+from triagemq.pipeline.jvm_cds_cache import CdsCache
 from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings
 from triagemq.pipeline.store.places import active_session
 
@@ -64,7 +64,7 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
         java = find_java()
         # Another Spark than pyspark's own has other classes.
         if settings.local and "SPARK_HOME" not in os.environ:
-            archive = ClassArchive(java, options.kind)
+            archive = CdsCache(java, options.kind)
         with _environment(settings.environment(java, archive)):
             spark = _start(settings)
     process = _java_process(spark)

@@ -1,4 +1,4 @@
-"""What Spark is told: first what somebody has set, and only then what suits the data and a small machine.
+"""Settings of Spark: those that the user has set, and for the rest what suits the data and a small machine.
 
 Set are, the later the stronger, spark-defaults.conf (of SPARK_CONF_DIR, else of SPARK_HOME), PYSPARK_SUBMIT_ARGS and
 the command's own --master and --conf. A process that spark-submit has started finds all of that in Java already.
@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from triagemq.errors import ParameterError, PipelineError
-from triagemq.pipeline.class_archive import ClassArchive
 from triagemq.pipeline.java import Java
+from triagemq.pipeline.jvm_cds_cache import CdsCache
 
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
@@ -74,7 +74,7 @@ class SparkOptions:
         if remote:
             raise PipelineError(_no_connect(remote))
         if self.master is not None and not self.master.startswith(_MASTERS):
-            # Spark would say so in a page of Java that nobody can catch.
+            # Spark would print a page of Java, which cannot be caught.
             raise ParameterError(
                 "master",
                 f"is {self.master!r}; Spark knows local[*], spark://HOST:PORT, yarn and k8s://HOST:PORT",
@@ -92,12 +92,12 @@ def shuffle_partitions(rows: int, cores: int = 1) -> int:
 
 
 class SparkSettings:
-    """What one session is told, `given` being what somebody has set: by it the rest is chosen."""
+    """The settings of one session. `given` are those that the user has set; the rest is chosen by them."""
 
     def __init__(self, options: SparkOptions, given: Mapping[str, str]) -> None:
         self._options = options
-        self._told = {**options.conf, **({"spark.master": options.master} if options.master else {})}
-        self._given = {**given, **self._told}
+        self._explicit = {**options.conf, **({"spark.master": options.master} if options.master else {})}
+        self._given = {**given, **self._explicit}
         self.master = self._given.get("spark.master", "local[*]")
         self.local = self.master.startswith("local")
 
@@ -157,9 +157,9 @@ class SparkSettings:
         chosen["spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
         if self._options.ui:
             chosen["spark.ui.enabled"] = "true"
-        return chosen | self._told
+        return chosen | self._explicit
 
-    def environment(self, java: Java, archive: ClassArchive | None) -> dict[str, str]:
+    def environment(self, java: Java, archive: CdsCache | None) -> dict[str, str]:
         """What must be in the environment when Java starts; what is chosen there is weaker than all settings."""
         java_options = [os.environ.get("SPARK_SUBMIT_OPTS", "")]
         if not (_conf_directory() / "log4j2.properties").is_file():
@@ -174,12 +174,12 @@ class SparkSettings:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_SUBMIT_OPTS": " ".join(java_options).strip(),
         }
-        if self._told and _SUBMITTED in os.environ:
+        if self._explicit and _SUBMITTED in os.environ:
             # What comes last is heard: behind what was said there, and before the program's name.
             submitted, shell, rest = os.environ[_SUBMITTED].rpartition("pyspark-shell")
-            told = [text for setting in self._told.items() for text in ("--conf", "=".join(setting))]
-            told += ["--master", self.master] if "spark.master" in self._told else []
-            wanted[_SUBMITTED] = f"{submitted} {shlex.join(told)} {shell}{rest}"
+            arguments = [text for setting in self._explicit.items() for text in ("--conf", "=".join(setting))]
+            arguments += ["--master", self.master] if "spark.master" in self._explicit else []
+            wanted[_SUBMITTED] = f"{submitted} {shlex.join(arguments)} {shell}{rest}"
         if self.local and "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["SPARK_DRIVER_MEMORY"] = self._options.memory or _driver_memory()
         if self.local:

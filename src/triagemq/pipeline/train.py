@@ -32,7 +32,6 @@ from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location
-from triagemq.scenario import loads
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,13 +157,13 @@ class _Training:
         return {"growing": growing, "judging": judging}, ends_by_feature
 
     def _grow(self, rows: DataFrame, parameters: ParameterSet) -> tuple[Any, Grown]:
-        """Trees of these parameters: as Spark predicts with them, and as they are kept."""
+        """Trees of these parameters: as Spark predicts with them, and as they are stored."""
         from xgboost.spark import SparkXGBRegressor
 
         self.shown.begin(f"trees, {self.counters}, {parameters.name}")
-        told = parameters.options(self.seed)
+        options = parameters.options(self.seed)
         # As many as Spark gives a task.
-        del told["nthread"]
+        del options["nthread"]
         regressor = SparkXGBRegressor(
             features_col=list(feature_names(self.counters)),
             label_col="difference_seconds",
@@ -174,7 +173,7 @@ class _Training:
             early_stopping_rounds=parameters.early_stopping_rounds,
             verbose=False,
             verbosity=0,
-            **told,
+            **options,
         ).fit(rows.where("part != 'held out'"))
         self.shown.finish()
         return regressor, grown_of(regressor.get_booster(), parameters)
@@ -182,10 +181,8 @@ class _Training:
 
 def _known_runs(source: Tables) -> dict[str, KnownRun]:
     """What is known of each run beside its samples."""
-    texts = source.table("scenarios").to_pylist() if source.rows.get("scenarios") else []
-    scenarios = {row["run_id"]: loads(row["text"]) for row in texts if row["text"]}
     runs = sorted(run_id for run_id, run in source.manifest.runs.items() if run.tables.get(_TABLE))
-    return known_runs({run_id: scenarios.get(run_id) for run_id in runs})
+    return known_runs({run_id: source.scenario(run_id) for run_id in runs})
 
 
 def _row_maker(
@@ -218,10 +215,10 @@ def _errors(predicted: DataFrame) -> list[dict[str, Any]]:
 
     # As a model in use: by so much more than its anchor, and never less than nothing.
     delay = F.col("delay_seconds")
-    said = F.greatest(F.lit(0.0), delay - F.col("difference_seconds") + F.col("prediction"))
+    delay_predicted = F.greatest(F.lit(0.0), delay - F.col("difference_seconds") + F.col("prediction"))
     by_kind = predicted.groupBy("traffic", "part").agg(
         F.count("*").alias("windows"),
-        F.mean(F.abs(said - delay)).alias("mean_absolute_seconds"),
-        F.sqrt(F.mean((said - delay) ** 2)).alias("root_mean_square_seconds"),
+        F.mean(F.abs(delay_predicted - delay)).alias("mean_absolute_seconds"),
+        F.sqrt(F.mean((delay_predicted - delay) ** 2)).alias("root_mean_square_seconds"),
     )
     return [row.asDict() for row in by_kind.orderBy("traffic", "part").collect()]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.atomic_files import write_durably
 from triagemq.errors import OutputError, ParameterError, PlanError
 from triagemq.plan.model import (
     Decision,
@@ -93,7 +93,7 @@ def save_plan(plan: Plan, path: str | Path) -> None:
         raise ParameterError("--out", f"{path}: a plan is a .json file, or a .parquet directory of tables")
     try:
         if path.suffix == ".json":
-            _write_text(path, dump_plan(plan))
+            write_durably(path, dump_plan(plan))
         else:
             _save_tables(plan, path)
     except OSError as error:
@@ -145,16 +145,6 @@ def _json(values: list[Any]) -> str:
         raise PlanError("the plan holds NaN or infinity and cannot be written") from error
 
 
-def _write_text(path: Path, text: str) -> None:
-    """Written beside its place and moved there, so that a reader never meets half a plan."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def _save_tables(plan: Plan, path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -174,7 +164,7 @@ def _save_tables(plan: Plan, path: Path) -> None:
     decisions = {name: [getattr(each, name) for each in plan.decisions] for name in DECISION_FIELDS}
     schema = pa.schema([(name, pa.string()) for name in DECISION_FIELDS])
     pq.write_table(pa.table(decisions, schema=schema), path / "decisions.parquet", compression="zstd")
-    _write_text(manifest, json.dumps(_head(plan), indent=1) + "\n")
+    write_durably(manifest, json.dumps(_head(plan), indent=1) + "\n")
 
 
 def _load_tables(path: Path) -> Plan:

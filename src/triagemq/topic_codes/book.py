@@ -9,12 +9,12 @@ each has a one in it, so that the zeros behind a code are part of none.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from triagemq.atomic_files import write_durably
 from triagemq.errors import CodeError, ParameterError
 from triagemq.mqttsn.topics import topic_name_problem
 
@@ -172,13 +172,7 @@ def load_book(path: Path) -> CodeBook:
 
 def save_book(book: CodeBook, path: Path) -> None:
     """Write a book to a file, whole or not at all."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            json.dump(book.as_json(), file, indent=1, ensure_ascii=False)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
+        write_durably(path, json.dumps(book.as_json(), indent=1, ensure_ascii=False))
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise CodeError(f"{path}: cannot be written: {error.strerror}") from None

@@ -93,7 +93,7 @@ class BackgroundWriter:
             if not self._aborted:
                 for parts in self._tables.values():
                     parts.finish()
-        except BaseException as failure:  # kept for the caller's thread, which raises it
+        except BaseException as failure:  # stored for the caller's thread, which raises it
             with self._changed:
                 self._failure = failure
         finally:

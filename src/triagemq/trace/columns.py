@@ -22,7 +22,7 @@ _OBJECT_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Some rows of one table, checked, and owned by nobody but the writer."""
+    """Some rows of one table, checked, and owned by the writer alone."""
 
     table: str
     columns: Mapping[str, npt.NDArray[Any]]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,7 +33,7 @@ delivered counts.
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Written last: whoever finds it finds everything it lists."""
+    """Written last: everything it lists is there."""
 
     run_id: str
     producer: str
@@ -121,31 +119,6 @@ def read_progress(run: Path) -> Progress | None:
     except (TraceError, TypeError):
         # Killed, or looked at, between making the file and filling it: that it is there says enough.
         return Progress(run_id="unknown", producer="unknown", started="an unknown time", process_id=None)
-
-
-def write_durably(path: Path, text: str) -> None:
-    """Put a whole file in place or leave what was there: hidden file, fsync, rename, fsync of the names."""
-    hidden = path.with_name(f".{path.name}")
-    try:
-        with hidden.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        hidden.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            hidden.unlink(missing_ok=True)
-        raise
-    flush_directory(path.parent)
-
-
-def flush_directory(path: Path) -> None:
-    """Make the names in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read(path: Path) -> bytes | None:

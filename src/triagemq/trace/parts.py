@@ -43,7 +43,7 @@ class Gap:
 
 @dataclass(slots=True)
 class Removed:
-    """Parts of a table that were kept for their time: what they held was written before `until_ns`."""
+    """Parts of a table whose retention time is over; their rows were written before `until_ns`."""
 
     table: str
     parts: int = 0
@@ -66,7 +66,7 @@ class PartFiles:
     """Turns the blocks of one table into part files. Used by one thread only.
 
     A file being written has a leading dot, which Spark, Arrow and shell patterns pass over; when it is closed
-    and on disk it is renamed, so whoever watches the directory only ever sees whole files.
+    and on disk it is renamed, so a reader of the directory only ever sees whole files.
     """
 
     def __init__(self, run: Path, table: str, rotation: Rotation, *, first: int = 0) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 import triagemq
+from triagemq.atomic_files import flush_directory, write_durably
 from triagemq.errors import OutputError, ParameterError, TraceError
 from triagemq.trace.background import BackgroundWriter
 from triagemq.trace.columns import Columns, blocks
@@ -28,8 +29,6 @@ from triagemq.trace.manifest import (
     SCENARIO_NAME,
     Manifest,
     Progress,
-    flush_directory,
-    write_durably,
 )
 from triagemq.trace.parts import PartFiles, Rotation
 from triagemq.trace.schema import TABLES
@@ -141,7 +140,7 @@ class TraceWriter:
         return self._background.waiting_bytes
 
     def shown(self, table: str) -> int:
-        """How many rows of a table whoever watches the run can see by now, or never will."""
+        """How many rows of a table are visible to readers by now, or never will be."""
         parts = self._tables[table]
         lost = parts.removed.rows + sum(gap.rows for gap in tuple(parts.gaps))
         return lost + sum(part.rows for part in tuple(parts.finished))
@@ -175,7 +174,7 @@ class TraceWriter:
         """Write everything out and make the trace valid.
 
         `measured_from_ns` is the end of warm-up: figures are computed from what was published then or later.
-        `extra` is kept in the manifest as it is. If anything fails the trace is given up.
+        `extra` is stored in the manifest as it is. If anything fails the trace is given up.
         """
         if self._ended:
             raise TraceError(f"the trace {self._path} has already been finished or given up")

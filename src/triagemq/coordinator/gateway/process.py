@@ -73,7 +73,7 @@ async def serve(
 
 async def _keep_removing(config: GatewayConfig) -> None:
     """Runs of before that were kept for their time; the run that goes on sees to its own files."""
-    from triagemq.trace.keeping import remove_old_runs
+    from triagemq.trace.retention import remove_old_runs
 
     if config.trace is None or config.keep_trace_seconds is None:
         return

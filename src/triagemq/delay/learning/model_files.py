@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.atomic_files import write_durably
 from triagemq.delay.learning.features import VERSION, anchor_seconds, feature_names
 from triagemq.delay.learning.trees import Trees, read_trees
 from triagemq.errors import ModelError, OutputError
@@ -70,9 +70,7 @@ def save_model(
         place.mkdir(parents=True, exist_ok=True)
         (place / MODEL_NAME).unlink(missing_ok=True)
         (place / TREES_NAME).write_bytes(trees_json)
-        written = place / f".{MODEL_NAME}"
-        written.write_text(json.dumps(description, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(written, place / MODEL_NAME)
+        write_durably(place / MODEL_NAME, json.dumps(description, indent=2, allow_nan=False) + "\n")
     except OSError as error:
         raise OutputError(f"{place}: the model cannot be written: {error.strerror}") from error
 

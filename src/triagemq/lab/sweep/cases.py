@@ -50,7 +50,7 @@ class Case:
 
     @property
     def key(self) -> tuple[str]:
-        """Equal for simulations with equal results, whoever runs them."""
+        """Equal for simulations with equal results, on any machine."""
         length = (self.publications, self.duration_seconds, self.warmup)
         chance = (self.seed, self.replications)
         parts = (__version__, self.scenario.fingerprint, dump_plan(self.plan), length, chance)
@@ -98,7 +98,7 @@ def simulate_cases(
 
 
 def forget_cases(out: Path) -> None:
-    """Remove what `simulate_cases` has kept in a directory, when nobody needs it any more."""
+    """Remove what `simulate_cases` has stored in a directory."""
     if out.is_dir():
         with TableStore.open(out, kind=_REPRODUCTION.name) as store:
             store.forget()

@@ -74,18 +74,18 @@ class ResultsTable:
         return list(zip(*(rows[name].to_pylist() for name in self.key), strict=True))
 
 
-class KeptRows:
-    """The rows of finished simulations, here and in a store. Use `KeptRows.open`."""
+class StoredRows:
+    """The rows of finished simulations, here and in a store. Use `StoredRows.open`."""
 
     def __init__(self, table: ResultsTable, store: TableStore) -> None:
         self._table, self._store = table, store
         self.rows = table.schema.empty_table()
-        for kept in store.read(store.manifest.files(_TABLE)):
-            self._append(kept)
+        for stored in store.read(store.manifest.files(_TABLE)):
+            self._append(stored)
 
     @classmethod
     @contextlib.contextmanager
-    def open(cls, table: ResultsTable, directory: str | Path) -> Iterator[KeptRows]:
+    def open(cls, table: ResultsTable, directory: str | Path) -> Iterator[StoredRows]:
         """Take the directory for a command of this kind."""
         with TableStore.open(directory, kind=table.name) as store:
             yield cls(table, store)
@@ -132,8 +132,8 @@ def simulated(
     with contextlib.ExitStack() as stack:
         if Location.needs_spark(out, published=True):
             stack.enter_context(spark_session(wanted))
-        kept = stack.enter_context(KeptRows.open(table, out))
-        found = set(table.keys(kept.rows))
+        stored = stack.enter_context(StoredRows.open(table, out))
+        found = set(table.keys(stored.rows))
 
         def report() -> None:
             if progress is not None:
@@ -148,15 +148,15 @@ def simulated(
                 for number, problem in enumerate(rows[_PROBLEM].to_pylist()):
                     if problem is not None:
                         raise PipelineError(f"{left[table.keys(rows)[number]]}: {problem}")
-                kept.add(rows)
+                stored.add(rows)
                 found.update(table.keys(rows))
                 report()
     places: dict[Key, list[int]] = {}
-    for row, key in enumerate(table.keys(kept.rows)):
+    for row, key in enumerate(table.keys(stored.rows)):
         places.setdefault(key, []).append(row)
     order = [row for key in keys for row in places[key]]
     owners = [item for key, item in zip(keys, items, strict=True) for _ in places[key]]
-    return kept.rows.take(pa.array(order, pa.int64())), owners
+    return stored.rows.take(pa.array(order, pa.int64())), owners
 
 
 def _finished_jobs(

@@ -137,9 +137,9 @@ def planner_settings(settings: Mapping[str, Value]) -> dict[str, Any]:
 
 def _bandwidths(scenario: Scenario, rho: float) -> np.ndarray[Any, np.dtype[np.float64]]:
     """The bandwidth of each port at which what is offered to it, all ports downstream included, is `rho` of it."""
-    asked = demand(scenario)
-    crossed = port_paths(scenario)[asked.port]
-    load = np.broadcast_to(asked.load_bytes_per_second[:, None], crossed.shape)
+    demanded = demand(scenario)
+    crossed = port_paths(scenario)[demanded.port]
+    load = np.broadcast_to(demanded.load_bytes_per_second[:, None], crossed.shape)
     on_path = crossed >= 0
     offered = np.bincount(crossed[on_path], load[on_path], minlength=len(scenario.ports))
     return np.where(offered > 0, offered * 8 / rho, scenario.ports.bandwidth_bps)

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from triagemq.pipeline.latency_bins import unpacked_lists
+from triagemq.pipeline.report.formatting import number, percent, plot_text
 from triagemq.pipeline.report.inputs import Row, Run
-from triagemq.pipeline.report.words import number, percent, plot_text
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
 
 MOST_POINTS = 1000
@@ -95,10 +95,10 @@ def utility_by_class(rows: Utilities) -> Drawing:
         captured, lost = [had for had, _ in own.values()], [most - had for had, most in own.values()]
         shares = [had / most if most else 0.0 for had, most in own.values()]
         together = {"offsetgroup": str(place), "legendgroup": run.run_id}
-        said = "class %{x}: %{y:.4g}, %{customdata:.1%} of its maximum"
+        hover = "class %{x}: %{y:.4g}, %{customdata:.1%} of its maximum"
         on_top = {"base": captured, "name": "lost", "showlegend": False, "marker": {"color": "--empty"}}
         data += [
-            _bars(run, list(own), captured, said, customdata=shares, **together),
+            _bars(run, list(own), captured, hover, customdata=shares, **together),
             _bars(run, list(own), lost, "lost %{y:.4g}", **together) | on_top,
         ]
     return _by_class(data, rows.values(), _axis("utility", rangemode="tozero"))
@@ -147,8 +147,8 @@ def load(rows: Rows) -> Drawing:
     data = []
     for run, own in rows.items():
         seconds, carried, offered = (_column(own, name) for name in ("seconds", "load", "offered_load"))
-        said = "carried %{y:.1%}, %{customdata:.4~s} packets waiting"
-        solid = _scatter(run, "lines", seconds, carried, said)
+        hover = "carried %{y:.1%}, %{customdata:.4~s} packets waiting"
+        solid = _scatter(run, "lines", seconds, carried, hover)
         solid |= {"customdata": _column(own, "backlog_packets"), "line": {"color": run.color, "width": 2}}
         dotted = _scatter(run, "lines", seconds, offered, "offered %{y:.1%}", showlegend=False)
         dotted["name"] += ", offered"

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MOST_RUNS = 8
-"""Runs that are drawn; more colours than this nobody can tell apart."""
+"""Runs that are drawn; more colours look alike."""
 
 
 class Row(dict[str, Any]):

@@ -12,9 +12,9 @@ from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.report.figures import Drawing
+from triagemq.pipeline.report.formatting import FILTERS
 from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
-from triagemq.pipeline.report.words import FILTERS
 from triagemq.scenario.files.saving import write_all
 
 TABLES = (
@@ -28,7 +28,7 @@ TABLES = (
 """What the sections read: none is longer for a longer run."""
 
 GENERATOR = "TriageMQ"
-"""By this a page that may be replaced is told from somebody else's."""
+"""Marks a page as a report, which may be replaced; any other file may not."""
 
 _BEGINNING_BYTES = 1000
 

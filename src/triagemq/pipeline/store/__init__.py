@@ -1,4 +1,4 @@
-"""The one way in which results are kept: of runs, streams, sweeps and reproductions alike.
+"""Stores results: of runs, streams, sweeps and reproductions alike.
 
     OUT/manifest-<version>.json                 what readers follow: the newest; what it does not list is not there for
                                                 them
@@ -13,7 +13,7 @@ knows; `manifest` says which files belong to which run; `lease` keeps a second c
 
 A command first publishes a manifest that names the token it is going to write under, and at the end one that lists its
 files. The newest manifest and the files it lists are therefore whole at any moment, also after kill -9, and the next
-command knows what to clear away. Only four kinds of file are ever removed, and none of them can be somebody else's:
+command knows what to clear away. Only four kinds of file are ever removed, and none of them can be foreign:
 one that a manifest of this store has listed, one that Spark or this package named inside a folder that bears a token
 of such a manifest, an older manifest with the same mark, and a lease that has expired. Folders are
 removed when they are empty.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import AliasChoices, Field, TypeAdapter, ValidationError
 
 from triagemq.errors import PipelineError
 from triagemq.pipeline.store.places import Location
@@ -55,7 +55,7 @@ class TablesManifest:
     """The folders of commands that may have written what is not published: token=<token>."""
     removing: tuple[str, ...] = ()
     """Files that a version before this one listed, and this one does not."""
-    kept: tuple[TableFile, ...] = ()
+    retained: Annotated[tuple[TableFile, ...], Field(validation_alias=AliasChoices("retained", "kept"))] = ()
     """Files that the command itself wants to have the next time; they are in no table."""
     extra: Mapping[str, Any] = field(default_factory=dict)
     """What it wants to know then."""
@@ -73,7 +73,7 @@ class TablesManifest:
     def names(self) -> set[str]:
         """The names of all files that must be there."""
         tables = [files for run in self.runs.values() for files in run.tables.values()]
-        return {file.name for files in (*tables, self.kept) for file in files}
+        return {file.name for files in (*tables, self.retained) for file in files}
 
     def to_json(self) -> bytes:
         """As text, one run after the other in the order of their ids."""

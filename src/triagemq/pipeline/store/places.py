@@ -1,7 +1,7 @@
 """Where something lies: a path or a URI, and what can be done there, on this machine or wherever Spark or Arrow can go.
 
 Plain paths are on this machine, whatever a cluster's default is. What is published elsewhere goes through the session's
-Hadoop file systems; what is read goes through Arrow's as long as these know the URI, so that nobody waits for Spark.
+Hadoop file systems; what is read goes through Arrow's as long as these know the URI, without waiting for Spark.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from triagemq.atomic_files import flush_directory
 from triagemq.errors import ParameterError, PipelineError
-from triagemq.trace.manifest import flush_directory
 
 _AS_IN_PYTHON: dict[str, type[OSError]] = {
     "FileNotFoundException": FileNotFoundError,
@@ -38,7 +38,7 @@ Facts = tuple[str, int, int, bool]
 class InputFile:
     """A file or directory as it was when it was looked at.
 
-    What is neither, or leads elsewhere, counts as a file: nobody goes into it.
+    Other kinds, and links, count as a file: they are not entered.
     """
 
     url: str
@@ -62,8 +62,8 @@ class LocalFiles:
 
     Like all of the three: errors are OSError, and FileNotFoundError where nothing is. `write` makes a new file and the
     directories above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already),
-    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `footer` has what
-    somebody wrote survive a power cut, and gives the footer of the Parquet file that it must be.
+    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `footer` makes
+    a Parquet file that Spark wrote survive a power cut, and reads its footer.
     """
 
     def entry(self, path: str) -> Facts:
@@ -155,14 +155,14 @@ class HadoopFiles:
     def read(self, path: str, most_bytes: int | None) -> bytes:
         stream = self._call("open", path)
         try:
-            return bytes(_asked(stream.readNBytes, 2**31 - 1 if most_bytes is None else most_bytes))
+            return bytes(_call_java(stream.readNBytes, 2**31 - 1 if most_bytes is None else most_bytes))
         finally:
             stream.close()
 
     def write(self, path: str, content: bytes) -> None:
         stream = self._call("create", path, False)
-        _asked(stream.write, bytearray(content))
-        _asked(stream.close)
+        _call_java(stream.write, bytearray(content))
+        _call_java(stream.close)
 
     def create(self, path: str, content: bytes, hidden: str) -> None:
         self.remove(hidden)
@@ -185,20 +185,20 @@ class HadoopFiles:
         end, stream = int(self._call("getFileStatus", path).getLen()), self._call("open", path)
         try:
             # Its length stands before the last four octets of the file.
-            _asked(stream.seek, max(0, end - 8))
-            length = int.from_bytes(bytes(_asked(stream.readNBytes, 4)), "little") + 8
-            _asked(stream.seek, max(0, end - length))
-            return pq.read_metadata(io.BytesIO(bytes(_asked(stream.readNBytes, length))))
+            _call_java(stream.seek, max(0, end - 8))
+            length = int.from_bytes(bytes(_call_java(stream.readNBytes, 4)), "little") + 8
+            _call_java(stream.seek, max(0, end - length))
+            return pq.read_metadata(io.BytesIO(bytes(_call_java(stream.readNBytes, length))))
         finally:
             stream.close()
 
     def _path(self, path: str) -> Any:
-        return _asked(self._java.org.apache.hadoop.fs.Path, path)
+        return _call_java(self._java.org.apache.hadoop.fs.Path, path)
 
     def _call(self, method: str, path: str, *arguments: object) -> Any:
         """What the file system of this path answers when it is asked about it."""
         place = self._path(path)
-        return _asked(getattr(_asked(place.getFileSystem, self._conf), method), place, *arguments)
+        return _call_java(getattr(_call_java(place.getFileSystem, self._conf), method), place, *arguments)
 
 
 class Location:
@@ -278,7 +278,7 @@ class Location:
     def _entry(self) -> InputFile | None:
         """What is at this place; None if there is nothing."""
         try:
-            return InputFile(self.url, *self._asked("entry")[1:])
+            return InputFile(self.url, *self._query("entry")[1:])
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -299,7 +299,7 @@ class Location:
 
     def entries(self) -> list[InputFile]:
         """What is in this directory, by name; FileNotFoundError if it is not there."""
-        return [InputFile(f"{self.url}/{name}", *facts) for name, *facts in sorted(self._asked("entries"))]
+        return [InputFile(f"{self.url}/{name}", *facts) for name, *facts in sorted(self._query("entries"))]
 
     def files(self, *, recursive: bool = False) -> list[InputFile]:
         """The files directly in this directory, or also in those below, by name, without hidden ones."""
@@ -320,7 +320,7 @@ class Location:
     def read(self, most_bytes: int | None = None) -> bytes:
         """The content of this file, or its beginning."""
         try:
-            return self._asked("read", most_bytes)  # type: ignore[no-any-return]
+            return self._query("read", most_bytes)  # type: ignore[no-any-return]
         except FileNotFoundError as error:
             raise PipelineError(f"{self.given}: cannot be read: it is not there") from error
 
@@ -344,7 +344,7 @@ class Location:
         """The footer of a Parquet file that has been written here."""
         return self._files.footer(self.path)
 
-    def _asked(self, question: str, *arguments: object) -> Any:
+    def _query(self, question: str, *arguments: object) -> Any:
         try:
             return getattr(self._files, question)(self.path, *arguments)
         except (FileNotFoundError, NotADirectoryError):
@@ -382,14 +382,14 @@ def _hadoop_facts(status: Any) -> Facts:
     return name, int(status.getLen()), modified_ns, bool(status.isDirectory())
 
 
-def _asked(question: Any, *arguments: object) -> Any:
+def _call_java(method: Any, *arguments: object) -> Any:
     """What Java answers; its exceptions as Python has them."""
     from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 
     from triagemq.pipeline.causes import cause_of
 
     try:
-        return question(*arguments)
+        return method(*arguments)
     except Py4JJavaError as error:
         kind = str(error.java_exception.getClass().getName()).rpartition(".")[2]
         raise _AS_IN_PYTHON.get(kind, OSError)(cause_of(error)) from error

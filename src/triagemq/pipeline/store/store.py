@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from triagemq.atomic_files import flush_directory
 from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.pipeline.store.lease import LEASE_NAME, leased
 from triagemq.pipeline.store.manifest import (
@@ -30,12 +31,11 @@ from triagemq.pipeline.store.manifest import (
     versions,
 )
 from triagemq.pipeline.store.places import Location
-from triagemq.trace.manifest import flush_directory
 
 WORK = "_work"
 _LOCK_NAME = ".lock"
 _LOCK = b"held while triage writes here\n"
-"""What a lock says that a store has made; somebody else's file of this name serves as well, and stays."""
+"""What a lock says that a store has made; a foreign file of this name serves as well, and stays."""
 _COMMANDS = {
     "run": "triage pipeline run",
     "archive": "triage pipeline archive",
@@ -157,13 +157,13 @@ class TableStore:
         self,
         runs: Mapping[str, PublishedRun],
         *,
-        kept: tuple[TableFile, ...] = (),
+        retained: tuple[TableFile, ...] = (),
         extra: Mapping[str, Any] | None = None,
     ) -> None:
         """Add these runs, or put them in the place of older ones of the same id; the files are written."""
         before = self.manifest.names()
         added = {**self.manifest.runs, **runs}
-        manifest = replace(self.manifest, runs=added, kept=kept, extra=extra or {})
+        manifest = replace(self.manifest, runs=added, retained=retained, extra=extra or {})
         self._settle(manifest.names() - before)
         self._publish(replace(manifest, removing=tuple(sorted(self._left | before - manifest.names()))))
         # A reader that still follows the old manifest finds a file missing, never half of a table, and reads again.
@@ -172,7 +172,7 @@ class TableStore:
     def forget(self) -> None:
         """Nothing of it is needed any more: take away what this store made, and the directory if it is empty then."""
         names = sorted(self.manifest.names())
-        self._publish(replace(self.manifest, runs={}, kept=(), removing=tuple(names)))
+        self._publish(replace(self.manifest, runs={}, retained=(), removing=tuple(names)))
         self._clear()
         for table in {name.partition("/")[0] for name in names}:
             (self.place / table).remove_empty()
@@ -202,7 +202,7 @@ class TableStore:
     def _clear(self) -> None:
         """Remove what is written and not published, and say so in the manifest.
 
-        No other command is at work: whoever named the tokens has left the directory, or its lease has expired.
+        No other command is at work: the one that named the tokens has left the directory, or its lease has expired.
         """
         if not (self.manifest.making or self.manifest.removing):
             return

@@ -26,18 +26,20 @@ SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
 Written = dict[int, tuple[TableFile, ...]]
 
 
-def write_table(rows: DataFrame | pa.Table, store: TableStore, table: str, runs: int) -> Written:
+def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, tasks: int) -> Written:
     """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files."""
-    if not isinstance(rows, pa.Table):
-        several = runs > 1
-        return write_parts(rows if several else rows.drop("run"), store, table, by="run" if several else None)
-    kept = rows.drop_columns(["run"])
-    written: Written = {}
-    for run in range(runs):
-        part = kept if runs == 1 else kept.filter(pc.equal(rows["run"], pa.scalar(run, pa.int32())))
-        if part.num_rows or runs == 1:
-            written[run] = (store.write(table, part, run=run),)
-    return written
+    several, columns = runs > 1, rows.drop("run")
+    if tasks > 1:
+        return write_parts(rows if several else columns, store, table, by="run" if several else None)
+    found = rows.toArrow()
+    by_run = found["run"]
+    found = found.drop_columns(["run"]).replace_schema_metadata({SPARK_SCHEMA: columns.schema.json()})
+    parts = {run: found.filter(pc.equal(by_run, run)) for run in range(runs)} if several else {0: found}
+    return {
+        run: (store.write(table, part, run=run),)
+        for run, part in parts.items()
+        if part.num_rows or not several
+    }
 
 
 def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | None) -> Written:
@@ -91,7 +93,7 @@ def _write(
 
 
 def _compare(what: str, made: int, found: int, place: Location) -> None:
-    """Executors that have another disk than this machine write their rows where nobody finds them."""
+    """Executors that have another disk than this machine write their rows where this process cannot find them."""
     if found != made:
         raise PipelineError(
             f"{what}: {made:,} rows were made and {found:,} are in {place.url}; nothing is published. Do all "

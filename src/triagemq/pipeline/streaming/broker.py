@@ -1,8 +1,8 @@
-"""What passes through an MQTT broker as a Spark stream: topics, times of arrival and sizes, of anybody's messages.
+"""The messages that pass through an MQTT broker as a Spark stream: topics, times of arrival and sizes.
 
-A message is counted at most once: what is taken is acknowledged, and what has no place while Spark is busy, or was
-taken and not yet kept when a stream was killed, is counted as lost. Time without a stream or a connection is an outage,
-and stands in the offset. Retained messages are no news, and are not asked for.
+A message is counted at most once. Messages are acknowledged when they are taken; those without room while Spark is
+busy, or taken and not yet stored when a stream was killed, are counted as lost. Time without a stream or a connection
+is an outage, and stands in the offset. Retained messages are not subscribed to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Sends new windows to a REST address as JSON, as well as it goes: a stream never waits for who listens."""
+"""Posts new windows to a REST address as JSON, best effort: a stream never waits for the receiver."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Poster:
                 self._url, body, {"Content-Type": "application/json"}, method="POST"
             )
             if self._token is not None:
-                # Only there: whoever answers by pointing elsewhere is not to hand it on.
+                # Not sent along with a redirect.
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             try:
                 with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS):

@@ -127,7 +127,7 @@ class Queries:
                 "cells": windows.CELLS,
                 "runs": {**states, run.run_id: new},
             }
-            self.store.publish({}, kept=manifest.kept, extra=extra)
+            self.store.publish({}, retained=manifest.retained, extra=extra)
         return False
 
     def _start(self, run: FoundRun) -> None:

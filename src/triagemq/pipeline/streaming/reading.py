@@ -1,4 +1,4 @@
-"""What the tables of a stream say of its topics, for whoever makes a scenario of them: Arrow only, no Spark."""
+"""Profiles of topics from the tables of a stream, to estimate a scenario from. Arrow only, no Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from triagemq.pipeline.streaming.windows import touches
 
 
 def stream_profile(tables: Tables, run_id: str) -> list[dict[str, Any]]:
-    """What a stream knows of each topic, as rows of `publication_profile`: nobody says who published.
+    """What a stream knows of each topic, as rows of `publication_profile`: its publishers are unknown.
 
     Counted are windows that do not overlap, without the first, in which the stream may have begun, those that touch an
     outage of the stream, and, of a run that has ended, the last; a window without a row had no events. What sources did

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from triagemq.errors import ParameterError, PipelineError, TriageError
+from triagemq.errors import ParameterError, PipelineError
 from triagemq.hiding import without_password
 from triagemq.mqttsn.topics import valid_topic_filter
+from triagemq.pipeline.inputs import RunScenario
 from triagemq.pipeline.store import Location
-from triagemq.scenario import loads
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME
 
 
@@ -63,7 +63,7 @@ class TraceRuns:
 
 
 class BrokerRuns:
-    """What anybody publishes to a broker, as one run without an end: `mqtt://[user:password@]host[:port][/filter]`.
+    """All messages of a broker as one run without an end: `mqtt://[user:password@]host[:port][/filter]`.
 
     TLS files go behind a question mark, as for a gateway; `authority` is one of them. All topics, without a filter.
     """
@@ -103,14 +103,8 @@ def _run(place: Location) -> FoundRun:
     for each in (MANIFEST_NAME, INCOMPLETE_NAME, MANIFEST_NAME):
         if not stated and (place / each).exists():
             stated = json.loads((place / each).read())
-    topics = None
-    if (place / SCENARIO_NAME).exists():
-        text = (place / SCENARIO_NAME).read().decode("utf-8", errors="replace")
-        try:
-            topics = tuple(loads(text, file=SCENARIO_NAME).topics.name)
-        except TriageError:
-            # It costs the names, not the figures; `triage pipeline run` says what is wrong with it.
-            topics = None
+    scenario = RunScenario.read(place).scenario if (place / SCENARIO_NAME).exists() else None
+    topics = None if scenario is None else tuple(scenario.topics.name)
     url = place.url if place.local is None else place.local.as_uri()
     return FoundRun(
         str(stated.get("run_id") or place.name), place.given, "publications", {"url": url}, topics

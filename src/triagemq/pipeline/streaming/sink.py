@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.partitions import Rows, in_pieces, partitions_of, table_of
+from triagemq.pipeline.partitions import in_pieces, partitions_of, table_of
 from triagemq.pipeline.store import Location, PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import MERGED_AT_ONCE, crowded
 from triagemq.pipeline.store.writing import append_table
@@ -84,7 +84,7 @@ class BatchSink:
 
     def __post_init__(self) -> None:
         if self.run.format == "mqtt":
-            self._gone, self._outages = self._taken_and_not_kept()
+            self._gone, self._outages = self._lost_in_unfinished_batch()
 
     def __call__(self, cells: DataFrame, batch_id: int) -> None:
         """Bring one batch into the table."""
@@ -153,7 +153,7 @@ class BatchSink:
         found = cells.toArrow() if few else cells
         new, counted = append_table(found, self.store, _CELLS, self.number, summed=COUNTED)
         until = dict(state["cells"]) | {file.name: closed_ns for file in new}
-        known = tuple(file for file in self.store.manifest.kept if file.name in until)
+        known = tuple(file for file in self.store.manifest.retained if file.name in until)
         counts, needed = (*run.tables.get("stream_counters", ()), *new), (*known, *new)
         totals = self._made("stream_counters", counts, COUNTS, lambda rows: counters(rows, run_id))
         # No topic has more windows than end now, and no cell is in more than reach over it.
@@ -170,13 +170,13 @@ class BatchSink:
             merged = self._made("topic_rates", same, RATES)
             earlier = (*(file for file in earlier if file not in same), *merged)
         needed_ns = settings.needed_ns(closed_ns)
-        kept = tuple(file for file in known if until[file.name] > needed_ns)
-        if len(kept) >= MERGED_AT_ONCE:
-            kept = self._made(_CELLS, kept, CELLS, lambda rows: recent(rows, settings, closed_ns))
-            until |= {file.name: closed_ns for file in kept}
-        kept += new
+        retained = tuple(file for file in known if until[file.name] > needed_ns)
+        if len(retained) >= MERGED_AT_ONCE:
+            retained = self._made(_CELLS, retained, CELLS, lambda rows: recent(rows, settings, closed_ns))
+            until |= {file.name: closed_ns for file in retained}
+        retained += new
         made = state | {"batch": batch_id, "closed_ns": closed_ns, "gone": gone, "outages": outages}
-        made["cells"] = {file.name: until[file.name] for file in kept}
+        made["cells"] = {file.name: until[file.name] for file in retained}
         not_counted = {"lost": offset.get("lost", 0) + gone, "queued": offset.get("queued", 0)}
         reasons = {"late": run.reasons["late"] + counted["late"]}
         reasons["duplicate"] = run.reasons["duplicate"] + counted["duplicates"]
@@ -190,9 +190,9 @@ class BatchSink:
         )
         with publishing:
             manifest = self.store.manifest
-            others = (file for file in manifest.kept if file.name not in state["cells"])
+            others = (file for file in manifest.retained if file.name not in state["cells"])
             extra = {**manifest.extra, "runs": {**manifest.extra["runs"], run_id: made}}
-            self.store.publish({run_id: run}, kept=(*others, *kept), extra=extra)
+            self.store.publish({run_id: run}, retained=(*others, *retained), extra=extra)
         rows = sum(file.rows for file in added)
         self.windows += rows
         if self.poster is not None and rows:
@@ -209,10 +209,11 @@ class BatchSink:
     ) -> tuple[TableFile, ...]:
         """The rows of some files together, or what a function makes of them: here, if there are few, else in tasks."""
         rows, least_tasks = sum(file.rows for file in files), partitions_of(self.session)
-        found: Rows
         if max(most_rows, rows) <= _FEW and sum(file.size_bytes for file in files) <= _FEW_BYTES:
-            found = table_of(self.store.read(files), columns)
-        elif make is None:
+            few = table_of(self.store.read(files), columns)
+            made = few if make is None else table_of([make(few)], _SCHEMAS[table])
+            return append_table(made, self.store, table, self.number)[0]
+        if make is None:
             found = self._read(files, columns).coalesce(least_tasks)
         else:
             # Topics apart; and few rows in each, since Python holds those of a task at once.
@@ -224,7 +225,7 @@ class BatchSink:
         paths = [(self.store.place / file.name).spark_path for file in files]
         return self.session.read.schema(columns).parquet(*paths)
 
-    def _taken_and_not_kept(self) -> tuple[int, list[list[int]]]:
+    def _lost_in_unfinished_batch(self) -> tuple[int, list[list[int]]]:
         """Messages of a batch that was begun and not finished, which cannot be had again, and their time."""
         done = [
             max((int(entry.name) for entry in place.entries() if entry.name.isdecimal()), default=-1)
@@ -233,8 +234,8 @@ class BatchSink:
         ]
         if len(done) < 2 or done[0] <= done[1]:
             return 0, []
-        begun, kept = (self._planned(batch)[1] for batch in done)
-        return int(begun["events"] - kept["events"]), [[kept["told_ns"], begun["told_ns"]]]
+        begun, committed = (self._planned(batch)[1] for batch in done)
+        return int(begun["events"] - committed["events"]), [[committed["told_ns"], begun["told_ns"]]]
 
     def _planned(self, batch_id: int) -> tuple[int, dict[str, Any]]:
         """Watermark and end of a batch: Spark writes them down before it starts it, and tells them nowhere else."""

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, in_pieces, joined
+from triagemq.pipeline.partitions import in_pieces, joined
 from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 
@@ -26,10 +26,9 @@ _ADDED = f"""
 _ROWS_AT_ONCE = 100_000
 
 
-def transform(latency_histogram: Rows, forecasts: pa.Table) -> Rows:
+def transform(latency_histogram: DataFrame, forecasts: pa.Table) -> DataFrame:
     """Add the histograms of all subscriptions up by class, beside the `forecasts` by class (see dimensions.py)."""
-    added = in_pieces(latency_histogram, _add_up, _ADDED, _ROWS_AT_ONCE)
-    together = added.repartition(1) if isinstance(added, DataFrame) else added
+    together = in_pieces(latency_histogram, _add_up, _ADDED, _ROWS_AT_ONCE).repartition(1)
     found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
     return joined(in_pieces(together, lambda rows: figures(_add_up(rows)), found), forecasts, _KEYS)
 

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.latency_bins import packed_lists, unpacked_lists
-from triagemq.pipeline.partitions import Rows, in_pieces
+from triagemq.pipeline.partitions import in_pieces
 from triagemq.trace import Outcome
 from triagemq.trace.latency_bins import bins_of
 
@@ -62,7 +62,7 @@ def transform(
     deadlines: DataFrame | None = None,
     judged_until_ns: Column | None = None,
     whose: bool = False,
-) -> Rows:
+) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
     `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
@@ -98,9 +98,8 @@ def transform(
         *(_WHOSE if whose else ()),
     )
     counted = in_pieces(measured, _count, _COUNTED, _ROWS_AT_ONCE)
-    if isinstance(counted, DataFrame):
-        counted = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
-    return in_pieces(counted, _added_up, f"run int, {SCHEMA}")
+    together = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
+    return in_pieces(together, _added_up, f"run int, {SCHEMA}")
 
 
 def _count(rows: pa.Table) -> pa.Table:
@@ -155,12 +154,12 @@ def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -
     The second says for each row of the histogram in which one it is.
     """
     sums = [name for name in (*OUTCOMES, *_MARKS, "latency_sum_ns") if name in histogram.column_names]
-    asked = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
-    asked.append(("latency_max_ns", "max"))
+    aggregates = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]
+    aggregates.append(("latency_max_ns", "max"))
     placed = histogram.append_column("place", pa.array(np.arange(len(histogram))))
-    grouped = placed.group_by(keys, use_threads=False).aggregate([*asked, ("place", "list")])
+    grouped = placed.group_by(keys, use_threads=False).aggregate([*aggregates, ("place", "list")])
     columns = {key: grouped[key] for key in keys}
-    columns |= {name: grouped[f"{name}_{how}"] for name, how in asked}
+    columns |= {name: grouped[f"{name}_{how}"] for name, how in aggregates}
     places, at = grouped["place_list"].combine_chunks(), np.empty(len(histogram), np.int64)
     at[places.flatten().to_numpy()] = np.repeat(np.arange(len(grouped)), places.value_lengths().to_numpy())
     if "bins" in histogram.column_names:

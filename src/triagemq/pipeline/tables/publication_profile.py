@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.latency_bins import packed_lists, percentile_bins
-from triagemq.pipeline.partitions import Rows, ends_by_run, in_order, joined
+from triagemq.pipeline.partitions import ends_by_run, in_order, joined
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING, bin_middles, bins_of
 
 _FIGURES = """
@@ -61,7 +61,7 @@ _MOST_OUTAGES = 100
 RunTimes = Mapping[int, tuple[int, int]]
 
 
-def transform(publications: Rows, topics: pa.Table, publishers: pa.Table, times: RunTimes) -> Rows:
+def transform(publications: DataFrame, topics: pa.Table, publishers: pa.Table, times: RunTimes) -> DataFrame:
     """Rates, gaps and sizes of measured publications. `times` are those of `run_times`.
 
     Spark sorts the events of each source by time; NumPy walks over them, and keeps of a source what does not grow with
@@ -76,10 +76,9 @@ def transform(publications: Rows, topics: pa.Table, publishers: pa.Table, times:
     return joined(joined(found, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
 
 
-def run_times(publications: Rows, measured_from_ns: Mapping[int, int]) -> RunTimes:
+def run_times(publications: DataFrame, measured_from_ns: Mapping[int, int]) -> RunTimes:
     """For each run the end of warm-up, or the first event of a clock that does not start at 0, and the last event."""
-    whether = "measured" if isinstance(publications, DataFrame) else publications["measured"]
-    ends = ends_by_run(publications.filter(whether), "published_ns")
+    ends = ends_by_run(publications.where("measured"), "published_ns")
     return {run: (measured_from_ns[run] or first, last) for run, (first, last) in ends.items()}
 
 
@@ -195,9 +194,9 @@ class _Sources(NamedTuple):
         longest = np.zeros(count)
         np.maximum.at(longest, usual.source, usual.largest)
         begins, ends = np.array([times[each] for each in run.tolist()], np.int64).reshape(-1, 2).T
-        told = gaps >= _LEAST_GAPS_OF_ABSENT
-        before = told & ((self.first - begins) / _TIMES_LONGER > longest)
-        after = told & ((ends - self.last) / _TIMES_LONGER > longest)
+        has_enough_gaps = gaps >= _LEAST_GAPS_OF_ABSENT
+        before = has_enough_gaps & ((self.first - begins) / _TIMES_LONGER > longest)
+        after = has_enough_gaps & ((ends - self.last) / _TIMES_LONGER > longest)
         source, since, until = self.longest
         chosen = bins_of(until - since) > above[source]
         here = np.arange(count)
@@ -270,8 +269,8 @@ def _longest(spans: Any) -> Any:
     source, since, until = spans
     order = np.lexsort((since, since - until, source))
     place = np.arange(len(order)) - np.searchsorted(source[order], source[order])
-    kept = spans[:, order[place < _MOST_OUTAGES]]
-    return kept[:, np.lexsort(kept[::-1])]
+    longest = spans[:, order[place < _MOST_OUTAGES]]
+    return longest[:, np.lexsort(longest[::-1])]
 
 
 def _sums(source: Any, values: Any, sources: int) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, joined
+from triagemq.pipeline.partitions import joined
 
 SCHEMA = """
     run_id          string,
@@ -19,6 +20,6 @@ SCHEMA = """
 """
 
 
-def transform(valid: Rows, topics: pa.Table, publishers: pa.Table) -> Rows:
+def transform(valid: DataFrame, topics: pa.Table, publishers: pa.Table) -> DataFrame:
     """Valid publications with names."""
     return joined(joined(valid, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))

@@ -5,12 +5,13 @@ This is what delay estimators learn from. All features are causal: they use this
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import Rows, joined
-from triagemq.pipeline.tables.periods import add_periods
+from triagemq.delay.learning.periods import track_periods
+from triagemq.pipeline.partitions import by_group, joined
 from triagemq.pipeline.tables.port_load import COUNTERS, IN_ORDER, increments
 
 LAGS = (1, 2, 3, 4, 5)
@@ -42,7 +43,7 @@ SCHEMA = f"""
 """
 
 
-def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> Rows:
+def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> DataFrame:
     """Features from the samples, targets from `packets`, see queueing_delays.
 
     `phase_ns`, an expression of `run`, is where in 200 ms its samples lie.
@@ -63,7 +64,7 @@ def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, pha
         .withColumn("slot", _slot(F.col("sampled_ns") + INTERVAL_NS // 2, phase_ns))
         .join(queueing_delays(packets, phase_ns), ["run", "port_id", "queue", "slot"], "left")
     )
-    return joined(add_periods(sampled), ports.select(["run", "port_id", "port"]), ("run", "port_id"))
+    return joined(_add_periods(sampled), ports.select(["run", "port_id", "port"]), ("run", "port_id"))
 
 
 def queueing_delays(packets: DataFrame, phase_ns: Column) -> DataFrame:
@@ -81,3 +82,26 @@ def queueing_delays(packets: DataFrame, phase_ns: Column) -> DataFrame:
 
 def _slot(time_ns: Column, phase_ns: Column) -> Column:
     return F.call_function("div", time_ns - phase_ns, F.lit(INTERVAL_NS))
+
+
+def _add_periods(samples: DataFrame) -> DataFrame:
+    """Samples that are `measured`, with period_seconds, phase and period_strength, from `packets_in_gained` of all.
+
+    Sensors that report every so many seconds make queues long at the same moments; the next peak can be foreseen.
+    """
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in samples.schema)
+    schema = f"{fields}, period_seconds double, phase double, period_strength double"
+    return by_group(samples, ("run", "port_id", "queue"), _with_periods, schema)
+
+
+def _with_periods(table: pa.Table) -> pa.Table:
+    ordered = table.sort_by("sampled_ns")
+    counts = ordered.column("packets_in_gained").to_numpy().astype(np.float64)
+    seconds = ordered.column("seconds").to_numpy()
+    interval = float(np.median(seconds)) if len(seconds) else 0.2
+    for name, values in zip(
+        ("period_seconds", "phase", "period_strength"), track_periods(counts), strict=True
+    ):
+        scaled = values * interval if name == "period_seconds" else values
+        ordered = ordered.append_column(name, pa.array(scaled, pa.float64(), from_pandas=True))
+    return ordered.filter(ordered["measured"])

@@ -87,6 +87,6 @@ def _profiled(rows: pa.Table) -> dict[str, Any]:
 def _worth(rows: pa.Table) -> dict[str, Any]:
     """The sums, the same to the last bit however the rows are spread; null where no subscription has a utility."""
     known = {name: rows[name].drop_null().to_pylist() for name in ("utility", "maximum_utility")}
-    told = {name: math.fsum(values) if values else None for name, values in known.items()}
-    most = told["maximum_utility"]
-    return told | {"utility_rate": (told["utility"] or 0.0) / most if most else None}
+    sums = {name: math.fsum(values) if values else None for name, values in known.items()}
+    most = sums["maximum_utility"]
+    return sums | {"utility_rate": (sums["utility"] or 0.0) / most if most else None}

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, in_pieces, joined, spread
+from triagemq.pipeline.partitions import in_pieces, joined, partition_by
 from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
 from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
 from triagemq.scenario.utility import achieved_utility
@@ -54,12 +54,9 @@ _WANTED = {
 """What decides about the worth, and what stands for none."""
 
 
-def transform(latency_histogram: Rows, subscriptions: pa.Table) -> Rows:
+def transform(latency_histogram: DataFrame, subscriptions: pa.Table) -> DataFrame:
     """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
-    of_one = latency_histogram
-    measured = in_pieces(
-        spread(of_one, *_KEYS) if isinstance(of_one, DataFrame) else of_one, _figures, _MEASURED
-    )
+    measured = in_pieces(partition_by(latency_histogram, *_KEYS), _figures, _MEASURED)
     return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SCHEMA}")
 
 

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, by_group, collected, in_pieces, joined
+from triagemq.pipeline.partitions import by_group, in_pieces, joined
 from triagemq.pipeline.rate_windows import SHORT_NS
 
 SCHEMA = """
@@ -48,11 +49,10 @@ class _Windows(NamedTuple):
     windows: int
 
 
-def transform(publications: Rows, publication_profile: Rows, topics: pa.Table) -> Rows:
+def transform(publications: DataFrame, publication_profile: DataFrame, topics: pa.Table) -> DataFrame:
     """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
-    profile = collected(
-        publication_profile.select(["run", "topic_id", "publications", "first_ns", "last_ns"])
-    )
+    columns = ("run", "topic_id", "publications", "first_ns", "last_ns")
+    profile = publication_profile.select(*columns).toArrow()
     windows = {run: _windows(profile.filter(pc.equal(profile["run"], run))) for run in _runs(profile)}
 
     def count(rows: pa.Table) -> pa.Table:
@@ -100,7 +100,7 @@ def _count(rows: pa.Table, windows: Mapping[int, _Windows]) -> pa.Table:
 
 
 def _strongest_pairs(table: pa.Table, of_runs: Mapping[int, _Windows]) -> pa.Table:
-    """Pearson's correlation of all pairs of one run, of which the strongest are kept."""
+    """Pearson's correlation of all pairs of one run, of which the strongest are returned."""
     run = table["run"][0].as_py()
     _, _, merged, windows = of_runs[run]
     topic_ids, row = np.unique(table["topic_id"].to_numpy(), return_inverse=True)
@@ -114,16 +114,16 @@ def _strongest_pairs(table: pa.Table, of_runs: Mapping[int, _Windows]) -> pa.Tab
     first, second = np.triu_indices(len(topic_ids), k=1)
     strength = np.abs(correlation[first, second])
     least = max(LEAST_CORRELATION, _DEVIATIONS / np.sqrt(windows))
-    kept = np.flatnonzero((strength >= least) & varying[first] & varying[second])
-    kept = kept[np.argsort(-strength[kept], kind="stable")[:MOST_PAIRS]]
-    first, second = first[kept], second[kept]
+    strongest = np.flatnonzero((strength >= least) & varying[first] & varying[second])
+    strongest = strongest[np.argsort(-strength[strongest], kind="stable")[:MOST_PAIRS]]
+    first, second = first[strongest], second[strongest]
     return pa.table(
         {
-            "run": np.full(len(kept), run),
+            "run": np.full(len(strongest), run),
             "topic_id": topic_ids[first],
             "other_topic_id": topic_ids[second],
             "correlation": correlation[first, second],
-            "windows": np.full(len(kept), windows),
-            "window_seconds": np.full(len(kept), 0.2 * merged),
+            "windows": np.full(len(strongest), windows),
+            "window_seconds": np.full(len(strongest), 0.2 * merged),
         }
     )

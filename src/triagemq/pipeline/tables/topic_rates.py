@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import Rows, in_pieces, joined, partitions_of
+from triagemq.pipeline.partitions import in_pieces, joined, partitions_of
 from triagemq.pipeline.rate_windows import (
     LONG_NS,
     SHORT_NS,
@@ -46,10 +46,10 @@ DENSE = 10
 """Events in 10 s from which on 200 ms windows are told."""
 
 
-def transform(publications: Rows, topics: pa.Table) -> Rows:
+def transform(publications: DataFrame, topics: pa.Table) -> DataFrame:
     """Rates of measured publications in both kinds of windows, with names."""
     events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
-    if isinstance(events, DataFrame) and partitions_of(events.sparkSession) > 1:
+    if partitions_of(events.sparkSession) > 1:
         # Once all events of a topic in 10 s are together, nothing else is exchanged. So many tasks are made, and no
         # fewer: Python holds all rows of one, and Spark would put as many together as fit into 64 MB.
         tasks = max(events.sparkSession.sparkContext.defaultParallelism, events.count() // _ROWS_PER_TASK)

@@ -47,10 +47,10 @@ def _if_known(say: Callable[[float], str]) -> Callable[[float | None], str]:
     """A dash for what is not known."""
 
     @functools.wraps(say)
-    def said(value: float | None) -> str:
+    def format_known(value: float | None) -> str:
         return UNKNOWN if value is None or not math.isfinite(value) else say(value)
 
-    return said
+    return format_known
 
 
 @_if_known

@@ -20,7 +20,7 @@ _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off:stderr")
 _BASE_SECONDS = 120
 
 
-class ClassArchive:
+class CdsCache:
     """The archive of one kind of command: `kind` names commands that need about the same classes."""
 
     def __init__(self, java: Java, kind: str) -> None:
@@ -75,10 +75,10 @@ class ClassArchive:
 
 def _settings() -> list[Path]:
     """The directories of settings that Spark puts on the class path."""
-    told = [os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
-    if not told[0] and (home := os.environ.get("SPARK_HOME")):
-        told[0] = os.path.join(home, "conf")
-    return [Path(place) for place in told if place]
+    folders = [os.environ.get(name) for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")]
+    if not folders[0] and (home := os.environ.get("SPARK_HOME")):
+        folders[0] = os.path.join(home, "conf")
+    return [Path(place) for place in folders if place]
 
 
 def _unfinished(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Removing what is older than a Trace is to be kept: whole runs that have ended, and only files that are ours."""
+"""Retention: removes whole runs that ended too long ago, and only files that a Trace wrote."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from triagemq.trace.schema import TABLES
 def remove_old_runs(directory: Path, keep_seconds: float) -> list[Path]:
     """Remove the runs in a directory that ended longer ago; returns them.
 
-    Whoever reads one of them meanwhile is told that a file is missing: the manifest goes last. A run that was killed
+    A reader of one of them gets an error that names a missing file: the manifest goes last. A run that was killed
     has none; it ended when its last file was written, and its process must be gone.
     """
     if not directory.is_dir():
