@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import pytest
 from triagemq.cli.simulate import simulate as simulate_command
 from triagemq.forecast import best_forecast, figures_by_class, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
+from triagemq.pipeline.dimensions import scenario_dimensions
+from triagemq.pipeline.inputs import TraceInput, find_inputs
 from triagemq.pipeline.report import report_tables
 from triagemq.plan.files import parse_plan
 from triagemq.scenario import achieved_utility, loads, maximum_utility
@@ -495,6 +498,39 @@ def test_what_came_while_the_queues_were_drained_is_no_success_in_any_table(over
     assert f'<td class="number">{told["late_deliveries"]:,}</td>' in (
         report_tables(overload.folder / "out", overload.folder / "report.html", title="Late").read_text()
     )
+
+
+def test_the_forecast_comes_with_the_run_and_is_not_made_again(
+    overload: Overload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("a run with a forecast is forecast again")
+
+    monkeypatch.setattr("triagemq.pipeline.dimensions.forecast", forbidden)
+    run = tmp_path / "run"
+    shutil.copytree(overload.folder / "run", run)
+    stored = json.loads((run / "forecast.json").read_text())
+    stored["subscriptions"]["success_rate"][0] = 0.123
+    (run / "forecast.json").write_text(json.dumps(stored))
+    ((found,), _) = find_inputs([run], None)
+    assert scenario_dimensions([found])["subscriptions"][0]["forecast_success_rate"][0].as_py() == 0.123
+
+
+@pytest.mark.parametrize("left", [None, "", "{}", "[", '{"subscriptions": {}, "classes": {}}'])
+def test_a_run_without_a_forecast_that_can_be_read_has_that_of_formulas(
+    overload: Overload, tmp_path: Path, left: str | None
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(overload.folder / "run", run)
+    (run / "forecast.json").unlink()
+    if left is not None:
+        (run / "forecast.json").write_text(left)
+    ((found,), _) = find_inputs([run], None)
+    assert isinstance(found, TraceInput)
+    assert len(found.notes) == bool(left)
+    columns = scenario_dimensions([found])["subscriptions"][0]
+    assert not any(columns["forecast_sampled"].to_pylist())
+    assert all(each > 0 for each in columns["forecast_success_rate"].to_pylist())
 
 
 def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:

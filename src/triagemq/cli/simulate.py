@@ -108,11 +108,13 @@ def simulate(
         return
     if campus.placement is not None or campus.correlations is not None:
         raise ParameterError("--placement", "needs --balancing; events are simulated where the scenario says")
+    from triagemq.forecast import StoredForecast, best_forecast
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
     from triagemq.simulate.changes import condition_changes
     from triagemq.simulate.replay import recorded_publications, recording
+    from triagemq.trace import add_forecast
     from triagemq.trace.manifest import JUDGED_UNTIL
 
     scenario, conditions = load_with_conditions(file)
@@ -158,6 +160,10 @@ def simulate(
             control=controlling.made(scenario, made, planner.seed),
         )
         if writer is not None:
+            if not conditions.timeline:
+                # A run with conditions has a plan for each situation, and so no one forecast.
+                predicted = best_forecast(scenario, made)
+                add_forecast(writer.path, StoredForecast.of(predicted, made.subscription_class).dump())
             ends_ns = round(result.simulated_seconds * 1e9)
             writer.finish(
                 measured_from_ns=result.measured_from_ns,

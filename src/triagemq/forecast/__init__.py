@@ -8,6 +8,7 @@ in common. Each adds its doubts. `summary` tells it in few figures and in words;
 from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.planning import plan_ahead
 from triagemq.forecast.prediction import best_forecast, forecast
+from triagemq.forecast.stored import StoredForecast
 from triagemq.forecast.summary import (
     explanation,
     figures_by_class,
@@ -21,6 +22,7 @@ __all__ = [
     "REASONS",
     "Forecast",
     "Reason",
+    "StoredForecast",
     "best_forecast",
     "explanation",
     "figures_by_class",

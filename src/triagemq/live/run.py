@@ -11,7 +11,7 @@ from typing import Any
 
 from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings, Question, decide
-from triagemq.forecast import figures_by_class, forecast, summary
+from triagemq.forecast import StoredForecast, best_forecast, figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario, SendingOrder
@@ -47,6 +47,10 @@ class PlannedFigures:
     level: Integers
     figures: dict[str, Any]
     by_level: list[dict[str, Any]]
+
+    def stored(self, scenario: Scenario) -> StoredForecast:
+        """What is put beside the run's Trace."""
+        return StoredForecast.of(best_forecast(*as_sent(scenario, self.plan)), self.level)
 
 
 def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> PlannedFigures:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.forecast import REASONS, best_forecast, figures_by_class
+from triagemq.forecast import StoredForecast, forecast
 from triagemq.pipeline.inputs import Input, TraceInput
 from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.figures import FORECAST
@@ -19,8 +19,8 @@ Columns = Mapping[str, Any]
 DimensionTables = dict[str, list[pa.Table]]
 """Tables of dimensions, each in pieces and not all with all columns."""
 
-_IN_JSON = {"forecast_p95": "p95_seconds", "forecast_p99": "p99_seconds"}
-"""What `triage forecast --json` calls them."""
+_PERCENTILES = ("p95_seconds", "p99_seconds")
+"""Columns of tables have these without their unit."""
 
 _COLUMNS = {
     "topics": "topic_id int, topic string",
@@ -48,7 +48,7 @@ def dimensions(found: DimensionTables) -> dict[str, pa.Table]:
 
 
 def scenario_dimensions(inputs: Sequence[Input]) -> DimensionTables:
-    """What the scenario and the manifest of each run say, by its number. Needs no Spark; forecasts take time."""
+    """What the scenario and the manifest of each run say, by its number. Needs no Spark."""
     found: DimensionTables = {name: [] for name in _COLUMNS}
     for run, each in enumerate(inputs):
         if isinstance(each, TraceInput):
@@ -114,28 +114,27 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
 
 
 def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
-    """What the run's plan promised every subscription, and every class by which copies are counted."""
+    """What the run's plan was expected to give every subscription, and every class by which copies are counted.
+
+    A run of before, or of another program, has no forecast of its own: that of formulas stands for it.
+    """
     if run.plan is None:
         return {}, {}
-    predicted = best_forecast(scenario, run.plan)
-    own = {
-        "forecast_success_rate": predicted.success,
-        "forecast_mean_latency_seconds": predicted.latency_seconds,
-        "forecast_p95": predicted.percentile_seconds(0.95),
-        "forecast_p99": predicted.percentile_seconds(0.99),
-        "forecast_sampled": predicted.sampled.astype(np.int32),
-        "forecast_flag": [REASONS[code] or None for code in predicted.reason],
-        "forecast_latency_error": predicted.latency_error,
-        "forecast_success_error": predicted.success_error,
+    found = run.forecast
+    if found is None:
+        own_classes = len(run.classes) == len(scenario.subscriptions)
+        level = np.array(run.classes) if own_classes else run.plan.subscription_class
+        found = StoredForecast.of(forecast(scenario, run.plan), level)
+    return _renamed(found.subscriptions), _renamed(found.classes)
+
+
+def _renamed(columns: Columns) -> Columns:
+    return {
+        name
+        if name == "priority_class"
+        else f"forecast_{name.removesuffix('_seconds') if name in _PERCENTILES else name}": values
+        for name, values in columns.items()
     }
-    own_classes = len(run.classes) == len(scenario.subscriptions)
-    level = np.array(run.classes) if own_classes else run.plan.subscription_class
-    classes = figures_by_class(predicted, level)
-    by_class = {
-        name: [row[_IN_JSON.get(name, name.removeprefix("forecast_"))] for row in classes]
-        for name in ("priority_class", *own)
-    }
-    return own | {"forecast_share_within_max_latency": predicted.share_within}, by_class
 
 
 def _array(values: Any) -> pa.Array:

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from triagemq.errors import MappingError, PipelineError, PlanError, ScenarioError, TraceError, TriageError
+from triagemq.forecast import StoredForecast
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
 from triagemq.plan import Plan
@@ -25,6 +26,7 @@ from triagemq.scenario.conditions import Conditions
 from triagemq.trace import Manifest, Trace
 from triagemq.trace.manifest import (
     CLASSES,
+    FORECAST_NAME,
     INCOMPLETE_NAME,
     JUDGED_UNTIL,
     MANIFEST_NAME,
@@ -34,7 +36,7 @@ from triagemq.trace.manifest import (
 )
 from triagemq.trace.parts import PartFile
 
-COMPUTED_BY = 9
+COMPUTED_BY = 10
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 UNREADABLE = "unreadable file"
@@ -67,6 +69,7 @@ class TraceInput:
     scenario: Scenario | None
     files: Dictionary[str, tuple[InputFile, ...]]
     plan: Plan | None = None
+    forecast: StoredForecast | None = None
     notes: tuple[str, ...] = ()
 
     def names(self, kind: str) -> list[Any]:
@@ -292,7 +295,16 @@ def _trace(place: Location) -> TraceInput:
     except PlanError as error:
         plan = None
         notes.append(f"its plan cannot be used, so there is no forecast beside its figures: {error}")
-    identity = _digest(str(COMPUTED_BY).encode(), stated, found.text.encode(), planned)
+    stored = place / FORECAST_NAME
+    expected = stored.read() if plan is not None and stored.exists() else b""
+    forecast: StoredForecast | None = None
+    try:
+        if expected and found.scenario is not None:
+            count = len(found.scenario.subscriptions)
+            forecast = StoredForecast.parse(expected, count, f"{place.given}/{FORECAST_NAME}")
+    except PlanError as error:
+        notes.append(f"its forecast cannot be used, so that of formulas is beside its figures: {error}")
+    identity = _digest(str(COMPUTED_BY).encode(), stated, found.text.encode(), planned, expected)
     return TraceInput(
         manifest.run_id,
         place.given,
@@ -302,6 +314,7 @@ def _trace(place: Location) -> TraceInput:
         found.scenario,
         files,
         plan,
+        forecast,
         tuple(notes),
     )
 

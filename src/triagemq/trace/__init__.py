@@ -2,7 +2,7 @@
 
     DIR/manifest.json               written last and atomically; a run without it is not valid
     DIR/INCOMPLETE                  there until the manifest is; says who writes, since when, and why it ended
-    DIR/scenario.yaml, plan.json    as given, not interpreted here
+    DIR/scenario.yaml, plan.json    as given, not interpreted here; forecast.json, if the producer has one
     DIR/<table>/part-00000.parquet  visible only when whole: a live directory can be read at any moment
 
 A simulation, an emulation and a live exchange all write it with `TraceWriter`; `Trace` reads it, and
@@ -14,7 +14,7 @@ from triagemq.trace.manifest import Manifest
 from triagemq.trace.parts import PartFile
 from triagemq.trace.reader import Runs, Trace, runs
 from triagemq.trace.schema import SCHEMA_VERSION, TABLES, Outcome
-from triagemq.trace.writer import TraceWriter
+from triagemq.trace.writer import TraceWriter, add_forecast
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -26,5 +26,6 @@ __all__ = [
     "Runs",
     "Trace",
     "TraceWriter",
+    "add_forecast",
     "runs",
 ]

@@ -16,6 +16,8 @@ MANIFEST_NAME = "manifest.json"
 INCOMPLETE_NAME = "INCOMPLETE"
 SCENARIO_NAME = "scenario.yaml"
 PLAN_NAME = "plan.json"
+FORECAST_NAME = "forecast.json"
+"""Beside the plan, if its producer forecast it: what the plan was expected to do. The manifest does not list it."""
 
 CLASSES = "subscription_classes"
 """Key of `extra`: by which class the copies of each subscription are counted, where it is not the one each was sent in.

@@ -23,6 +23,7 @@ from triagemq.errors import OutputError, ParameterError, TraceError
 from triagemq.trace.background import BackgroundWriter
 from triagemq.trace.columns import Columns, blocks
 from triagemq.trace.manifest import (
+    FORECAST_NAME,
     INCOMPLETE_NAME,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -276,6 +277,15 @@ class TraceWriter:
         what = os.strerror(error.errno) if error.errno is not None else str(error)
         advice = _ADVICE.get(error.errno or 0, "check the disk and run again")
         return OutputError(f"cannot write the trace {self._path}: {what}; {advice}")
+
+
+def add_forecast(run: str | Path, text: str) -> None:
+    """Put the forecast of a run's plan beside it, while it is written or afterwards."""
+    path = Path(run) / FORECAST_NAME
+    try:
+        write_durably(path, text)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {_describe(error)}") from error
 
 
 def _claim(path: Path, progress: Progress) -> None:

@@ -37,6 +37,7 @@ from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
 from triagemq.simulate.replay import recorded_publications, recording
+from triagemq.trace import add_forecast
 
 _REPLICATIONS = 8
 """They differ in the order in which copies of one event and class leave, and in what the scenario's queues before the
@@ -168,6 +169,8 @@ async def run_emulation(
         times_missed=rig.times_missed,
         addresses=[rig.layout.subscribers[name].ipv4 for name in scenario.subscribers.name],
     )
+    if not conditions.timeline:
+        add_forecast(where, expected.stored(scenario).dump())
     measured = measure(
         where,
         scenario,

@@ -21,7 +21,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
-from triagemq.errors import CoordinatorError, TraceError
+from triagemq.errors import CoordinatorError, OutputError, TraceError
 from triagemq.live.figures import (
     BySubscription,
     LiveFigures,
@@ -45,7 +45,7 @@ from triagemq.live.run import (
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.plan import dump_plan
 from triagemq.scenario import Integers, Scenario, load
-from triagemq.trace import Trace, runs
+from triagemq.trace import Trace, add_forecast, runs
 
 _ANSWER_SECONDS = 2.0
 _COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
@@ -223,6 +223,12 @@ async def run_live(
         restarts = exchange.restarts
         moved = await _moved(exchange.rest) if len(exchange.links) > 1 else None
     await loading
+    stored = expected.stored(scenario).dump()
+    for run in (run for traces in exchange.traces for run in runs(traces).complete):
+        try:
+            add_forecast(run, stored)
+        except OutputError as error:
+            on_problem(str(error))
     measured = measure(
         exchange.traces, scenario, from_ns=from_ns, until_ns=until_ns, planned=expected.level, by_plan=True
     )
