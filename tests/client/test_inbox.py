@@ -12,7 +12,7 @@ from triagemq.mqttsn import Publish, PubRel, Register, TopicIdType
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_message_that_is_repeated_under_another_topic_id_is_the_same(qos: int, released: bool) -> None:
     came: list[Event] = []
-    inbox = Inbox(lambda message: None, came.append, 0, {})
+    inbox = Inbox(lambda message: None, came.append, {})
     for attempt, topic_id in enumerate((7, 9)):
         # A gateway that was started again may have given the topic another id.
         inbox.begin(fresh=attempt == 0)

@@ -21,6 +21,7 @@ from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.decide.homes import Homes
 from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.mqttsn.timestamps import stamp_payload
 
 TOPICS = ("hall/smoke", "hall/heat")
 
@@ -309,6 +310,36 @@ def test_what_is_acknowledged_before_a_subscriber_is_back_reaches_it_once(
 
 
 @pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_an_event_that_is_published_again_by_another_gateway_comes_once_at_qos_2(tmp_path: Path) -> None:
+    """A publisher whose gateway died cannot know whether its last events were distributed."""
+
+    async def scene() -> None:
+        async with campus(tmp_path, "north", "south") as there:
+            await there.joined(2)
+            got: list[bytes] = []
+            async with (
+                Publisher(there.url, name="before", settings=QUICK) as before,
+                Publisher(there.url, name="after", settings=QUICK) as after,
+                Subscriber(
+                    there.url, name="ff-0", on_event=lambda event: got.append(event.payload), settings=QUICK
+                ) as subscriber,
+            ):
+                await subscriber.subscribe(TOPICS[0], qos=2)
+                await there.move("north", publishers=["before"])
+                await there.move("south", publishers=["after"])
+                await until(lambda: before._require_connection().address.port == there.port("north"))
+                await until(lambda: after._require_connection().address.port == there.port("south"))
+                await before.publish(TOPICS[0], stamp_payload(b"smoke", 1), qos=2)
+                await after.publish(TOPICS[0], stamp_payload(b"smoke", 1), qos=2)
+                await after.publish(TOPICS[0], stamp_payload(b"smoke", 2), qos=2)
+                await after.publish(TOPICS[0], b"same", qos=2)
+                await after.publish(TOPICS[0], b"same", qos=2)
+                await until(lambda: got.count(b"same") == 2)
+                assert got == [b"smoke", b"smoke", b"same", b"same"]
+
+    asyncio.run(scene())
+
+
 def test_what_a_gateway_had_stored_for_a_subscriber_is_fetched_when_it_is_back(tmp_path: Path) -> None:
     """The publisher's broker has what nobody took while both were away."""
 

@@ -1,6 +1,7 @@
 """Events on their way from the gateway to the program.
 
 Inbox             PUBLISH from the gateway: named, answered as its QoS demands, and handed on once
+ExactlyOnce       QoS 2 events that come by two gateways, handed on once
 EventQueue        where events wait for the program, up to a limit
 ReceivedCounts    how many of each topic came, and how late, for the coordinator
 
@@ -69,6 +70,34 @@ class Overflow(StrEnum):
 
     DROP_OLDEST = "drop_oldest"
     DROP_NEWEST = "drop_newest"
+
+
+class ExactlyOnce:
+    """Recognises a QoS 2 event that comes a second time by another gateway, with another message id.
+
+    A publisher whose gateway dies before it acknowledges publishes again elsewhere, and cannot know what was sent on.
+    An event is known by its topic, payload and time of publication; without a time two equal events are two events.
+
+    >>> once, event = ExactlyOnce(), Event("smoke", b"0.7", published_ns=5, received_ns=6, qos=2)
+    >>> once.is_repeated(event), once.is_repeated(event), once.is_repeated(event._replace(published_ns=7))
+    (False, True, False)
+    """
+
+    def __init__(self, limit: int = 20_000) -> None:
+        self._limit = limit
+        self._seen: OrderedDict[int, None] = OrderedDict()
+
+    def is_repeated(self, event: Event) -> bool:
+        """A retained event comes again with each new subscription, and is no repetition."""
+        if event.qos != 2 or event.retained or event.published_ns is None:
+            return False
+        identity = hash((event.topic, event.payload, event.published_ns))
+        if identity in self._seen:
+            return True
+        self._seen[identity] = None
+        if len(self._seen) > self._limit:
+            self._seen.popitem(last=False)
+        return False
 
 
 class EventQueue(Generic[Arrived]):

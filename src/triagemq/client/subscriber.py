@@ -30,7 +30,7 @@ from triagemq.client.coordinator import (
 )
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
-from triagemq.client.events import Event, EventQueue, Overflow, ReceivedCounts
+from triagemq.client.events import Event, EventQueue, ExactlyOnce, Overflow, ReceivedCounts
 from triagemq.client.moving import (
     AskWhere,
     Handover,
@@ -119,6 +119,7 @@ class Subscriber(Participant[Wanted]):
         self._received = ReceivedCounts()
         self._turns: _Turns[str | int] = _Turns()
         # Where the events of the gateway go, and the one that is being left.
+        self._once = ExactlyOnce()
         self._tap = Tap(self._arrived)
         self._client_id_base = ""
         # By address, the gateways that are being left.
@@ -473,7 +474,8 @@ class Subscriber(Participant[Wanted]):
         """From the gateway, which is told how much of what it sent has come."""
         if self._lease is not None:
             self._received.count(event)
-        self._came(event)
+        if not self._once.is_repeated(event):
+            self._came(event)
 
     def _came(self, event: Event) -> None:
         if self._types and (typed := self._type_of(event.topic)) is not None:
