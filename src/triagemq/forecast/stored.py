@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class StoredForecast:
     @classmethod
     def of(cls, predicted: Forecast, level: Integers) -> StoredForecast:
         """Of classes by `level`, the one of each subscription."""
-        columns = {
+        columns: dict[str, Iterable[Any]] = {
             "success_rate": predicted.success,
             "mean_latency_seconds": predicted.latency_seconds,
             "p95_seconds": predicted.percentile_seconds(0.95),
