@@ -153,11 +153,12 @@ def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any)
 
     given = {name: value for name, value in planning.items() if value is not None}
     changed = dataclasses.replace(scenario, planning=dataclasses.replace(scenario.planning, **given))
-    return decide(Question(changed, settings=PlannerSettings(**algorithms)))
+    most = given.get("flows_per_subscriber")
+    return decide(Question(changed, settings=PlannerSettings(**algorithms, flows_per_subscriber=most)))
 
 
 def instructions(orders: Orders) -> dict[str, Any]:
-    """Orders as one object: every port, and every flow with the client id of its connection and its topics.
+    """Orders as one object: every port, and every flow with its topics.
 
     >>> from triagemq.coordinator.decide.orders import Orders
     >>> from triagemq.plan import SetFlow, SetPort

@@ -83,7 +83,7 @@ def test_triage_gateway_joins_with_a_broker_of_its_own(tmp_path: Path) -> None:
                 ):
                     await subscriber.subscribe("hall/smoke", qos=1)
                     assert {
-                        str(subscriber.connections[0].address),
+                        str(subscriber.connection.address),
                         str(publisher._require_connection().address),
                     } == {"{}:{}".format(*there.gateways["north"].gateway.address), ready["listen"]}
                     await publisher.publish("hall/smoke", b"1", qos=1)
@@ -225,7 +225,7 @@ def test_an_operator_sends_plain_clients_away_and_nobody_else(tmp_path: Path) ->
             await there.joined(2)
             async with Subscriber(there.url, name="ff-0", settings=QUICK) as subscriber:
                 await subscriber.subscribe("hall/smoke")
-                port = subscriber.connections[0].address.port
+                port = subscriber.connection.address.port
                 home = next(name for name, each in there.gateways.items() if each.gateway.address[1] == port)
                 plain = SnClient(port, "meter-7")
                 await asyncio.to_thread(plain.connect)

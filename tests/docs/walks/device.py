@@ -12,10 +12,14 @@ from triagemq.client import BlockingPublisher, BlockingSubscriber
 NAME = "watch"
 
 
-def planned_slot(topic: str) -> int | None:
-    with urllib.request.urlopen(f"{sys.argv[1]}/v1/subscribers/{NAME}/assignment") as answer:
-        slot: int | None = json.load(answer)["slots"].get(topic)
-        return slot
+def is_planned(topic: str) -> bool:
+    """Whether a plan that knows the topic is in force."""
+    mine = f"{sys.argv[1]}/v1/subscribers/{NAME}"
+    with urllib.request.urlopen(f"{mine}/assignment") as answer:
+        if topic not in json.load(answer)["classes"]:
+            return False
+    with urllib.request.urlopen(mine) as answer:
+        return bool(json.load(answer)["in_force"])
 
 
 def main() -> None:
@@ -29,15 +33,12 @@ def main() -> None:
         for line in sys.stdin:
             verb, *topics = line.split()
             for topic in topics:
-                slot = planned_slot(topic)
                 if verb == "subscribe":
                     subscriber.subscribe(topic, utility="log:10")
-                    while (slot := planned_slot(topic)) is None:
+                    while not is_planned(topic):
                         time.sleep(0.05)
                 publisher.publish(topic, b"42", qos=1)
-                while next(events).slot != slot:
-                    time.sleep(0.05)
-                    publisher.publish(topic, b"42", qos=1)
+                next(events)
             print(line, end="", flush=True)
 
 

@@ -104,7 +104,6 @@ async def _churn(directory: Path, subscribers: int, at_once: int) -> None:
                     running.rest,
                     name=f"visitor-{number}",
                     port=("wire", "radio")[number % 2],
-                    flows=2,
                     settings=QUICK,
                 ) as visitor,
             ):

@@ -122,9 +122,9 @@ def test_with_access_everyone_needs_a_token_and_gets_no_further_than_it_goes(tmp
                 assert event is not None
                 assert event.topic == "alarm"
                 with pytest.raises(RefusedError):
-                    await subscriber.connections[0].subscribe("smoke")
+                    await subscriber.connection.subscribe("smoke")
                 with pytest.raises(RefusedError):
-                    await subscriber.connections[0].publish("alarm", b"all is well", qos=1)
+                    await subscriber.connection.publish("alarm", b"all is well", qos=1)
 
         asyncio.run(scene())
         for name in ("stranger", "crew-1~0", "ff-7~0"):

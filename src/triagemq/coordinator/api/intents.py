@@ -172,7 +172,7 @@ async def read_assignment(
     coordinator.service.look(caller, (SUBSCRIBER, name))
     found = asdict(coordinator.runtime.assignments.of(name))
     gateway = coordinator.runtime.gateways.news_for((SUBSCRIBER, name), caller.reached)
-    return AssignmentAnswer(**{**found, "gateway": gateway})
+    return AssignmentAnswer(**{**found, "gateway": gateway, "slots": dict.fromkeys(found["classes"], 0)})
 
 
 @router.get("/subscribers/{name}/promises")

@@ -41,6 +41,7 @@ NO_SWITCHES = (
 class PlannerSettings:
     """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7).
 
+    `flows_per_subscriber` is for who looks what fewer would be worth: without it each subscription is a flow.
     `no_promises` is why it keeps none, where it does not.
     """
 
@@ -51,6 +52,7 @@ class PlannerSettings:
     seed: int = 0
     priority_classes: int = 8
     no_promises: str = ""
+    flows_per_subscriber: int | None = None
 
     @classmethod
     def no_triage(cls) -> PlannerSettings:
@@ -126,14 +128,13 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     settings = question.settings
     scenario = _with_queues(question.scenario, settings)
     classes = settings.classes_for(scenario)
-    most = flows_per_subscriber(scenario)
+    most = settings.flows_per_subscriber or flows_per_subscriber(scenario)
     orders_before, table_before, plan_before, scenario_before = _before(previous, scenario)
     plan = plan_ahead(
         scenario,
         previous=plan_before,
         before=scenario_before,
-        **asdict(replace(settings, priority_classes=classes)),
-        flows_per_subscriber=most,
+        **asdict(replace(settings, priority_classes=classes, flows_per_subscriber=most)),
     )
     plan = replace(plan, decisions=(*plan.decisions, *question.measured))
     if isinstance(previous, Orders):
