@@ -58,7 +58,6 @@ def test_a_subscriber_announces_reports_and_withdraws(tmp_path: Path) -> None:
                     ],
                     "lease_seconds": 10.0,
                     "port": "radio",
-                    "flows": 3,
                 }
                 assert coordinator.intents["publishers"]["smoke-12"]["publications"] == [
                     {"topic": "floor/1", "rate_per_second": 2.0, "size_bytes": 50},
