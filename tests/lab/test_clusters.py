@@ -125,7 +125,7 @@ def test_who_leaves_takes_what_waits_along_and_a_publisher_that_fails_publishes_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"balancing": "best"}, "balancing: is 'best'; known: ours, peer, none"),
+        ({"balancing": "best"}, "balancing: 'best' is unknown; known: ours, none"),
         ({"sharing": "fifo"}, "sharing: is 'fifo'; known: stated, topics, subscriptions"),
         ({"seconds": 0.5}, "seconds: is 0.5; at least 1 is needed"),
         ({"step_seconds": 0.3}, "step_seconds: is 0.3; 1 s is to be a multiple of it"),

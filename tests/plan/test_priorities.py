@@ -75,6 +75,12 @@ def test_clusters_of_tiny_values_beside_huge_ones_are_still_exact():
     assert ours <= exhaustive(values, 4) * (1 + 1e-9)
 
 
+def test_clusters_of_nearly_equal_values_far_from_the_others_are_still_exact():
+    values = np.array([0.0, 1e6, 1e6 + 1e-4, 1e6 + 3e-4, 1e6 + 4e-4, 1e6 + 9e-4])
+    ours = within_class_variance(values, cluster_classes(values, 4))
+    assert ours <= exhaustive(values, 4) * (1 + 1e-6)
+
+
 def test_cluster_refuses_what_has_no_distance():
     with pytest.raises(ParameterError, match="values"):
         cluster_classes(np.array([1.0, np.inf]), 2)

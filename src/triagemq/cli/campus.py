@@ -38,6 +38,7 @@ class CampusOptions:
 
     def place(self, scenario: Scenario, seed: int) -> CampusPlan:
         """The placement asked for."""
+        from triagemq.lab.clusters import ALL_PLACEMENTS
         from triagemq.plan.placement import NO_CORRELATIONS, Correlations, place
 
         found = NO_CORRELATIONS
@@ -48,7 +49,7 @@ class CampusOptions:
             found = Correlations.between(
                 scenario, ((row["topic"], row["other_topic"], row["correlation"]) for row in rows)
             )
-        return place(scenario, self.placement or "apart", correlations=found, seed=seed)
+        return place(scenario, self.placement or "apart", correlations=found, seed=seed, known=ALL_PLACEMENTS)
 
 
 def show_placement(

@@ -195,13 +195,14 @@ def up(
     from triagemq.coordinator.gateway.config import check_control
     from triagemq.exchange.broker.ports import FurtherListener, had_before
     from triagemq.exchange.exposure import check_listeners
+    from triagemq.lab.clusters import BASELINES
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.live.up.state import OWN_BROKER, check_same_broker, fresh_directory, started_with
-    from triagemq.plan.balancing import check_balancing
+    from triagemq.plan.balancing import balancing_policy
     from triagemq.scenario import load
 
     check_control(control, delay_model)
-    check_balancing(balancing)
+    balancing_policy(BASELINES.get(balancing, balancing))
     scenario = None if file is None else load(file)
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
@@ -258,7 +259,7 @@ def up(
         coordinator={
             "access": access,
             "insecure": insecure,
-            "balancing": balancing,
+            "balancing": BASELINES.get(balancing, balancing),
             "most_worth": most_worth,
             "tls_certificate": None if tls_certificate is None else str(tls_certificate.absolute()),
             "tls_key": None if tls_key is None else str(tls_key.absolute()),

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, TypeAdapter, ValidationError
 
 from triagemq.atomic_files import write_durably
 from triagemq.errors import OutputError, ParameterError, PlanError
@@ -48,6 +47,22 @@ PROMISED: dict[str, type[Table]] = {"promises": Promises, "hops": PromisedHops, 
 """Further tables, where there are guaranteed subscriptions."""
 
 DECISION_FIELDS = tuple(field.name for field in fields(Decision))
+
+NUMBERS = TypeAdapter(list[Annotated[float, Field(strict=True, allow_inf_nan=False)]])
+
+
+def _whole(kind: type[np.integer[Any]]) -> TypeAdapter[Any]:
+    bounds = np.iinfo(kind)
+    return TypeAdapter(list[Annotated[int, Field(strict=True, ge=int(bounds.min), le=int(bounds.max))]])
+
+
+LISTS: dict[Any, TypeAdapter[Any]] = {
+    np.float64: NUMBERS,
+    np.int8: _whole(np.int8),
+    np.int32: _whole(np.int32),
+}
+CHOICE = TypeAdapter(PlannerChoice)
+DECISIONS = TypeAdapter(tuple[Decision, ...])
 
 
 def dump_plan(plan: Plan) -> str:
@@ -225,21 +240,21 @@ def _column_lists(
     arrays = {}
     for name, dtype in expected.items():
         values = columns[name]
-        whole = issubclass(dtype, np.integer)
-        if isinstance(values, list) and all(map(_is_whole if whole else _is_number, values)):
-            values = np.array(values, dtype=dtype)
-        if not isinstance(values, np.ndarray) or values.dtype != dtype or not np.isfinite(values).all():
-            raise PlanError(f"{source}: {table}.{name} should hold {'whole ' if whole else ''}numbers")
+        if not isinstance(values, np.ndarray):
+            values = np.array(_validated(LISTS[dtype], values, f"{source}: {table}.{name}"), dtype=dtype)
+        if values.dtype != dtype or not np.isfinite(values).all():
+            raise PlanError(f"{source}: {table}.{name} should hold finite numbers of type {dtype.__name__}")
         arrays[name] = values
     return arrays
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int and -(2**31) <= value < 2**31
-
-
-def _is_number(value: object) -> bool:
-    return (type(value) is int and abs(value) < 2**63) or (type(value) is float and math.isfinite(value))
+def _validated(kind: TypeAdapter[Any], values: Any, where: str) -> Any:
+    try:
+        return kind.validate_python(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = "".join(f".{part}" for part in first["loc"])
+        raise PlanError(f"{where}{place}: {first['msg']}") from error
 
 
 def _assembled(
@@ -248,13 +263,8 @@ def _assembled(
     fingerprint = head.get("scenario_fingerprint")
     if not isinstance(fingerprint, str):
         raise PlanError(f"{source}: scenario_fingerprint should be text")
-    if not isinstance(decided, list):
-        raise PlanError(f"{source}: decisions should be a list")
-    decisions = tuple(
-        _record(Decision, each, dict.fromkeys(DECISION_FIELDS, _is_text), f"{source}: a decision")
-        for each in decided
-    )
-    made_by = _record(PlannerChoice, head.get("made_by"), _CHOICE, f"{source}: made_by")
+    decisions = _validated(DECISIONS, decided, f"{source}: decisions")
+    made_by = _validated(CHOICE, head.get("made_by"), f"{source}: made_by")
     try:
         flows, ports = Flows(**tables["flows"]), PortLoads(**tables["ports"])
         promised: dict[str, Any] = {
@@ -264,7 +274,7 @@ def _assembled(
         raise PlanError(f"{source}: {error}") from error
     wanted = tables["subscriptions"]
     flow, rank = wanted["flow"], wanted["rank"]
-    wrong = {
+    errors = {
         "the columns of subscriptions differ in length": len(set(map(len, wanted.values()))) > 1,
         "subscriptions.flow names a flow that is not there": bool(
             ((flow < (-1 if promised else 0)) | (flow >= len(flows))).any()
@@ -272,12 +282,13 @@ def _assembled(
         "flows.port names a port that is not there": bool(
             ((flows.port < 0) | (flows.port >= len(ports))).any()
         ),
+        "made_by.rho_tolerance is not finite": not np.isfinite(made_by.rho_tolerance),
         "flows.subscriber is negative": bool((flows.subscriber < 0).any()),
         "flows.priority_class is negative": bool((flows.priority_class < 0).any()),
         "flows.drop_rate lies outside [0, 1]": bool(((flows.drop_rate < 0) | (flows.drop_rate > 1)).any()),
         "flows.load_bytes_per_second is negative": bool((flows.load_bytes_per_second < 0).any()),
     }
-    for problem, found in wrong.items():
+    for problem, found in errors.items():
         if found:
             raise PlanError(f"{source}: {problem}")
     latency = LatencyFactors(*(wanted[name] for name in LATENCY)) if LATENCY.keys() <= wanted.keys() else None
@@ -292,7 +303,7 @@ def _check_promises(plan: Plan, source: str) -> None:
     promises, hops = plan.promises, plan.hops
     kept = promises.admitted > 0
     last = promises.first_hop.astype(np.int64) + promises.hop_count
-    wrong = {
+    errors = {
         "promises.admitted is neither 0 nor 1": ~np.isin(promises.admitted, (0, 1)),
         "promises.publication is negative": promises.publication < 0,
         "promises.subscription names a subscription that is not there": (promises.subscription < 0)
@@ -302,7 +313,7 @@ def _check_promises(plan: Plan, source: str) -> None:
         "hops.port names a port that is not there": (hops.port < -1) | (hops.port >= len(plan.ports)),
         "hops.level is negative": hops.level < 0,
     }
-    for problem, found in wrong.items():
+    for problem, found in errors.items():
         if found.any():
             raise PlanError(f"{source}: {problem}")
     flow_less = np.flatnonzero(plan.flow < 0)
@@ -310,23 +321,3 @@ def _check_promises(plan: Plan, source: str) -> None:
         raise PlanError(
             f"{source}: subscriptions.flow is -1 where no promise is asked for, or not where one is kept"
         )
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-_RIGHT: dict[str, Callable[[object], bool]] = {"str": _is_text, "int": _is_whole, "float": _is_number}
-_CHOICE = {setting.name: _RIGHT[str(setting.type)] for setting in fields(PlannerChoice)}
-_CHOICE["seed"] = lambda value: type(value) is int
-
-
-def _record(
-    kind: Callable[..., Any], values: object, expected: dict[str, Callable[[object], bool]], where: str
-) -> Any:
-    if not isinstance(values, dict) or set(values) != set(expected):
-        raise PlanError(f"{where} should hold {', '.join(expected)}")
-    for name, right in expected.items():
-        if not right(values[name]):
-            raise PlanError(f"{where}: {name} is {values[name]!r}")
-    return kind(**values)

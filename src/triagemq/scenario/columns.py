@@ -1,6 +1,6 @@
 """What the generators share: checked arguments, padded names, random streams, and tables with usual values.
 
-A value that a generator does not set is the model's "none" (`model.NONE`).
+A value that a generator does not set is the default (`model.DEFAULTS`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Table:
 
 SomeTable = TypeVar("SomeTable", bound=Table)
 
-NONE: dict[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     "inbound_rate_per_second": DEFAULT_SERVICE_RATE,
     "outbound_rate_per_second": DEFAULT_SERVICE_RATE,
     "bandwidth_bps": np.inf,
@@ -131,14 +131,14 @@ TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32
 
 
 def filled(kind: type[SomeTable], rows: int, **columns: Any) -> SomeTable:
-    """A table of so many rows. A single value stands for a whole column, and NONE for columns that are not given.
+    """A table of so many rows. A single value stands for a whole column, and DEFAULTS for columns that are not given.
 
     >>> filled(Switches, 2, name=("core", "floor")).fed_by_port
     array([-1, -1], dtype=int32)
     """
     found: dict[str, Any] = {}
     for column in fields(kind):  # type: ignore[arg-type]
-        values = columns.pop(column.name, NONE.get(column.name))
+        values = columns.pop(column.name, DEFAULTS.get(column.name))
         dtype = TYPES.get(str(column.type))
         if dtype is None:
             alone = isinstance(values, str | np.ndarray)
@@ -168,12 +168,12 @@ def joined(one: SomeTable, other: SomeTable) -> SomeTable:
     return replace(one, **columns)  # type: ignore[type-var]
 
 
-def stated(table: SomeTable, rows: NDArray[np.int64], **columns: Any) -> SomeTable:
-    """The given rows of a table, with NONE in those of number -1, and with other columns in the place of some."""
+def with_columns(table: SomeTable, rows: NDArray[np.int64], **columns: Any) -> SomeTable:
+    """The given rows of a table, with DEFAULTS in those of number -1, and with other columns in the place of some."""
     for column in fields(table):  # type: ignore[arg-type]
         if column.name not in columns:
             values = getattr(table, column.name)
-            columns[column.name] = np.append(values, values.dtype.type(NONE.get(column.name, 0)))[rows]
+            columns[column.name] = np.append(values, values.dtype.type(DEFAULTS.get(column.name, 0)))[rows]
     return replace(table, **columns)  # type: ignore[type-var]
 
 
@@ -468,7 +468,7 @@ def _says_nothing(column: str, values: Any) -> bool:
     """Whether nothing is stated; the name of a model decides nothing, its figures do."""
     if isinstance(values, tuple):
         return column == "model" or not any(map(len, values))
-    return bool((values == NONE[column]).all())
+    return bool((values == DEFAULTS[column]).all())
 
 
 def _digest_column(digest: Any, values: Any) -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.plan.campuses import campus_scenario, report
 
+from triagemq.lab.clusters.peer import Peer
 from triagemq.plan.balancing import (
     Balancer,
     BalancingSettings,
     Completed,
     LoadState,
     LoadWatch,
-    Peer,
     SmoothedRates,
     queue_threshold,
 )

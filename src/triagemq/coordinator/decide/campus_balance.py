@@ -23,7 +23,6 @@ from triagemq.errors import TriageError
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 from triagemq.plan import FlowCounters
 from triagemq.plan.balancing import (
-    BALANCINGS,
     Balancer,
     BalancingPolicy,
     BalancingSettings,
@@ -31,6 +30,7 @@ from triagemq.plan.balancing import (
     LoadReport,
     Migration,
     Thresholds,
+    balancing_policy,
 )
 from triagemq.plan.campus import Campus, Metric, Placement
 from triagemq.scenario import Floats, Integers, Scenario
@@ -67,7 +67,7 @@ class CampusBalance:
     """`moves` is called once a second. Without clusters there is nothing to balance."""
 
     def __init__(self, balancing: str = "ours") -> None:
-        self._policy: Callable[[Campus], BalancingPolicy] = BALANCINGS[balancing]
+        self._policy: Callable[[Campus], BalancingPolicy] = balancing_policy(balancing)
         if balancing == "ours":
             self._policy = partial(Balancer, settings=BalancingSettings(relief_seconds=MOVING_SECONDS))
         self._shape: object = None

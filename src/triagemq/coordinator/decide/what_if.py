@@ -13,7 +13,7 @@ from triagemq.intents import Name, Wanted
 from triagemq.mqttsn import matches
 from triagemq.mqttsn.filters import TopicTree
 from triagemq.scenario import Scenario, Subscriptions
-from triagemq.scenario.model import stated
+from triagemq.scenario.model import with_columns
 
 _MOST_SUPPOSED = 1_000_000
 
@@ -117,7 +117,7 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
     rows = np.append(np.arange(len(there)), np.full(len(people) - len(there), -1))
     return replace(
         scenario,
-        subscribers=stated(there, rows, name=tuple(people)),
+        subscribers=with_columns(there, rows, name=tuple(people)),
         subscriptions=_subscriptions(wanted, kept, coming),
     )
 
@@ -143,7 +143,7 @@ def _with_subscribers(scenario: Scenario, factor: float) -> Scenario:
     columns = {each.name: getattr(wanted, each.name)[chosen] for each in fields(wanted)}
     return replace(
         scenario,
-        subscribers=stated(people, original, name=tuple(names)),
+        subscribers=with_columns(people, original, name=tuple(names)),
         subscriptions=Subscriptions(**columns | {"subscriber": owner}),
     )
 

@@ -19,7 +19,7 @@ from triagemq.coordinator.decide.unseen import USUAL_SIZE_BYTES
 from triagemq.coordinator.rates.watch import SILENT_EVENTS, DeclaredRate, Rates
 from triagemq.intents import PublisherIntent
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
-from triagemq.scenario.model import stated
+from triagemq.scenario.model import with_columns
 
 __all__ = [
     "UNANNOUNCED",
@@ -212,7 +212,7 @@ def _sizes(topic: Rows, rate: Floats, size: Floats, measured: Floats, count: int
 def _publishers(names: list[str], network: Network) -> Publishers:
     known = network.scenario.publishers
     rows = np.array([network.publisher_row.get(name, -1) for name in names], dtype=np.int64)
-    return stated(known, rows, name=tuple(names))
+    return with_columns(known, rows, name=tuple(names))
 
 
 def _table(
@@ -220,7 +220,7 @@ def _table(
 ) -> Publications:
     """The publications, with what the network's scenario says about those of the same names."""
     known = network.scenario.publications
-    table = stated(
+    table = with_columns(
         known,
         row,
         publisher=owner.astype(np.int32),

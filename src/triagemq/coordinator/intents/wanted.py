@@ -14,7 +14,7 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.intents import SubscriberIntent, Wanted
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Floats, Integers, Subscribers, Subscriptions, UtilityShape
-from triagemq.scenario.model import stated
+from triagemq.scenario.model import with_columns
 
 TERMS = (
     "utility_shape",
@@ -122,7 +122,7 @@ def wanted_tables(
         topic, owner, block = topic[ranked], owner[ranked], block[:, ranked]
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
     ports = np.array([network.port_of(intents[name]) for name in names], dtype=np.int32)
-    people = stated(network.scenario.subscribers, rows, name=tuple(names), port=ports)
+    people = with_columns(network.scenario.subscribers, rows, name=tuple(names), port=ports)
     return (
         replace(people, error_rate=network.error_rates(ports, people.error_rate)),
         Subscriptions(subscriber=owner, topic=topic, **named_terms(block)),

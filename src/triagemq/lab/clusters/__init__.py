@@ -5,11 +5,14 @@ interval. Events are a fluid here: what matters are bandwidths, queues and deadl
 what they see on the way, which the event simulator's epochs cannot. Nothing is random.
 
 - `sharing` is how an uplink is shared; `queues` the output queues, and who was late in them;
-- `run` goes through time and asks the policy; `result` has the figures.
+- `run` goes through time and asks the policy; `result` has the figures;
+- `peer` is PEER, which looks at loads alone, and `placements` has the baselines of placement.
 """
 
+from triagemq.lab.clusters.peer import BASELINES
+from triagemq.lab.clusters.placements import ALL_PLACEMENTS
 from triagemq.lab.clusters.result import CampusResult, Moved
 from triagemq.lab.clusters.run import simulate_campus
 from triagemq.lab.clusters.sharing import SHARINGS
 
-__all__ = ["SHARINGS", "CampusResult", "Moved", "simulate_campus"]
+__all__ = ["ALL_PLACEMENTS", "BASELINES", "SHARINGS", "CampusResult", "Moved", "simulate_campus"]

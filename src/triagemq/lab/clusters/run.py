@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from triagemq.errors import ParameterError
+from triagemq.lab.clusters.peer import BASELINES
 from triagemq.lab.clusters.queues import OutputQueues
 from triagemq.lab.clusters.result import CampusResult, Moved
 from triagemq.lab.clusters.sharing import SHARINGS
 from triagemq.plan.balancing import (
-    BALANCINGS,
     BalancingPolicy,
     BalancingSettings,
     Completed,
@@ -20,7 +20,7 @@ from triagemq.plan.balancing import (
     LoadState,
     LoadWatch,
     Migration,
-    check_balancing,
+    balancing_policy,
 )
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Scenario
@@ -53,14 +53,20 @@ def simulate_campus(
         )
     if not seconds >= INTERVAL_SECONDS:
         raise ParameterError("seconds", f"is {seconds:g}; at least {INTERVAL_SECONDS:g} is needed")
-    if isinstance(balancing, str):
-        check_balancing(balancing)
     if sharing not in SHARINGS:
         raise ParameterError("sharing", f"is {sharing!r}; known: {', '.join(SHARINGS)}")
+    policy = balancing
+    if isinstance(policy, str):
+        policy = balancing_policy(BASELINES.get(policy, policy))
     campus = Campus.of(scenario)
-    policy = (BALANCINGS[balancing] if isinstance(balancing, str) else balancing)(campus)
     run = _Run(
-        campus, conditions or Conditions(), placement or campus.stated, policy, seconds, steps, sharing
+        campus,
+        conditions or Conditions(),
+        placement or campus.stated,
+        policy(campus),
+        seconds,
+        steps,
+        sharing,
     )
     for interval in range(run.intervals):
         run.interval(interval)

@@ -28,6 +28,7 @@ from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.lab.box import Box, Host, LostEvent, lay_out, new_run
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
+from triagemq.lab.clusters import BASELINES
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
@@ -183,13 +184,14 @@ class BoxedExchange(Rig):
         await self._clean.enter_async_context(self.box)
         self._clean.push_async_callback(self._end)
         first, *others = self.layout.brokers
+        balancing = BASELINES.get(self.options.balancing, self.options.balancing)
         await _together(
             self._start_broker(first),
             self._start_coordinator(
                 port=0,
                 unix_socket=str(self._sockets / "rest.sock"),
                 gateway_address=_gateway_address(self.layout.brokers[first]),
-                **({"gateway_name": first, "balancing": self.options.balancing} if others else {}),
+                **({"gateway_name": first, "balancing": balancing} if others else {}),
             ),
         )
         if others:

@@ -8,16 +8,15 @@ out. The simulator and the exchange use the same.
 - `offloading` is the order in which clients leave; `basis` what is known then;
 - `selection` who leaves an edge for where, tried out in a `trial`, and `heads` who leaves a head;
 - `balancer` is the state machine around these: one balancing at a time for a broker, time-outs, no ping-pong;
-- `peer` is PEER, which looks at loads alone; `policies` has all of them by name.
+- `policies` has the policies by name; PEER, the baseline, is in `lab.clusters`.
 """
 
 from triagemq.plan.balancing.balancer import Balancer
 from triagemq.plan.balancing.detection import Detected, LoadState, LoadWatch, detect, queue_threshold
 from triagemq.plan.balancing.events import Completed, LoadReport, Migration
-from triagemq.plan.balancing.peer import Peer
-from triagemq.plan.balancing.policies import BALANCINGS, BalancingPolicy, check_balancing
+from triagemq.plan.balancing.policies import BALANCINGS, BalancingPolicy, balancing_policy
 from triagemq.plan.balancing.rates import SmoothedRates
-from triagemq.plan.balancing.settings import BalancingSettings, PeerSettings, Thresholds
+from triagemq.plan.balancing.settings import BalancingSettings, Thresholds
 
 __all__ = [
     "BALANCINGS",
@@ -30,11 +29,9 @@ __all__ = [
     "LoadState",
     "LoadWatch",
     "Migration",
-    "Peer",
-    "PeerSettings",
     "SmoothedRates",
     "Thresholds",
-    "check_balancing",
+    "balancing_policy",
     "detect",
     "queue_threshold",
 ]

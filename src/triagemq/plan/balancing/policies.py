@@ -1,4 +1,4 @@
-"""The policies by name: ours, PEER, and nobody moves."""
+"""The policies by name: by deadlines, and without migrations."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Protocol
 
-from triagemq.errors import ParameterError
 from triagemq.plan.balancing.balancer import Balancer
 from triagemq.plan.balancing.events import Completed, LoadReport, Migration
-from triagemq.plan.balancing.peer import Peer
 from triagemq.plan.campus import Campus
+from triagemq.plan.planner import resolve
 
 
 class BalancingPolicy(Protocol):
@@ -28,16 +27,15 @@ class Unbalanced:
 
 
 BALANCINGS: Mapping[str, Callable[[Campus], BalancingPolicy]] = MappingProxyType(
-    {"ours": Balancer, "peer": Peer, "none": lambda campus: Unbalanced()}
+    {"ours": Balancer, "none": lambda campus: Unbalanced()}
 )
 
 
-def check_balancing(name: str) -> None:
-    """ParameterError if there is no policy of that name.
+def balancing_policy(name: str) -> Callable[[Campus], BalancingPolicy]:
+    """The policy of that name, or of your own as `module:function`. ParameterError if there is none.
 
-    >>> check_balancing("fair")
+    >>> balancing_policy("fair")
     Traceback (most recent call last):
-    triagemq.errors.ParameterError: balancing: is 'fair'; known: ours, peer, none
+    triagemq.errors.ParameterError: balancing: 'fair' is unknown; known: ours, none, or your own as module:function
     """
-    if name not in BALANCINGS:
-        raise ParameterError("balancing", f"is {name!r}; known: {', '.join(BALANCINGS)}")
+    return resolve("balancing", name, BALANCINGS)

@@ -33,17 +33,3 @@ class BalancingSettings:
     rest_seconds: float = 5.0
     stay_seconds: float = 60.0
     relief_seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSettings:
-    """PEER: two brokers are balanced when a load differs by more than `difference`, in parts of a capacity.
-
-    PEER-WD prints PEER's two thresholds and not the difference; a tenth is ours. `difference_seconds` is the same for
-    matching delays.
-    """
-
-    thresholds: Thresholds = field(default_factory=Thresholds)
-    difference: float = 0.1
-    difference_seconds: float = 0.1
-    timeout_seconds: float = 10.0

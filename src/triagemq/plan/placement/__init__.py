@@ -3,7 +3,7 @@
 In comes a Campus, out goes a Placement.
 
 - `problem` is what is to be placed: the topics of every cluster, with what they ask of a broker;
-- `spreading` has the algorithms by name: ours, and the baselines;
+- `spreading` has the algorithms by name; `lab.clusters` has the baselines;
 - `planning` asks one, and says in words why each topic is where it is;
 - `arriving` is for subscribers that come later, one by one.
 """
@@ -11,7 +11,7 @@ In comes a Campus, out goes a Placement.
 from triagemq.plan.placement.arriving import Newcomers
 from triagemq.plan.placement.planning import CampusPlan, explain_placement, place
 from triagemq.plan.placement.problem import NO_CORRELATIONS, Correlations, PlacementProblem
-from triagemq.plan.placement.spreading import PLACEMENTS
+from triagemq.plan.placement.spreading import PLACEMENTS, PlacementAlgorithm
 
 __all__ = [
     "NO_CORRELATIONS",
@@ -19,6 +19,7 @@ __all__ = [
     "CampusPlan",
     "Correlations",
     "Newcomers",
+    "PlacementAlgorithm",
     "PlacementProblem",
     "explain_placement",
     "place",

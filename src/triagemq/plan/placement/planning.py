@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from triagemq.errors import PlanError
 from triagemq.plan.campus import CAPACITIES, Campus, Placement
 from triagemq.plan.model import Decision
 from triagemq.plan.placement.problem import NO_CORRELATIONS, STRONG, Correlations, PlacementProblem
-from triagemq.plan.placement.spreading import PLACEMENTS
+from triagemq.plan.placement.spreading import PLACEMENTS, PlacementAlgorithm
 from triagemq.plan.planner import resolve
 from triagemq.scenario import Floats, Scenario
 
@@ -83,11 +84,12 @@ def place(
     *,
     correlations: Correlations = NO_CORRELATIONS,
     seed: int = 0,
+    known: Mapping[str, PlacementAlgorithm] = PLACEMENTS,
 ) -> CampusPlan:
-    """The placement of the named algorithm: a key of PLACEMENTS, or a function of your own as `module:function`."""
+    """The placement of the named algorithm: a key of `known`, or a function of your own as `module:function`."""
     campus = Campus.of(scenario)
     problem = PlacementProblem.of(campus, correlations, seed)
-    found = np.asarray(resolve("placement", algorithm, PLACEMENTS)(problem))
+    found = np.asarray(resolve("placement", algorithm, known)(problem))
     if found.shape != problem.bundle.shape or not np.issubdtype(found.dtype, np.integer):
         raise PlanError(
             f"placement {algorithm!r} returned {found.dtype} of shape {found.shape}; "

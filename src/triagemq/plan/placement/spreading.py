@@ -1,4 +1,4 @@
-"""How bundles are spread over edge brokers: ours, and the baselines. Each returns the broker of every subscription."""
+"""How bundles are spread over edge brokers; each algorithm returns the broker of every subscription."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from triagemq.plan.balancing.peer import settled
 from triagemq.plan.balancing.settings import Thresholds
-from triagemq.plan.campus import Metric, Placement
+from triagemq.plan.campus import Metric
 from triagemq.plan.placement.problem import STRONG, PlacementProblem
 from triagemq.scenario import Floats, Integers
 
@@ -31,25 +29,6 @@ def least_used(problem: PlacementProblem) -> Integers:
     return _least_used(problem, {})
 
 
-def round_robin(problem: PlacementProblem) -> Integers:
-    """Topic by topic in turn, whatever they ask for."""
-    place = np.arange(len(problem)) - np.searchsorted(problem.cluster, problem.cluster)
-    return _nth_possible(problem, place)
-
-
-def random(problem: PlacementProblem) -> Integers:
-    """Any broker of the cluster."""
-    return _nth_possible(problem, np.random.default_rng(problem.seed).integers(1 << 40, size=len(problem)))
-
-
-def peer(problem: PlacementProblem) -> Integers:
-    """All at the first edge broker of the cluster, from where PEER moves subscribers until loads differ no more."""
-    campus = problem.campus
-    first = np.array([campus.edges_of(cluster)[0] for cluster in range(len(campus.clusters))])
-    begins = first[problem.cluster[problem.bundle]].astype(np.int32)
-    return settled(campus, Placement(begins, campus.stated.publications)).subscriptions
-
-
 def stated(problem: PlacementProblem) -> Integers:
     """As the scenario says."""
     return problem.campus.stated.subscriptions
@@ -59,19 +38,9 @@ PLACEMENTS: Mapping[str, PlacementAlgorithm] = MappingProxyType(
     {
         "apart": apart,
         "least_used": least_used,
-        "round_robin": round_robin,
-        "random": random,
-        "peer": peer,
         "stated": stated,
     }
 )
-
-
-def _nth_possible(problem: PlacementProblem, place: NDArray[np.int64]) -> Integers:
-    rank = np.cumsum(problem.possible, axis=1) - 1
-    wanted = place % problem.possible.sum(axis=1)
-    broker = (problem.possible & (rank == wanted[:, None])).argmax(axis=1)
-    return np.asarray(broker[problem.bundle], dtype=np.int32)
 
 
 def _partners(problem: PlacementProblem) -> dict[int, list[int]]:

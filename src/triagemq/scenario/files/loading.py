@@ -44,8 +44,8 @@ from triagemq.scenario.files.rows import read_publications, read_subscriptions
 from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
 from triagemq.scenario.kinds import Discipline
 from triagemq.scenario.model import (
+    DEFAULTS,
     FLOOR_SHARE,
-    NONE,
     BrokerLinks,
     Brokers,
     Floats,
@@ -312,7 +312,7 @@ def _table(
     for each in fields(kind):  # type: ignore[arg-type]
         if each.name not in columns:
             values = [getattr(entry, each.name) for entry in section.values()]
-            columns[each.name] = [NONE[each.name] if value is None else value for value in values]
+            columns[each.name] = [DEFAULTS[each.name] if value is None else value for value in values]
     return filled(kind, len(section), **columns)
 
 

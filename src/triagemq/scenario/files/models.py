@@ -30,7 +30,7 @@ from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import LimiterKind
-from triagemq.scenario.model import NONE
+from triagemq.scenario.model import DEFAULTS
 
 FILE_NAME = re.compile(r"\w[\w.\-]*")
 
@@ -184,6 +184,6 @@ def figures(model: SwitchModel, switch: SwitchEntry | None = None) -> dict[str, 
     found: dict[str, float] = {}
     for key in FIGURES:
         stated, modelled = getattr(switch, key, None), getattr(model, key)
-        value = stated if stated is not None else modelled if modelled is not None else NONE[key]
+        value = stated if stated is not None else modelled if modelled is not None else DEFAULTS[key]
         found[key] = LimiterKind[value.upper()] if isinstance(value, str) else value
     return found

@@ -32,7 +32,7 @@ from triagemq.scenario.files.rules import (
 )
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import (
-    NONE,
+    DEFAULTS,
     Codes,
     Floats,
     Integers,
@@ -131,7 +131,7 @@ class TableColumns:
         codes: dict[str, Codes] = {}
         for name, column in self._columns.items():
             if column.kinds is not None:
-                codes[name] = self._words(name, column.kinds, None if column.required else NONE[name])
+                codes[name] = self._words(name, column.kinds, None if column.required else DEFAULTS[name])
             elif column.kind in ("number", "truth"):
                 values[name], given[name] = self._numbers(name)
         return Rows(True, owner, topic, invalid, values, given, codes, self._report)
@@ -158,7 +158,7 @@ class TableColumns:
         given = numbers.is_valid().to_numpy(zero_copy_only=False)
         values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
         values = np.array(values, dtype=np.float64) + 0.0  # -0.0 is 0.0
-        return values, given & (values != NONE.get(column))
+        return values, given & (values != DEFAULTS.get(column))
 
     def names(self, column: str) -> tuple[Integers, dict[str, int]]:
         """A column of names as numbers, and the number of each name; an empty name is reported and -1."""
@@ -361,7 +361,7 @@ def _stated_columns(table: Publications | Subscriptions, known: Mapping[str, Col
         values = getattr(table, name, None)
         if column.kind == "list" or values is None or (column.kind == "text" and column.kinds is None):
             continue
-        default = values == NONE.get(name)
+        default = values == DEFAULTS.get(name)
         if not column.required and default.all():
             continue
         if column.kinds is not None:

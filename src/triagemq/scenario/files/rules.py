@@ -19,7 +19,7 @@ from triagemq.scenario.files.explain import counted, described
 from triagemq.scenario.files.quantities import number_text, unit_of
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
-    NONE,
+    DEFAULTS,
     Floats,
     Integers,
     Publications,
@@ -66,7 +66,7 @@ class Column:
     def fix(self, name: str, null: str) -> str:
         """What to write for a number that is out of bounds, where `null` says that there is none."""
         unit = unit_of(name) or ""
-        limit = f", or {null} for no limit" if NONE.get(name) == np.inf else ""
+        limit = f", or {null} for no limit" if DEFAULTS.get(name) == np.inf else ""
         if unit.startswith("a "):
             return f"write {unit}{limit}"
         bound = f" above {number_text(self.above)}" if self.above is not None else ""
@@ -181,7 +181,7 @@ class Rows:
         for codes in self.codes.values():
             self.invalid |= codes < 0
         for name, values in self.values.items():
-            self.values[name] = np.where(self.given[name], values, NONE.get(name, np.nan))
+            self.values[name] = np.where(self.given[name], values, DEFAULTS.get(name, np.nan))
             if name in columns:
                 fix = columns[name].fix(name, "null" if self.in_table else "leave it out")
                 self._report(

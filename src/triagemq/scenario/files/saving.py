@@ -42,8 +42,8 @@ from triagemq.scenario.kinds import (
     UtilityShape,
 )
 from triagemq.scenario.model import (
+    DEFAULTS,
     FLOOR_SHARE,
-    NONE,
     Brokers,
     Integers,
     Names,
@@ -257,7 +257,7 @@ def _state(lines: list[Line], table: Table, *keys: Key) -> list[Line]:
     for key in keys:
         name, column, names = key if isinstance(key, tuple) else (key, key, None)
         values = getattr(table, column)
-        for row in np.flatnonzero(values != NONE.get(column, -1)).tolist():
+        for row in np.flatnonzero(values != DEFAULTS.get(column, -1)).tolist():
             if names is None:
                 lines[row][name] = _number(values[row])
             elif names:
@@ -297,7 +297,7 @@ def _figures(switches: Switches, row: int) -> Line:
     built = {key: getattr(switches, key)[row] for key in FIGURES}
     if model is not None and figures(model) == built:
         return Line(model=switches.model[row])
-    stated = Line({key: _number(value) for key, value in built.items() if value != NONE[key]})
+    stated = Line({key: _number(value) for key, value in built.items() if value != DEFAULTS[key]})
     if "limiter" in stated:
         stated["limiter"] = LimiterKind(stated["limiter"]).name.lower()
     return stated

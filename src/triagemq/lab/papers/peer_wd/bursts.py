@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.lab.clusters import simulate_campus
+from triagemq.lab.clusters import ALL_PLACEMENTS, simulate_campus
 from triagemq.lab.papers.experiment import (
     Claim,
     Effort,
@@ -95,7 +95,9 @@ def overload_seconds(seed: int) -> dict[str, float]:
             simulate_campus(
                 scenario,
                 conditions,
-                placement=place(scenario, name, correlations=correlations, seed=seed).placement,
+                placement=place(
+                    scenario, name, correlations=correlations, seed=seed, known=ALL_PLACEMENTS
+                ).placement,
                 balancing="none",
                 seconds=SECONDS,
                 step_seconds=0.2,

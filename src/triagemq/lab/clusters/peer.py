@@ -7,11 +7,13 @@ placed beforehand, nothing predicted, and deadlines are not known.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.balancing.events import Completed, LoadReport, Migration
-from triagemq.plan.balancing.settings import PeerSettings
+from triagemq.plan.balancing.settings import Thresholds
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Integers
 
@@ -19,6 +21,24 @@ MOST_ROUNDS = 50
 """Of balancings in every cluster; some never settle, because what is too much here is too much there."""
 
 COMPARED = (Metric.UPLINK, Metric.MATCHING)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """PEER: two brokers are balanced when a load differs by more than `difference`, in parts of a capacity.
+
+    PEER-WD prints PEER's two thresholds and not the difference; a tenth is ours. `difference_seconds` is the same for
+    matching delays.
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    difference: float = 0.1
+    difference_seconds: float = 0.1
+    timeout_seconds: float = 10.0
+
+
+BASELINES = {"peer": f"{__name__}:Peer"}
+"""Policies of the laboratory by their short names, as `module:function` that every process can load."""
 
 
 class Peer:
