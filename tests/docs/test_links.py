@@ -32,6 +32,15 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(there), link
 
 
+def test_the_modules_that_words_of_the_field_lead_to_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "layers.md").read_text()
+    table = page.partition("## Find it by the field's word\n")[2].partition("\n## ")[0]
+    modules = re.findall(r"`(\S+\.py)`", table)
+    assert len(modules) > len(re.findall(r"^\| ", table, re.MULTILINE)) - 2
+    missing = [module for module in modules if not (ROOT / "src" / "triagemq" / module).is_file()]
+    assert missing == []
+
+
 def test_the_site_has_every_page_once() -> None:
     listed = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     renamed = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
