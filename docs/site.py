@@ -1,7 +1,7 @@
-"""What `make docs` does to the pages: README.md is the first, blocks have titles, nothing is loaded from elsewhere.
+"""Hooks of `make docs`: README.md becomes the first page, blocks get titles, and pages load nothing from other hosts.
 
-Pages are written to be read in the repository, where links lead to any of its files, and where the name of a file or
-the reason why a block is not executed stands behind its language (tests/docs/test_examples.py).
+Pages are written for the repository, where links point at any of its files, and where the name of a file or
+the reason why a block is not executed follows its language (tests/docs/test_examples.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 RENAMED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 SHOWN_WHOLE = ("deploy", "examples")
-"""Folders whose files pages point at; the site has copies."""
+"""Folders with files that pages link to; the site has copies."""
 
 LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?\)")
 TITLED = re.compile(r"^```(\w+) (\S[^\n]*)$", re.MULTILINE)
@@ -47,21 +47,24 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     )
     folder = posixpath.dirname(written)
 
-    def lead(found: re.Match[str]) -> str:
+    def site_link(found: re.Match[str]) -> str:
         there = posixpath.normpath(posixpath.join(folder, found[2]))
         shown = RENAMED.get(there, there.removeprefix("docs/"))
         return f"{found[1]}{posixpath.relpath(shown, posixpath.dirname(page.file.src_uri) or '.')}{found[3] or ''})"
 
     parts, end = [], 0
     for block in BLOCK.finditer(markdown):
-        parts += [LINK.sub(lead, markdown[end : block.start()]), TITLED.sub(r'```\1 title="\2"', block[0])]
+        parts += [
+            LINK.sub(site_link, markdown[end : block.start()]),
+            TITLED.sub(r'```\1 title="\2"', block[0]),
+        ]
         end = block.end()
-    return "".join([*parts, LINK.sub(lead, markdown[end:])])
+    return "".join([*parts, LINK.sub(site_link, markdown[end:])])
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
     if found := LOADED_FROM_ELSEWHERE.search(output):
-        raise PluginError(f"{page.file.src_uri} loads something from elsewhere: {found[0]}")
+        raise PluginError(f"{page.file.src_uri} loads something from another host: {found[0]}")
     return output
 
 

@@ -1,13 +1,13 @@
-"""Makes the tables of docs/background from what `triage reproduce` finds: `python docs/tables.py`.
+"""Generate the tables of docs/background from the findings of `triage reproduce`: `python docs/tables.py`.
 
 A table stands between two comments of a page. The first names the experiment and the part of its findings:
 
     <!-- triage reproduce midas 8: printed -->
     <!-- end -->
 
-`printed` is what the paper printed, ours, and why they differ; `table 2` is the second table that the command prints.
-The same seeds give the same figures, so a second run changes nothing. Execution times and real packets are left out:
-they are not the same twice.
+`printed` compares the paper's figures with ours, with reasons; `table 2` is the second table that the command prints.
+The same seeds give the same figures, so a second run changes nothing. Execution times and real packets are omitted,
+because they vary.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def experiments_of(text: str) -> list[tuple[str, str]]:
 
 
 def remade(text: str, findings: Callable[[str, str], Findings | None]) -> str:
-    """The page with its tables made anew; those of experiments without findings stay."""
+    """The page with new tables; those of experiments without findings stay."""
 
     def make(marked: re.Match[str]) -> str:
         found = findings(marked["paper"], marked["figure"])
@@ -68,11 +68,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Make the tables of docs/background anew.")
     parser.add_argument("experiments", nargs="*", help="such as 'midas 8'; all if none is named")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a page would change")
-    asked = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     made: dict[tuple[str, str], Findings] = {}
 
     def findings(paper: str, figure: str) -> Findings | None:
-        if asked.experiments and f"{paper} {figure}" not in asked.experiments:
+        if options.experiments and f"{paper} {figure}" not in options.experiments:
             return None
         if (paper, figure) not in made:
             print(f"triage reproduce {paper} {figure}", flush=True)
@@ -87,10 +87,10 @@ def main(arguments: list[str]) -> int:
         after = remade(before, findings)
         if after != before:
             changed.append(page.name)
-            if not asked.check:
+            if not options.check:
                 page.write_text(after, encoding="utf-8")
-    print(f"{'would change' if asked.check else 'changed'}: {', '.join(changed) or 'nothing'}")
-    return int(asked.check and bool(changed))
+    print(f"{'would change' if options.check else 'changed'}: {', '.join(changed) or 'nothing'}")
+    return int(options.check and bool(changed))
 
 
 if __name__ == "__main__":

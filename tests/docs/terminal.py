@@ -1,4 +1,4 @@
-"""A reader's terminal: one plain shell in a fresh checkout, with nothing set beforehand."""
+"""A reader's terminal: one plain shell in a fresh checkout, without settings."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def fresh_checkout(place: Path) -> Path:
 
 
 class Terminal:
-    """What one command changes, the folder, variables or jobs in the background, the next one finds."""
+    """Folder, variables and background jobs persist from one command to the next."""
 
     def __init__(self, folder: Path, notes: Path) -> None:
         self._printed = notes / "printed"
         shell = ["bash", "--noprofile", "--norc"]
         path = ORDINARY_PATH
         if os.geteuid() == 0:
-            # A loopback interface of its own: on the machine's somebody may have the ports that a page names.
+            # A separate loopback interface: another process of the machine may use the ports of a page.
             shell = ["unshare", "--net", "sh", "-c", f"ip link set lo up && exec {shlex.join(shell)}"]
             path = ROOT_PATH
         self._shell = subprocess.Popen(
@@ -51,7 +51,7 @@ class Terminal:
         self.run("set -m")  # jobs, as in a terminal: kill %1, wait %2
 
     def run(self, command: str) -> tuple[int, str]:
-        """The exit code, and what a reader would see."""
+        """The exit code and the output."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         self._shell.stdin.write(f"eval {shlex.quote(command)} < /dev/null > {self._printed} 2>&1; echo $?\n")
@@ -61,7 +61,7 @@ class Terminal:
         return int(self._shell.stdout.readline()), self._printed.read_text()
 
     def running(self) -> dict[int, str]:
-        """What was started here and is still there, besides the shell."""
+        """Processes that were started here and still run, besides the shell."""
         found = {}
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -70,8 +70,8 @@ class Terminal:
                     found[int(process.name)] = (process / "cmdline").read_text().replace("\0", " ")
         return {pid: command for pid, command in found.items() if pid != self._shell.pid}
 
-    def leaves_nothing(self) -> None:
-        """What was told to end may take its time, but not for long."""
+    def wait_until_idle(self) -> None:
+        """Wait a limited time for ending processes."""
         deadline = time.monotonic() + ENDING_SECONDS
         while running := self.running():
             assert time.monotonic() < deadline, f"still running: {running}"

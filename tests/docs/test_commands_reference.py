@@ -1,4 +1,4 @@
-"""docs/reference/commands.md and the program say the same: commands, what they do, arguments and options."""
+"""docs/reference/commands.md agrees with the program: commands, their purposes, arguments and options."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def commands(command: TyperCommand | TyperGroup, name: str) -> Iterator[tuple[st
 
 
 def row(parameter: TyperArgument | TyperOption) -> str:
-    """Of the page's table: how it is written, and what it means."""
+    """The row of the page's table: syntax and meaning."""
     if isinstance(parameter, TyperArgument):
         written = f"{parameter.name}{'...' if parameter.nargs == -1 else ''}"
     else:
@@ -49,5 +49,5 @@ def section(name: str, command: TyperCommand) -> str:
 
 def test_the_page_has_every_command_with_its_arguments_and_options() -> None:
     shown = re.split(r"^(?=## )", PAGE.read_text(), flags=re.MULTILINE)[1:]
-    told = [section(name, command) for name, command in commands(get_command(app), "triage")]
-    assert [each.rstrip() for each in shown] == [each.rstrip() for each in told]
+    expected = [section(name, command) for name, command in commands(get_command(app), "triage")]
+    assert [each.rstrip() for each in shown] == [each.rstrip() for each in expected]

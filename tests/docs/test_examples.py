@@ -1,8 +1,8 @@
 """Every example in README.md and docs/ is executed as a reader would: in order, in a plain shell, in a fresh checkout.
 
-What a command prints is what the page shows; `...` stands only for parts of a line that differ from run to run. A block
-is a file (its name follows the language), commands with what they print (`console`), or a Python session (`pycon`). One
-that is not executed says so, and why, behind its language (`by hand: WHY`), and is listed here.
+The page shows the output of a command; `...` stands only for parts of a line that differ from run to run. A block
+is a file (its name follows the language), commands with their output (`console`), or a Python session (`pycon`). A
+block that is not executed has the reason behind its language (`by hand: REASON`), and is listed here.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ GUIDES = [
 ]
 REFERENCES = sorted({*(ROOT / "docs").rglob("*.md")} - {*GUIDES})
 NEEDS_ROOT = {
+    "README.md": "it runs Mosquitto, which `make test` installs for root",
     "own-broker.md": "it runs Mosquitto, which `make test` installs for root",
     "real-network.md": "it builds a network",
 }
@@ -159,7 +160,7 @@ NOT_EXECUTED = {
         "needs networks behind its interfaces",
     ),
 }
-"""The commands of each page that are left to the reader's hand, and why."""
+"""The commands of each page that only a reader executes, with the reason."""
 
 BLOCK = re.compile(
     r"^```(?P<kind>\w+)(?: by hand: (?P<by_hand>[^\n]+)| (?P<name>\S+))?\n(?P<text>.*?)^```$",
@@ -168,10 +169,10 @@ BLOCK = re.compile(
 COMMAND = re.compile(r"(?:.*\\\n)*.*\n?")
 INDENTED_COMMAND = re.compile(r"^ {4}(?:\$ |triage |make |python |pip |\w+=\S+ triage )", re.MULTILINE)
 INLINE_COMMAND = re.compile(r"`triage ([^`]+)`")
-COMES_AND_GOES = re.compile(
+PROGRESS = re.compile(
     r"^(?:compiling for this machine: .*|.+:(?: \d+ %)? after \d+ s(?:, .*)?)\n", re.MULTILINE
 )
-"""What is said on the way where it takes long (triagemq.compiled, triagemq.progress)."""
+"""Progress of long commands (triagemq.compiled, triagemq.progress)."""
 LENIENT = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -184,7 +185,7 @@ class Block:
     line: int
 
     def steps(self) -> Iterator[tuple[str, str]]:
-        """Commands, and what they print. A command goes on in the next line behind a backslash."""
+        """Commands with their output. A backslash continues a command in the next line."""
         for step in re.split(r"^\$ ", self.text, flags=re.MULTILINE)[1:]:
             command = COMMAND.match(step)
             assert command is not None
@@ -225,8 +226,8 @@ def test_examples_do_what_the_page_says(page: Path, tmp_path: Path, monkeypatch:
                 for command, expected in block.steps():
                     run_command(terminal, command, expected, where)
             else:
-                assert page in REFERENCES, f"{where}: who runs this?"
-        terminal.leaves_nothing()
+                assert page in REFERENCES, f"{where}: not executed"
+        terminal.wait_until_idle()
     finally:
         terminal.close()
 
@@ -240,17 +241,16 @@ def run_session(text: str, names: dict[str, object], where: str) -> None:
 
 def run_command(terminal: Terminal, command: str, expected: str, where: str) -> None:
     code, printed = terminal.run(command)
-    said_exit_code = re.search(r"# exit code (\d+)", command)
-    wanted_code = int(said_exit_code[1]) if said_exit_code else 0
-    assert code == wanted_code, f"{where}: {command}\n{printed}"
-    printed = COMES_AND_GOES.sub("", printed)
+    exit_code = re.search(r"# exit code (\d+)", command)
+    assert code == (int(exit_code[1]) if exit_code else 0), f"{where}: {command}\n{printed}"
+    printed = PROGRESS.sub("", printed)
     shown, seen = lines(expected), lines(printed)
     matches = len(shown) == len(seen) and all(map(matches_line, shown, seen))
     assert matches, f"{where}: {command}\nexpected:\n{expected}\nprinted:\n{printed}"
 
 
 def lines(text: str) -> list[str]:
-    """Without what follows from the width of figures: spaces, and the rules of tables."""
+    """Lines without spaces and table rules, which depend on the width of figures."""
     return [re.sub(r"([━─])+", r"\1", " ".join(line.split())) for line in text.splitlines() if line.strip()]
 
 

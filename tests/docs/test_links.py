@@ -1,4 +1,4 @@
-"""No page points at a file or a heading that is not there, and the site (`make docs`) has every page."""
+"""Every link of a page has a target, every word of the field a module, and the site (`make docs`) has every page."""
 
 from __future__ import annotations
 
@@ -15,21 +15,30 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
 def anchors(page: Path) -> set[str]:
-    """Those of the headings, as the repository's viewer and the site make them."""
+    """The anchors of the headings, as the repository's viewer and the site generate them."""
     headings = HEADING.findall(BLOCK.sub("", page.read_text()))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_has_a_target(page: Path) -> None:
     for link in LINK.findall(BLOCK.sub("", page.read_text())):
         if "://" in link:
             continue
         path, _, anchor = link.partition("#")
-        there = (page.parent / path).resolve() if path else page
-        assert there.is_relative_to(ROOT), link
-        assert there.exists(), link
-        assert not anchor or anchor in anchors(there), link
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_relative_to(ROOT), link
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+def test_the_modules_that_words_of_the_field_lead_to_exist() -> None:
+    page = (ROOT / "docs" / "reference" / "layers.md").read_text()
+    table = page.partition("## Find it by the field's word\n")[2].partition("\n## ")[0]
+    modules = re.findall(r"`(\S+\.py)`", table)
+    assert len(modules) > len(re.findall(r"^\| ", table, re.MULTILINE)) - 2
+    missing = [module for module in modules if not (ROOT / "src" / "triagemq" / module).is_file()]
+    assert missing == []
 
 
 def test_the_site_has_every_page_once() -> None:

@@ -1,4 +1,4 @@
-"""docs/reference/python.md and the code say the same: public names, what to call them with, what they are for."""
+"""docs/reference/python.md agrees with the code: public names, their parameters, their first sentences."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MODULES = [
 ]
 
 
-def called(name: str, thing: Any) -> str:
-    """With its parameters, where it is a function: their names and defaults."""
+def written_name(name: str, thing: Any) -> str:
+    """The name, with parameters and defaults if it is a function."""
     if not inspect.isroutine(thing):
         return name
     parameters = [
@@ -42,8 +42,8 @@ def called(name: str, thing: Any) -> str:
     return f"{name}{inspect.Signature(parameters)}"
 
 
-def told(thing: Any) -> str | None:
-    """The first paragraph of what is written at it; None for a value or a type that has nothing of its own."""
+def summary(thing: Any) -> str | None:
+    """The first paragraph of the docstring; None without one."""
     if inspect.isclass(thing) or inspect.isroutine(thing) or isinstance(thing, property):
         first = " ".join((inspect.getdoc(thing) or "").partition("\n\n")[0].split())
         own = not (inspect.isclass(thing) and first.startswith(f"{thing.__name__}("))
@@ -52,17 +52,17 @@ def told(thing: Any) -> str | None:
 
 
 def section(title: str) -> dict[str, str]:
-    """Below a heading: what stands in the first column of its table, and in the second."""
+    """The table below a heading: second column by first."""
     text = PAGE.read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     return dict(re.findall(r"^\| `([^`]+)` \| (.*) \|$", text, re.MULTILINE))
 
 
 def is_on_the_page(title: str, things: dict[str, Any]) -> None:
     shown = section(title)
-    assert list(shown) == [called(name, thing) for name, thing in things.items()]
+    assert list(shown) == [written_name(name, thing) for name, thing in things.items()]
     for name, thing in things.items():
-        words = shown[called(name, thing)]
-        assert words == (told(thing) or words), name
+        words = shown[written_name(name, thing)]
+        assert words == (summary(thing) or words), name
         assert words
 
 
