@@ -108,21 +108,31 @@ class ExchangeOptions(RigOptions):
 
 @dataclass(slots=True, eq=False)
 class _Site:
-    """Another broker, and the gateway beside it."""
+    """A gateway and its broker. Only the first, which has the exchange's own state, is not told to `join`."""
 
     name: str
+    suffix: str
+    """What the names of its processes end with."""
     state: Path
     trace: Path
     link: GatewayLink
+    control: Path
+    broker_url: str | None
+    """EMBEDDED_BROKER, or None, for a broker of our own."""
     broker: BrokerProcess | None = None
-    address: str = ""
+    broker_address: str = ""
+    """As people and clients may see it: without a password."""
     gateway: str = ""
-    """As clients are told."""
+    """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+
+    @property
+    def is_first(self) -> bool:
+        return not self.suffix
 
     @property
     def process(self) -> str:
-        """What the gateway's process is called."""
-        return f"gateway-{self.name}"
+        """The name of the gateway's process."""
+        return f"gateway{self.suffix}"
 
 
 class Exchange(Rig):
@@ -144,39 +154,50 @@ class Exchange(Rig):
         self.gone: list[str] = []
         """At the end: why a process did not run any more."""
         self.trace = (options.trace or self.state / "trace").absolute()
-        self.broker: BrokerProcess | None = None
-        self.broker_address = ""
-        """As people and clients may see it: without a password."""
-        self.gateway = ""
-        """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
         self.certificate: Path | None = None
         """What clients of the gateway have to trust, where it speaks DTLS."""
         self.said_aloud: list[str] = []
         """What people should know about who can reach it."""
         self.kernel_ports: KernelPorts | None = None
         self._broker_rights: list[BrokerRights] = []
-        self._sites = [
-            _Site(name, here, self.trace / name, GatewayLink(here / "control.sock"))
-            for name in options.beside
-            for here in [self.state / "sites" / name]
-        ]
+        first = _Site(options.name, "", self.state, self.trace, self.link, self._control, options.broker)
+        self._sites = [first, *(self._further_site(name, url) for name, url in options.beside.items())]
         self._on_problem = on_problem
         self._ended = asyncio.Event() if ended is None else ended
+
+    def _further_site(self, name: str, broker_url: str | None) -> _Site:
+        state = self.state / "sites" / name
+        control = state / "control.sock"
+        return _Site(name, f"-{name}", state, self.trace / name, GatewayLink(control), control, broker_url)
+
+    @property
+    def broker(self) -> BrokerProcess | None:
+        """The first broker, if it is one of our own."""
+        return self._sites[0].broker
+
+    @property
+    def broker_address(self) -> str:
+        return self._sites[0].broker_address
+
+    @property
+    def gateway(self) -> str:
+        """The first gateway as clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+        return self._sites[0].gateway
 
     @property
     def links(self) -> dict[str, GatewayLink]:
         """To all gateways, by name, the first one first."""
-        return {self.options.name: self.link} | {site.name: site.link for site in self._sites}
+        return {site.name: site.link for site in self._sites}
 
     @property
     def traces(self) -> list[Path]:
         """The directories of the traces of all gateways."""
-        return [self.trace, *(site.trace for site in self._sites)]
+        return [site.trace for site in self._sites]
 
     @property
     def brokers(self) -> dict[str, str]:
         """The addresses of all brokers, by the name of their gateway."""
-        return {self.options.name: self.broker_address} | {site.name: site.address for site in self._sites}
+        return {site.name: site.broker_address for site in self._sites}
 
     @property
     def _database(self) -> str:
@@ -192,10 +213,14 @@ class Exchange(Rig):
         return self._ended.is_set()
 
     @property
+    def _own_brokers(self) -> dict[str, BrokerProcess]:
+        """Brokers of our own, by the names of their processes."""
+        return {f"broker{site.suffix}": site.broker for site in self._sites if site.broker is not None}
+
+    @property
     def pids(self) -> dict[str, int]:
         """The processes that run now, by name."""
-        own = {"broker": self.broker, **{f"broker-{site.name}": site.broker for site in self._sites}}
-        return super().pids | {name: each.pid for name, each in own.items() if each is not None}
+        return super().pids | {name: each.pid for name, each in self._own_brokers.items()}
 
     @property
     def restarts(self) -> dict[str, int]:
@@ -204,8 +229,7 @@ class Exchange(Rig):
 
     @property
     def _supervised(self) -> dict[str, Child | BrokerProcess]:
-        own = {"broker": self.broker, **{f"broker-{site.name}": site.broker for site in self._sites}}
-        return {**self.children, **{name: each for name, each in own.items() if each is not None}}
+        return {**self.children, **self._own_brokers}
 
     def _cannot_start(self) -> dict[str, str]:
         """By name, why a process could not be started again."""
@@ -220,14 +244,14 @@ class Exchange(Rig):
             problems = self._cannot_start()
             if self.kernel_ports is not None:
                 problems["queues of the kernel"] = self.kernel_ports.problem
-            for name, link in self.links.items():
-                child = self.children[self._process_of(name)]
+            for site in self._sites:
+                name, child = site.name, self.children[site.process]
                 # One that has ended is started again by itself.
                 if not child.is_ready:
                     answered[name] = time.monotonic()
                 with contextlib.suppress(ControlError, TimeoutError, OSError):
                     async with asyncio.timeout(_ANSWER_SECONDS):
-                        found = (await link.measure(flows=False, topics=False)).broker_problem
+                        found = (await site.link.measure(flows=False, topics=False)).broker_problem
                     problems[f"link {name}"] = found
                     answered[name] = time.monotonic()
                 if time.monotonic() - answered.setdefault(name, time.monotonic()) >= _HUNG_SECONDS:
@@ -240,10 +264,6 @@ class Exchange(Rig):
             told |= problems
             await asyncio.sleep(_LOOK_SECONDS)
 
-    def _process_of(self, gateway: str) -> str:
-        """What the process of a gateway is called."""
-        return next((site.process for site in self._sites if site.name == gateway), "gateway")
-
     async def _start(self) -> None:
         await self._unless_ended(self._start_all())
 
@@ -253,11 +273,10 @@ class Exchange(Rig):
         )
         self._clean.callback(os.close, hold(self.state))
         # What ends is in this order from below: clients, coordinator and gateway, the broker last.
-        self._clean.push_async_callback(self._end_broker)
+        self._clean.push_async_callback(self._end_brokers)
         self._clean.push_async_callback(self._end)
         for link in self.links.values():
             self._clean.push_async_callback(link.close)
-        private_directory(self._control.parent)
         if self.options.interfaces:
             # Late: most exchanges do without.
             from triagemq.live.up.kernel_ports import KernelPorts
@@ -272,12 +291,13 @@ class Exchange(Rig):
         elif (estimators := self._estimators(self._on_problem)) is not None:
             # The gateway says in its log what becomes of the model; here somebody reads it.
             estimators.look()
-        broker_url = self.options.broker
-        if broker_url is None or broker_url == EMBEDDED_BROKER:
-            await self._start_broker(embedded=broker_url == EMBEDDED_BROKER)
-        else:
-            self.broker_address = str(BrokerAddress.parse(broker_url))
-        await self._start_gateway()
+        first, *others = self._sites
+        plan = self.options.plan_text
+        await self._start_site(
+            first,
+            listen=self.options.gateway,
+            plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
+        )
         await self._start_coordinator(
             PAGE_MODULE,
             host=self.options.rest_host,
@@ -291,36 +311,39 @@ class Exchange(Rig):
             host_names=[] if self.options.advertise is None else [self.options.advertise],
             **self.options.coordinator,
         )
+        for site in others:
+            await self._start_site(
+                site,
+                listen=place(host_of(self.options.gateway), 0),
+                join=self.rest,
+                join_authority=self.options.coordinator.get("tls_certificate"),
+                token=await asyncio.to_thread(self._gateway_token, site) if self._has_access else None,
+            )
         for site in self._sites:
-            await self._start_site(site)
-        self.link.start()
+            site.link.start()
         self._beside(self._tell_problems())
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
-            gateways = [self.gateway, *(site.gateway for site in self._sites)]
-            self.kernel_ports.open(listeners_of(gateways, self.rest))
-        if self.broker is not None:
-            self._beside(self._keep_saving(self.broker, self.link))
+            self.kernel_ports.open(listeners_of([site.gateway for site in self._sites], self.rest))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
         if self.options.started_with is not None:
             remember_start(self.state, self.options.started_with)
 
-    async def _start_broker(self, *, embedded: bool) -> None:
-        self.broker = BrokerProcess(
-            self.state / "broker",
-            embedded=embedded,
-            guarded=self._has_access,
-            further=self.options.broker_listener,
+    async def _start_broker(self, site: _Site, *, embedded: bool) -> BrokerProcess:
+        further = self.options.broker_listener if site.is_first else None
+        broker = site.broker = BrokerProcess(
+            site.state / "broker", embedded=embedded, guarded=self._has_access, further=further
         )
-        await self._let_in(self.broker)
-        await self.broker.start()
-        if self.broker.said_aloud:
-            self.said_aloud.append(self.broker.said_aloud)
-        further = self.options.broker_listener
-        self.broker_address = (
-            str(self.broker.address) if further is None else self._as_advertised(str(further.address))
+        await self._let_in(broker)
+        await broker.start()
+        if broker.said_aloud and broker.said_aloud not in self.said_aloud:
+            self.said_aloud.append(broker.said_aloud)
+        site.broker_address = (
+            str(broker.address) if further is None else self._as_advertised(str(further.address))
         )
+        self._beside(self._keep_saving(broker, site.link))
+        return broker
 
     async def _let_in(self, broker: BrokerProcess) -> None:
         """Who holds a token may speak MQTT to a broker of ours."""
@@ -332,28 +355,38 @@ class Exchange(Rig):
             self._broker_rights.append(rights)
             await rights.start()
 
-    async def _start_gateway(self) -> None:
-        own = self.broker
-        plan = self.options.plan_text
+    async def _start_site(self, site: _Site, **own: Any) -> None:
+        """A broker, if it is to be one of our own, and its gateway."""
+        private_directory(site.control.parent)
+        url = site.broker_url
+        if url is None or url == EMBEDDED_BROKER:
+            broker = await self._start_broker(site, embedded=url == EMBEDDED_BROKER)
+            own |= {
+                "broker": broker.address.with_password(),
+                "broker_client_id": broker.gateway_client_id,
+                "broker_boot": str(broker.boot_file),
+            }
+        else:
+            site.broker_address = str(BrokerAddress.parse(url))
+            client_id = None if site.is_first else f"triage-gateway-{site.name}"
+            own |= {"broker": url, "broker_client_id": client_id}
         config = self._gateway_config(
-            listen=self.options.gateway,
-            broker=self.options.broker if own is None else own.address.with_password(),
-            broker_client_id=None if own is None else own.gateway_client_id,
-            broker_boot=None if own is None else str(own.boot_file),
-            trace=str(self.trace),
-            plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
+            state=str(site.state / "gateway"),
+            control=str(site.control),
+            trace=str(site.trace),
             keep_trace_seconds=self.options.keep_trace_seconds,
-            name=self.options.name,
+            name=site.name,
             dataplane=self._dataplane,
             **self._protection(),
+            **own,
         )
 
         def ready(said: dict[str, Any]) -> None:
             # The next start takes the same port.
-            self._write("gateway", config | {"listen": said["listen"]})
-            self.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
+            self._write(site.process, config | {"listen": said["listen"]})
+            site.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
 
-        await self._start_child("gateway", GATEWAY_MODULE, config, started=ready)
+        await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
 
     @property
     def _dataplane(self) -> str:
@@ -371,45 +404,6 @@ class Exchange(Rig):
                 "client_authority": None if authority is None else str(authority.absolute()),
             }
         return found
-
-    async def _start_site(self, site: _Site) -> None:
-        """Another broker and its gateway, which joins the coordinator. One that does not come up keeps nobody else from
-        it."""
-        private_directory(site.state)
-        url = self.options.beside[site.name]
-        own: dict[str, Any] = {"broker": url, "broker_client_id": f"triage-gateway-{site.name}"}
-        if url is None:
-            site.broker = BrokerProcess(site.state / "broker", guarded=self._has_access)
-            await self._let_in(site.broker)
-            await site.broker.start()
-            self._beside(self._keep_saving(site.broker, site.link))
-            own = {
-                "broker": site.broker.address.with_password(),
-                "broker_client_id": site.broker.gateway_client_id,
-                "broker_boot": str(site.broker.boot_file),
-            }
-        site.address = str(BrokerAddress.parse(own["broker"]))
-        config = self._gateway_config(
-            listen=place(host_of(self.options.gateway), 0),
-            state=str(site.state / "gateway"),
-            control=str(site.state / "control.sock"),
-            trace=str(site.trace),
-            keep_trace_seconds=self.options.keep_trace_seconds,
-            dataplane=self._dataplane,
-            name=site.name,
-            join=self.rest,
-            join_authority=self.options.coordinator.get("tls_certificate"),
-            token=await asyncio.to_thread(self._gateway_token, site) if self._has_access else None,
-            **self._protection(),
-            **own,
-        )
-
-        def ready(said: dict[str, Any]) -> None:
-            self._write(site.process, config | {"listen": said["listen"]})
-            site.gateway = said["listen"]
-
-        await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
-        site.link.start()
 
     def _gateway_token(self, site: _Site) -> str:
         from triagemq.coordinator.access.tokens import Role, TokenRequest
@@ -445,7 +439,7 @@ class Exchange(Rig):
         }
         await self._start_clients("subscribers", **config)
         # Of what conditions say, brokers are balanced by the rates.
-        said = await self._start_clients("publishers", **config, follows_rates=bool(self._sites))
+        said = await self._start_clients("publishers", **config, follows_rates=len(self._sites) > 1)
         return int(said["publishing_from_ns"])
 
     async def is_draining(self) -> bool:
@@ -459,19 +453,15 @@ class Exchange(Rig):
         return any(queue.backlog_packets for port in ports for queue in port.queues)
 
     async def _end(self) -> None:
-        await asyncio.gather(
-            *(self.stop(name, hurry=self._in_a_hurry) for name in ("publishers", "subscribers"))
-        )
-        await asyncio.gather(
-            *(self.stop(site.process, hurry=self._in_a_hurry) for site in self._sites), super()._end()
-        )
+        gateways = (site.process for site in self._sites)
+        for names in (("publishers", "subscribers"), ("coordinator", *gateways)):
+            await asyncio.gather(*(self.stop(name, hurry=self._in_a_hurry) for name in names))
 
-    async def _end_broker(self) -> None:
+    async def _end_brokers(self) -> None:
         for rights in self._broker_rights:
             await rights.close()
-        brokers = [each for each in (self.broker, *(site.broker for site in self._sites)) if each is not None]
         seconds = [HURRY_STORING_SECONDS] if self._in_a_hurry else []
-        await asyncio.gather(*(broker.stop(*seconds) for broker in brokers))
+        await asyncio.gather(*(broker.stop(*seconds) for broker in self._own_brokers.values()))
 
     async def _unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         loop = asyncio.get_running_loop()
