@@ -15,7 +15,7 @@ from triagemq.simulate import simulate
 def predicted(text: str, **options: object) -> tuple[Scenario, Forecast]:
     scenario = loads(text)
     chosen = {"priorities": "none", "drops": "none", **options}
-    return scenario, forecast(scenario, make_plan(scenario, **chosen))  # type: ignore[arg-type]
+    return scenario, forecast(scenario, make_plan(scenario, **chosen), formulas=True)  # type: ignore[arg-type]
 
 
 ONE_OF_EACH = """
@@ -337,7 +337,7 @@ subscribers: {s: {port: last, subscribes: {t: log:1}}}
 """
     scenario = loads(text)
     plan = make_plan(scenario, drops="flat")
-    result = forecast(scenario, plan)
+    result = forecast(scenario, plan, formulas=True)
     # What the trunk loses takes no room behind it.
     keep = 0.9 * 500 / (1000 * 0.9)
     trunk, last = (scenario.ports.name.index(name) for name in ("trunk", "last"))

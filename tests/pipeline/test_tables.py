@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from triagemq.cli.simulate import simulate as simulate_command
-from triagemq.forecast import best_forecast, figures_by_class, subscription_rows
+from triagemq.forecast import figures_by_class, forecast, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.report import report_tables
 from triagemq.plan.files import parse_plan
@@ -500,7 +500,7 @@ def test_what_came_while_the_queues_were_drained_is_no_success_in_any_table(over
 def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:
     trace = Trace.open(overload.folder / "run")
     scenario, plan = loads(trace.scenario_text), parse_plan(trace.plan_text or "")
-    predicted = best_forecast(scenario, plan)
+    predicted = forecast(scenario, plan)
     names = {
         "forecast_success_rate": "success_rate",
         "forecast_mean_latency_seconds": "mean_latency_seconds",

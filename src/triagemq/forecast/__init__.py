@@ -6,8 +6,7 @@ in common. Each adds its doubts. `summary` tells it in few figures and in words;
 """
 
 from triagemq.forecast.model import REASONS, Forecast, Reason
-from triagemq.forecast.planning import plan_ahead
-from triagemq.forecast.prediction import best_forecast, forecast
+from triagemq.forecast.prediction import forecast
 from triagemq.forecast.summary import (
     explanation,
     figures_by_class,
@@ -21,11 +20,9 @@ __all__ = [
     "REASONS",
     "Forecast",
     "Reason",
-    "best_forecast",
     "explanation",
     "figures_by_class",
     "forecast",
-    "plan_ahead",
     "starved",
     "subscription_rows",
     "summary",

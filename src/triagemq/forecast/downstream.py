@@ -17,7 +17,8 @@ from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
 from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
 from triagemq.forecast.upstream import Streams, TopicArrivals
 from triagemq.forecast.widths import by_queues
-from triagemq.plan import Demand, Plan
+from triagemq.plan.demands import Demand
+from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
 from triagemq.theory import Cumulants, FirstPackets, Times
 from triagemq.theory.cumulants import ByRow

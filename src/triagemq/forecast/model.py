@@ -7,7 +7,7 @@ adds up to less than `CLAIMED` of the whole is within what an unflagged forecast
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
@@ -115,7 +115,8 @@ class Forecast:
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
     A promised subscription's latency is its bound, and its reason says so.
-    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py).
+    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py), and `basis` in
+    words what was done.
     """
 
     published_rate: Floats
@@ -130,10 +131,11 @@ class Forecast:
     latency_error: Floats
     success_error: Floats
     sampled: NDArray[np.bool_]
+    basis: str = "formulas"
 
     def of(self, rows: NDArray[np.int64]) -> Forecast:
         """The forecast of some of the subscriptions."""
-        return Forecast(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @property
     def approximations(self) -> tuple[str, ...]:
@@ -145,3 +147,6 @@ class Forecast:
         return np.where(
             np.isfinite(self.latency_seconds), percentile(self.times, share), self.latency_seconds
         )
+
+
+COLUMNS = tuple(each.name for each in fields(Forecast) if each.name != "basis")

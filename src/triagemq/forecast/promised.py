@@ -10,16 +10,15 @@ message exceeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import Forecast, Reason
+from triagemq.forecast.model import COLUMNS, Forecast, Reason
 from triagemq.forecast.ports import AtPorts, Variability
-from triagemq.plan import Plan
 from triagemq.plan.demands import total_by, wire_sizes
-from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES
+from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES, Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.scenario.model import take
 from triagemq.theory import Cumulants, FirstPackets, Times
@@ -188,8 +187,8 @@ def with_promised(
         success_error=np.zeros(len(wanted)),
         sampled=np.zeros(len(wanted), dtype=np.bool_),
     )
-    for column in fields(found):
-        getattr(found, column.name)[left] = getattr(rest, column.name)
+    for name in COLUMNS:
+        getattr(found, name)[left] = getattr(rest, name)
     return found
 
 

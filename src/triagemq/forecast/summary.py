@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
-from triagemq.plan import Plan, demand, explain, promise_rows, subscription_row
-from triagemq.plan.demands import total_by
+from triagemq.plan.admission import promise_rows
+from triagemq.plan.demands import demand, total_by
+from triagemq.plan.explaining import explain, subscription_row
+from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
 
@@ -62,6 +64,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
         "starved": starved(scenario, plan, predicted),
         "approximations": list(predicted.approximations),
+        "basis": predicted.basis,
         "decisions": [asdict(decision) for decision in plan.decisions],
     }
 
@@ -236,7 +239,7 @@ def explanation(
     """
     words = explain(scenario, plan, subscriber, topic)
     row = subscription_row(scenario, subscriber, topic)
-    predicted = predicted or forecast(scenario, plan)
+    predicted = predicted or forecast(scenario, plan, formulas=True)
     return {
         "subscriber": subscriber,
         "topic": topic,

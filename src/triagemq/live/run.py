@@ -62,7 +62,7 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     level = plan.subscription_class
     if triage != settings:
         level = decide(Question(scenario, settings=triage)).plan.subscription_class
-    predicted = forecast(*as_sent(scenario, plan))
+    predicted = forecast(*as_sent(scenario, plan), formulas=True)
     return PlannedFigures(
         plan=plan,
         level=level,

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.forecast import REASONS, best_forecast, figures_by_class
+from triagemq.forecast import REASONS, figures_by_class, forecast
 from triagemq.pipeline.inputs import Input, TraceInput
 from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.figures import FORECAST
@@ -117,7 +117,7 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
     """What the run's plan promised every subscription, and every class by which copies are counted."""
     if run.plan is None:
         return {}, {}
-    predicted = best_forecast(scenario, run.plan)
+    predicted = forecast(scenario, run.plan)
     own = {
         "forecast_success_rate": predicted.success,
         "forecast_mean_latency_seconds": predicted.latency_seconds,

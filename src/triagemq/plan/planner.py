@@ -106,7 +106,7 @@ def make_plan(
 
     An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
     function of your own named `module:function`. With `latency` factors of an earlier forecast, drops are set by
-    worth times factor, and flows and classes cut by rank times urgency (`forecast.plan_ahead` does that).
+    worth times factor, and flows and classes cut by rank times urgency (`plan.plan` does that).
     `flow_limits` says per subscriber how many flows it can open, where that is fewer than `flows_per_subscriber`.
 
     With a `previous` plan, which was made for the scenario `before` (this one, if not given), ranks that have changed
