@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.scenario import Floats
-from triagemq.theory import Times, percentile
+from triagemq.theory import LatencyDistribution, percentile
 
 CLAIMED = 0.02
 """An unflagged forecast claims to be within this share of the truth."""
@@ -46,20 +46,20 @@ REASONS: tuple[str, ...] = (
 """In words, by code."""
 
 
-class Doubts:
+class ErrorEstimate:
     """Adds up what may be wrong, over the subscriptions of one scenario.
 
-    >>> doubts = Doubts(2)
-    >>> doubts.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
-    >>> reason, latency_error, success_error = doubts.judge(np.array([2.0, 1.0]), np.ones(2))
+    >>> errors = ErrorEstimate(2)
+    >>> errors.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
+    >>> reason, latency_error, success_error = errors.flag(np.array([2.0, 1.0]), np.ones(2))
     >>> reason, latency_error, success_error
     (array([3, 0], dtype=int8), array([0.25, 0.  ]), array([0.1, 0. ]))
     """
 
     def __init__(self, subscriptions: int) -> None:
-        # The last row takes the doubts about promised traffic, which nobody asks for.
+        # The last row takes the errors of promised traffic, which belongs to no subscription.
         rows = subscriptions + 1
-        self.nobody = subscriptions
+        self.unattributed = subscriptions
         self._seconds, self._success = np.zeros(rows), np.zeros(rows)
         self._largest = np.zeros(rows)
         self._reason = np.zeros(rows, dtype=np.int8)
@@ -85,7 +85,7 @@ class Doubts:
             largest[rows[leading]] = weight[leading]
             named[rows[leading]] = reason
 
-    def judge(
+    def flag(
         self, latency: Floats, success: Floats, claimed: float = CLAIMED
     ) -> tuple[NDArray[np.int8], Floats, Floats]:
         """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
@@ -123,7 +123,7 @@ class Forecast:
     received_rate: Floats
     success: Floats
     latency_seconds: Floats
-    times: Times
+    times: LatencyDistribution
     share_within: Floats
     utility: Floats
     maximum_utility: Floats

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.downstream import cross_network
-from triagemq.forecast.model import CLAIMED, Doubts, Forecast, Reason
-from triagemq.forecast.promised import PromisedAbove, with_promised, without_promised
+from triagemq.forecast.model import CLAIMED, ErrorEstimate, Forecast, Reason
+from triagemq.forecast.promised import PromisedLoad, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan.demands import copy_rate, demand
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
-from triagemq.theory import Times, share_within
+from triagemq.theory import LatencyDistribution, share_within
 from triagemq.theory.interval import t_quantile
 
 MOST_COPIES = 16_000_000
@@ -39,7 +39,9 @@ _REPLICATIONS = 32
 """Many, since streams that go by the clock keep their phases throughout each."""
 _MOST_SUBSCRIPTIONS = 5_000
 """Of more, a second's sample would tell too little of each; and 16 KB of counts for each are enough."""
-_TOO_MANY = f"formulas alone, though approximate: of more than {_MOST_SUBSCRIPTIONS:,} subscriptions a sample tells too little"
+_TOO_MANY = (
+    f"formulas alone, though approximate: too many subscriptions to sample (over {_MOST_SUBSCRIPTIONS:,})"
+)
 _FEWEST_EVENTS = 100
 _UNDER_WAY = 500
 """Runs are longer than the longest mean latency by this factor, if there are copies enough."""
@@ -90,19 +92,19 @@ def _of_formulas(scenario: Scenario, plan: Plan, claimed: float) -> Forecast:
     if (plan.flow >= 0).all():
         return _by_formulas(scenario, plan, claimed)
     rest, reduced, left = without_promised(scenario, plan)
-    found = _by_formulas(rest, reduced, claimed, PromisedAbove.of(scenario, plan))
+    found = _by_formulas(rest, reduced, claimed, PromisedLoad.of(scenario, plan))
     return with_promised(scenario, plan, found, left, demand(scenario).published_rate)
 
 
 def _by_formulas(
-    scenario: Scenario, plan: Plan, claimed: float, above: PromisedAbove | None = None
+    scenario: Scenario, plan: Plan, claimed: float, promised: PromisedLoad | None = None
 ) -> Forecast:
     """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
     asked = demand(scenario)
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
-    doubts = Doubts(len(subscriptions))
-    copies = cross_network(scenario, plan, asked, arrivals, doubts, above)
+    errors = ErrorEstimate(len(subscriptions))
+    copies = cross_network(scenario, plan, asked, arrivals, errors, promised)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
     received = arrivals.rate[cell] * copies.survival
     success = np.divide(
@@ -114,7 +116,7 @@ def _by_formulas(
     known = np.where(np.isnan(latency), np.inf, latency)
     times = copies.times.moved_to(latency)
     timely = _share_within(times, subscriptions.max_latency_seconds)
-    reason, latency_error, success_error = doubts.judge(latency, success, claimed)
+    reason, latency_error, success_error = errors.flag(latency, success, claimed)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
@@ -131,7 +133,7 @@ def _by_formulas(
     )
 
 
-def _share_within(times: Times, limit: Floats) -> Floats:
+def _share_within(times: LatencyDistribution, limit: Floats) -> Floats:
     """The share of each subscription's times within its limit; NaN where it has none."""
     found = np.full(len(limit), np.nan)
     limited = np.flatnonzero(np.isfinite(limit))
@@ -141,10 +143,7 @@ def _share_within(times: Times, limit: Floats) -> Floats:
 
 
 def _spread(predicted: Forecast, port: Integers, brokered: Truths) -> Forecast:
-    """Doubts are catching: what waits behind something that is forecast wrong waits for another time, too.
-
-    But for promises, which nothing that is `brokered` can delay.
-    """
+    """Errors propagate to flows that share the port, but for promises, which nothing `brokered` can delay."""
     latency_error, reason = predicted.latency_error.copy(), predicted.reason.copy()
     stated = np.fmax(latency_error, predicted.success_error)
     for each in np.unique(port[(reason > 0) & brokered]):
@@ -209,7 +208,7 @@ class _Found:
 
     success: Floats
     latency: Floats
-    times: Times
+    times: LatencyDistribution
     share_within: Floats
     latency_error: Floats
     success_error: Floats
@@ -246,7 +245,7 @@ def _follow(
     return _Found(
         success=found.success_rate,
         latency=found.mean_latency_seconds,
-        times=Times.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),
+        times=LatencyDistribution.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),
         share_within=found.share_within_max_latency,
         latency_error=found.ci95_seconds / quantile / found.mean_latency_seconds,
         success_error=np.divide(

@@ -259,13 +259,13 @@ def _foreseen(scenario: Scenario, predicted: Forecast, row: int) -> str:
         return f"{arriving}, later and later: a queue on the way is overloaded."
     times = predicted.times[[row]]
     p95, p99 = (float(percentile(times, share)[0]) for share in (0.95, 0.99))
-    doubts = [REASONS[int(predicted.reason[row])]]
-    doubts += [
+    errors = [REASONS[int(predicted.reason[row])]]
+    errors += [
         f"{name} ± {error[row]:.0%}"
         for name, error in (("latency", predicted.latency_error), ("success", predicted.success_error))
         if error[row] > 0
     ]
-    sure = f"; approximate: {', '.join(doubts)}" if doubts[0] else ""
+    sure = f"; approximate: {', '.join(errors)}" if errors[0] else ""
     sure += "; from a sample of events, since no formula is known" if predicted.sampled[row] else ""
     tail = f"95 % of them within {p95:.3g} s and 99 % within {p99:.3g} s"
     return f"{arriving}, after {mean:.3g} s in the mean, {tail}{_deadline(scenario, predicted, row)}{sure}."
