@@ -65,7 +65,7 @@ class LatencyDistribution(ByRow):
         >>> law = LatencyDistribution.through(np.ones(1), np.full(1, 2.996), np.full(1, 4.605))
         >>> percentile(law, 0.99).round(3), law.overall.variance.round(2)
         (array([4.605]), array([1.]))
-        >>> bursts = Times.through(np.full(1, 12.0), np.full(1, 17.0), np.full(1, 61.0))
+        >>> bursts = LatencyDistribution.through(np.full(1, 12.0), np.full(1, 17.0), np.full(1, 61.0))
         >>> percentile(bursts, 0.95).round(1), percentile(bursts, 0.99).round(1), bursts.mean.round(1)
         (array([17.]), array([61.]), array([12.]))
         """
@@ -84,7 +84,9 @@ class LatencyDistribution(ByRow):
         return law
 
     @classmethod
-    def _with_exponential_tail(cls, mean: Floats, p95: Floats, p99: Floats, other: Times) -> Times:
+    def _with_exponential_tail(
+        cls, mean: Floats, p95: Floats, p99: Floats, other: LatencyDistribution
+    ) -> LatencyDistribution:
         """A twentieth of the times, those above the 95th percentile, have an exponential law; `other` where none fits.
 
         Rare long waits, as behind a burst: no gamma law passes through such percentiles.
