@@ -8,7 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.plan.admission import Admitted, Asked, Book, PromiseNetwork, asked, matching
+from triagemq.plan.admission import (
+    Admitted,
+    Ledger,
+    PromiseNetwork,
+    PromiseRequest,
+    matching,
+    promise_request,
+)
 from triagemq.scenario import (
     Brokers,
     OutputPorts,
@@ -114,12 +121,12 @@ def main() -> None:
     wishes = iter(
         found
         for key in zip(publication.tolist(), subscription.tolist(), strict=True)
-        if isinstance(found := asked(scenario, *key), Asked)
+        if isinstance(found := promise_request(scenario, *key), PromiseRequest)
     )
-    book = Book(PromiseNetwork(scenario))
+    ledger = Ledger(PromiseNetwork(scenario))
     started, asked_for = time.perf_counter(), 0
-    while len(book.kept) < wanted:
-        book.admit(next(wishes))
+    while len(ledger.entries) < wanted:
+        ledger.admit(next(wishes))
         asked_for += 1
     filled_in = time.perf_counter() - started
     seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -128,20 +135,22 @@ def main() -> None:
     asking += [replace(wish, max_latency_seconds=TOO_SOON_SECONDS) for wish in asking]
     for wish in asking:
         began = time.perf_counter()
-        decided = book.decide(wish)
+        decided = ledger.decide(wish)
         seconds[isinstance(decided, Admitted)].append(time.perf_counter() - began)
     began = time.perf_counter()
-    bounds = book.recomputed()
+    bounds = ledger.recomputed()
     recomputed = time.perf_counter() - began
-    late = sum(int((bound > book.links[link].deadline).sum()) for link, bound in bounds.items())
+    late = sum(int((bound > ledger.links[link].deadline).sum()) for link, bound in bounds.items())
     decisions = np.array(seconds[True] + seconds[False])
-    sharing = [len(flows.publication) for link, flows in book.links.items() if book.network.port(link) >= 0]
+    sharing = [
+        len(flows.publication) for link, flows in ledger.links.items() if ledger.network.port(link) >= 0
+    ]
     result = {
-        "promises": len(book.kept),
+        "promises": len(ledger.entries),
         "asked_for": asked_for,
         "switches": switches,
         "flows_at_a_port": {"median": float(np.median(sharing)), "most": max(sharing)},
-        "levels": max(int(flows.level.max(initial=-1)) + 1 for flows in book.links.values()),
+        "levels": max(int(flows.level.max(initial=-1)) + 1 for flows in ledger.links.values()),
         "decisions": len(decisions),
         "admitted": len(seconds[True]),
         "refused": len(seconds[False]),
@@ -159,7 +168,7 @@ def main() -> None:
         "machine": machine("triagemq", "numpy", "numba"),
     }
     lines = [
-        f"{len(book.kept):,} promises over {switches} switches, {np.median(sharing):.0f} flows at a port (at most "
+        f"{len(ledger.entries):,} promises over {switches} switches, {np.median(sharing):.0f} flows at a port (at most "
         f"{max(sharing)}), {late} bounds beyond their deadlines",
         f"one more decision: median {1e3 * np.median(decisions):.1f} ms, slowest of {len(decisions)} "
         f"{1e3 * decisions.max():.1f} ms, limit {1e3 * LIMIT_SECONDS:.0f}",

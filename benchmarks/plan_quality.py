@@ -14,9 +14,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from measuring import finish, machine, options
-from triagemq.forecast import forecast, plan_ahead
+from triagemq.forecast import forecast
 from triagemq.lab.generators import table2
-from triagemq.plan import make_plan
+from triagemq.plan import make_plan, rounds
 from triagemq.scenario import Floats, Scenario, UtilityShape
 from triagemq.simulate import simulate
 
@@ -40,7 +40,7 @@ def aging_scenario(seed: int) -> Scenario:
     draw = np.random.default_rng(seed)
     scenario = loaded(draw, seed, 0.5, 2.5)
     wanted = scenario.subscriptions
-    usual = np.nanmean(forecast(scenario, make_plan(scenario)).latency_seconds)
+    usual = np.nanmean(forecast(scenario, make_plan(scenario), formulas=True).latency_seconds)
     freshness = usual * draw.lognormal(draw.uniform(-1, 2), 1.0, len(wanted))
     freshness[draw.random(len(wanted)) < draw.choice([0.0, 0.3, 0.6])] = np.inf
     return replace(scenario, subscriptions=replace(wanted, freshness_seconds=freshness))
@@ -66,7 +66,7 @@ def stepped_scenario(seed: int) -> Scenario:
 
 def paired_gain(scenario: Scenario, seed: int, publications: int) -> tuple[float, float]:
     """Simulated utility of the plan by the forecast over that of the first plan, and the 95 % interval beside it."""
-    first, ahead = make_plan(scenario), plan_ahead(scenario)
+    first, ahead = make_plan(scenario), rounds.plan(scenario)
     if ahead.latency is None:
         return 0.0, 0.0
     utilities: Floats = np.array(
@@ -86,7 +86,7 @@ def paired_gain(scenario: Scenario, seed: int, publications: int) -> tuple[float
 
 def steps_met(scenario: Scenario, seed: int) -> tuple[int, int]:
     """Thresholds that are met by the forecast, and those of them that are met in a simulated period."""
-    plan, warmup = plan_ahead(scenario), 0.1
+    plan, warmup = rounds.plan(scenario), 0.1
     wanted = scenario.subscriptions
     found = simulate(
         scenario,
@@ -97,7 +97,9 @@ def steps_met(scenario: Scenario, seed: int) -> tuple[int, int]:
         threads=1,
     )
     almost = wanted.utility_threshold * (1 - 1e-12)
-    planned = (wanted.utility_shape == UtilityShape.STEP) & (forecast(scenario, plan).success >= almost)
+    planned = (wanted.utility_shape == UtilityShape.STEP) & (
+        forecast(scenario, plan, formulas=True).success >= almost
+    )
     met = planned & (np.nan_to_num(found.subscriptions.success_rate) >= almost)
     return int(planned.sum()), int(met.sum())
 

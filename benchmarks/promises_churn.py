@@ -26,7 +26,7 @@ from measuring import finish, machine, options
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError
-from triagemq.forecast import best_forecast
+from triagemq.forecast import forecast
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.run import EmulationResult, as_long_as_packets, run_emulation
 from triagemq.live.figures import copies_in, of_scenario, wire_bytes
@@ -358,7 +358,7 @@ def forecast_with(absent: Collection[str]) -> list[dict[str, tuple[float, float]
         publications=replace(stated.publications, size_bytes=np.where(brokered, real, size))
     )
     plan = decide(Question(scenario, settings=PlannerSettings(priority_classes=KERNEL_CLASSES))).plan
-    predicted, wanted = best_forecast(*as_sent(scenario, plan)), scenario.subscriptions
+    predicted, wanted = forecast(*as_sent(scenario, plan)), scenario.subscriptions
     found: list[dict[str, tuple[float, float]]] = []
     for port in range(PORTS):
         screen = wanted.subscriber == scenario.subscribers.name.index(f"screen-{port}")

@@ -23,7 +23,8 @@ import simpy
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
-from triagemq.simulate import simulate, single_queue
+from triagemq.scenario import Scenario, loads
+from triagemq.simulate import simulate
 from triagemq.trace import TraceWriter
 
 CLASSES = 9
@@ -78,10 +79,12 @@ def single_queues(quick: bool) -> dict[str, Any]:
     """One non-preemptive priority queue of nine classes, exponential service, the same for all three."""
     rates = [LOAD / CLASSES] * CLASSES
 
+    scenario = one_port(rates)
+    plan = make_plan(scenario, drops="none")
+
     def ours() -> float:
-        customers = 3_000_000
-        found = single_queue(rates, 1.0, 1, range(CLASSES), customers=customers)
-        return float(customers / found.wall_seconds[0])
+        found = simulate(scenario, plan, publications=3_000_000, warmup=0.0, threads=1)
+        return found.publications / found.wall_seconds
 
     ours()
     speeds = {
@@ -94,6 +97,34 @@ def single_queues(quick: bool) -> dict[str, Any]:
         "times_simpy": speeds["ours"] / speeds["simpy"],
         "times_ciw": speeds["ours"] / speeds["ciw"],
     }
+
+
+def one_port(rates: list[float]) -> Scenario:
+    """A port that sends one mean event a second, and a topic of each class."""
+    topics = [f"topic-{number}" for number in range(len(rates))]
+    document = {
+        "name": "one port",
+        "overhead_bytes": 0,
+        "planning": {"priority_classes": len(rates), "flows_per_subscriber": len(rates)},
+        "brokers": {"broker": {}},
+        "switches": {"switch": {}},
+        "ports": {"port": {"switch": "switch", "bandwidth_bps": 8_000}},
+        "publishers": {
+            "publisher": {
+                "publishes": {
+                    topic: {"rate_per_second": rate, "size_bytes": 1_000}
+                    for topic, rate in zip(topics, rates, strict=True)
+                }
+            }
+        },
+        "subscribers": {
+            "subscriber": {
+                "port": "port",
+                "subscribes": {topic: f"log:{len(rates) - level}" for level, topic in enumerate(topics)},
+            }
+        },
+    }
+    return loads(json.dumps(document))
 
 
 def simpy_speed(rates: list[float], customers: int) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import yaml
 
-from triagemq.forecast import REASONS, Reason, best_forecast, forecast
+from triagemq.forecast import REASONS, Reason, forecast
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
 from triagemq.simulate import simulate
@@ -73,7 +73,7 @@ def one_slow_queue(queue: str, arrivals: Any) -> Scenario:
 @pytest.mark.parametrize("arrivals", [ON_OFF, "periodic"])
 def test_formulas_say_that_they_may_be_wrong(queue: str, arrivals: Any) -> None:
     scenario = one_slow_queue(queue, arrivals)
-    predicted = forecast(scenario, make_plan(scenario))
+    predicted = forecast(scenario, make_plan(scenario), formulas=True)
     assert {REASONS[code] for code in predicted.reason} == {REASONS[Reason.ARRIVALS]}
     assert (predicted.latency_error > 0.02).all()
 
@@ -82,7 +82,7 @@ def test_formulas_say_that_they_may_be_wrong(queue: str, arrivals: Any) -> None:
 def test_formulas_are_right_for_poisson_arrivals(queue: str) -> None:
     scenario = one_slow_queue(queue, "poisson")
     plan = make_plan(scenario)
-    predicted = best_forecast(scenario, plan)
+    predicted = forecast(scenario, plan)
     found = simulate(scenario, plan, duration_seconds=5_000, replications=8, seed=3).subscriptions
     assert not predicted.reason.any()
     assert not predicted.sampled.any()
@@ -94,7 +94,7 @@ def test_formulas_are_right_for_poisson_arrivals(queue: str) -> None:
 def test_a_sample_is_right_for_bursts(queue: str) -> None:
     scenario = one_slow_queue(queue, ON_OFF)
     plan = make_plan(scenario)
-    predicted = best_forecast(scenario, plan)
+    predicted = forecast(scenario, plan)
     found = simulate(scenario, plan, duration_seconds=10_000, replications=8, seed=3).subscriptions
     assert predicted.sampled.all()
     off = np.abs(predicted.latency_seconds - found.mean_latency_seconds)
@@ -151,6 +151,6 @@ def _many_shares(seed: int) -> Scenario:
 @pytest.mark.parametrize("seed", range(60))
 def test_shares_that_add_up_are_shares(seed: int) -> None:
     scenario = _many_shares(seed)
-    predicted = forecast(scenario, make_plan(scenario))
+    predicted = forecast(scenario, make_plan(scenario), formulas=True)
     assert ((predicted.success >= 0) & (predicted.success <= 1)).all()
     assert not (predicted.latency_seconds < 0).any()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import Reason, best_forecast, explanation, forecast, prediction
+from triagemq.forecast import Reason, explanation, forecast, prediction
 from triagemq.lab.generators import table2
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
@@ -38,7 +38,7 @@ def tree() -> Scenario:
 
 def test_queues_in_a_row_are_sampled_and_then_true(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
-    formulas, best = forecast(tree, plan), best_forecast(tree, plan)
+    formulas, best = forecast(tree, plan, formulas=True), forecast(tree, plan)
     below = tree.subscribers.port[tree.subscriptions.subscriber] == tree.ports.name.index("leaf")
     assert (formulas.reason[below] == Reason.TANDEM).all()
     assert best.sampled.tolist() == below.tolist()
@@ -54,26 +54,26 @@ def test_queues_in_a_row_are_sampled_and_then_true(tree: Scenario) -> None:
 
 def test_a_sample_is_the_same_at_every_call(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
-    first, second = (best_forecast(tree, plan, most_copies=100_000) for _ in range(2))
+    first, second = (forecast(tree, plan, most_copies=100_000) for _ in range(2))
     assert first.latency_seconds.tolist() == second.latency_seconds.tolist()
 
 
 def test_what_a_short_sample_leaves_in_doubt_is_flagged_with_the_error_that_is_left(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
-    short, long = (best_forecast(tree, plan, most_copies=copies) for copies in (3_000, 10**6))
+    short, long = (forecast(tree, plan, most_copies=copies) for copies in (3_000, 10**6))
     assert short.latency_error.max() > prediction.CLAIMED
     assert short.approximations
     assert long.latency_error.max() == 0.0
-    none = best_forecast(tree, plan, most_copies=0)
+    none = forecast(tree, plan, formulas=True)
     assert not none.sampled.any()
-    assert none.latency_error.tolist() == forecast(tree, plan).latency_error.tolist()
+    assert none.latency_error.tolist() == forecast(tree, plan, formulas=True).latency_error.tolist()
 
 
 def test_where_formulas_hold_nothing_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prediction, "_follow", lambda *_: pytest.fail("sampled"))
     scenario = table2(seed=2, subscribers=4, subscriptions=(20, 10))
     plan = make_plan(scenario)
-    best, formulas = best_forecast(scenario, plan), forecast(scenario, plan)
+    best, formulas = forecast(scenario, plan), forecast(scenario, plan, formulas=True)
     for name in ("success", "latency_seconds", "utility", "reason", "latency_error"):
         assert getattr(best, name).tolist() == getattr(formulas, name).tolist()
 
@@ -83,8 +83,8 @@ def test_an_overloaded_queue_stays_endless_whatever_a_sample_would_find() -> Non
         TREE.replace("leaf: {switch: y, bandwidth_bps: 20000}", "leaf: {switch: y, bandwidth_bps: 8000}")
     )
     plan = make_plan(slow, drops="none")
-    best = best_forecast(slow, plan, most_copies=100_000)
-    endless = np.isinf(forecast(slow, plan).latency_seconds)
+    best = forecast(slow, plan, most_copies=100_000)
+    endless = np.isinf(forecast(slow, plan, formulas=True).latency_seconds)
     assert endless.any()
     assert np.isinf(best.latency_seconds[endless]).all()
     assert not best.sampled[endless].any()
@@ -94,7 +94,7 @@ def test_what_waits_behind_a_full_buffer_is_known_by_the_sample() -> None:
     full = loads(TREE.replace("bandwidth_bps: 40000}", "bandwidth_bps: 7000, buffer_packets: 10}"))
     plan = make_plan(full, drops="none")
     beside = full.subscribers.port[full.subscriptions.subscriber] == full.ports.name.index("other")
-    best = best_forecast(full, plan)
+    best = forecast(full, plan)
     told = simulate(full, plan, duration_seconds=50_000, replications=4, seed=9).subscriptions
     assert best.sampled[beside].all()
     assert best.success[beside] == pytest.approx(told.success_rate[beside], rel=0.02)
@@ -103,7 +103,7 @@ def test_what_waits_behind_a_full_buffer_is_known_by_the_sample() -> None:
 
 def test_an_explanation_says_that_it_is_from_a_sample(tree: Scenario) -> None:
     plan = make_plan(tree, drops="none")
-    best = best_forecast(tree, plan, most_copies=10**6)
+    best = forecast(tree, plan, most_copies=10**6)
     below, beside = (
         explanation(tree, plan, who, "water", best)["explanation"] for who in ("below", "beside")
     )

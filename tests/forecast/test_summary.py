@@ -16,7 +16,7 @@ from triagemq.plan import make_plan
 def test_class_success_and_latency_are_weighted_by_rates() -> None:
     scenario = table2(seed=3)
     plan = make_plan(scenario, drops="exponential")
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     result = summary(scenario, plan, predicted)
     for row in result["classes"]:
         members = plan.subscription_class == row["priority_class"]
@@ -32,7 +32,7 @@ def test_class_success_and_latency_are_weighted_by_rates() -> None:
 def test_unknown_and_infinite_figures_are_null_in_json() -> None:
     scenario = table2(seed=3)
     plan = make_plan(scenario, drops="none")
-    result = summary(scenario, plan, forecast(scenario, plan))
+    result = summary(scenario, plan, forecast(scenario, plan, formulas=True))
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     assert result["classes"][-1]["mean_latency_seconds"] is None
     assert result["classes"][0]["mean_latency_seconds"] is not None
@@ -41,14 +41,14 @@ def test_unknown_and_infinite_figures_are_null_in_json() -> None:
 def test_rows_name_every_subscription() -> None:
     scenario = table2(seed=3, subscribers=2)
     plan = make_plan(scenario)
-    rows = subscription_rows(scenario, plan, forecast(scenario, plan))
+    rows = subscription_rows(scenario, plan, forecast(scenario, plan, formulas=True))
     assert len({(row["subscriber"], row["topic"]) for row in rows}) == len(scenario.subscriptions)
 
 
 def test_what_is_approximate_is_flagged_with_a_reason_and_an_error_and_nothing_else_is() -> None:
     scenario = table2(seed=3, buffer_packets=20.0)
     plan = make_plan(scenario, drops="none")
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     flagged = predicted.reason > 0
     assert flagged.any()
     assert not flagged.all()
@@ -59,13 +59,13 @@ def test_what_is_approximate_is_flagged_with_a_reason_and_an_error_and_nothing_e
     classes = summary(scenario, plan, predicted)["classes"]
     assert sum(row["flagged"] for row in classes) == flagged.sum()
     assert {None, REASONS[Reason.BUFFER]} <= {row["flag"] for row in classes}
-    without = forecast(table2(seed=3), make_plan(table2(seed=3)))
+    without = forecast(table2(seed=3), make_plan(table2(seed=3)), formulas=True)
     assert not without.reason.any()
 
 
 def test_a_plan_for_another_scenario_is_refused() -> None:
     with pytest.raises(PlanError, match="another scenario"):
-        forecast(table2(seed=1), make_plan(table2(seed=2)))
+        forecast(table2(seed=1), make_plan(table2(seed=2)), formulas=True)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -75,7 +75,7 @@ def test_achieved_utility_orders_the_policies_as_firedex_does(seed: int) -> None
 
     def rate(priorities: str, drops: str) -> float:
         plan = make_plan(scenario, priorities=priorities, drops=drops, seed=seed)
-        result = summary(scenario, plan, forecast(scenario, plan))
+        result = summary(scenario, plan, forecast(scenario, plan, formulas=True))
         return float(result["utility"]["rate"])
 
     by_priorities = [rate(each, "none") for each in ("random", "none", "info", "greedy")]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import explanation, forecast, plan_ahead, subscription_rows, summary
-from triagemq.plan import make_plan
+from triagemq.forecast import explanation, forecast, subscription_rows, summary
+from triagemq.plan import make_plan, rounds
 from triagemq.scenario import loads
 from triagemq.simulate import simulate
 
@@ -32,7 +32,7 @@ def test_percentiles_of_classes_are_those_of_the_simulation() -> None:
     scenario = loads(BUSY)
     plan = make_plan(scenario, drops="none")
     measured = simulate(scenario, plan, publications=400_000, seed=1, threads=1).classes
-    rows = summary(scenario, plan, forecast(scenario, plan))["classes"]
+    rows = summary(scenario, plan, forecast(scenario, plan, formulas=True))["classes"]
     assert [row["priority_class"] for row in rows] == measured.priority_class.tolist()
     for name, allowed in (("p95_seconds", 0.05), ("p99_seconds", 0.08)):
         assert [row[name] for row in rows] == pytest.approx(getattr(measured, name).tolist(), rel=allowed)
@@ -41,7 +41,7 @@ def test_percentiles_of_classes_are_those_of_the_simulation() -> None:
 def test_every_subscription_has_percentiles_beyond_its_mean_and_an_explanation_tells_them() -> None:
     scenario = loads(BUSY)
     plan = make_plan(scenario, drops="none")
-    rows = subscription_rows(scenario, plan, forecast(scenario, plan))
+    rows = subscription_rows(scenario, plan, forecast(scenario, plan, formulas=True))
     assert all(row["mean_latency_seconds"] < row["p95_seconds"] < row["p99_seconds"] for row in rows)
     row = next(row for row in rows if (row["subscriber"], row["topic"]) == ("two", "state"))
     told = explanation(scenario, plan, "two", "state")
@@ -55,7 +55,7 @@ def test_every_subscription_has_percentiles_beyond_its_mean_and_an_explanation_t
 def test_what_has_no_finite_mean_has_no_percentile_either() -> None:
     scenario = loads(BUSY.replace("40000", "4000"))
     plan = make_plan(scenario, drops="none")
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     endless = np.isinf(predicted.latency_seconds)
     assert endless.any()
     assert np.isinf(predicted.percentile_seconds(0.95)).tolist() == endless.tolist()
@@ -70,7 +70,7 @@ def test_a_share_within_a_time_is_forecast_and_simulated_and_lowers_the_worth_by
     easy = "{utility: log:3, max_latency_seconds: 5, max_latency_share: 0.9}"
     scenario = loads(BUSY.replace("alarm: log:9, state: log:3", f"alarm: {late}, state: {easy}", 1))
     plan = make_plan(scenario, drops="none")
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     measured = simulate(scenario, plan, publications=200_000, seed=1, threads=1)
     asked = scenario.subscriptions.max_latency_share
     judged = asked > 0
@@ -82,7 +82,7 @@ def test_a_share_within_a_time_is_forecast_and_simulated_and_lowers_the_worth_by
     assert sorted(found[judged] >= asked[judged]) == [False, True]
     assert measured.deadlines == summary(scenario, plan, predicted)["deadlines"] == {"judged": 2, "met": 1}
     row = int(np.flatnonzero(asked == 0.99)[0])
-    whole = forecast(loads(BUSY), make_plan(loads(BUSY), drops="none")).utility[row]
+    whole = forecast(loads(BUSY), make_plan(loads(BUSY), drops="none"), formulas=True).utility[row]
     assert predicted.utility[row] == pytest.approx(whole * predicted.share_within[row] / 0.99)
 
 
@@ -101,6 +101,9 @@ subscribers:
     scenario = loads(text)
     hurried = scenario.subscribers.name.index("hurried")
     row = int(np.flatnonzero(scenario.subscriptions.subscriber == hurried)[0])
-    first, ahead = make_plan(scenario), plan_ahead(scenario)
+    first, ahead = make_plan(scenario), rounds.plan(scenario)
     assert (first.subscription_class[row], ahead.subscription_class[row]) == (1, 0)
-    assert forecast(scenario, ahead).share_within[row] > forecast(scenario, first).share_within[row] + 0.1
+    assert (
+        forecast(scenario, ahead, formulas=True).share_within[row]
+        > forecast(scenario, first, formulas=True).share_within[row] + 0.1
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.forecast import REASONS, best_forecast, forecast
+from triagemq.forecast import REASONS, forecast
 from triagemq.plan import make_plan
 from triagemq.scenario import Scenario, loads
 from triagemq.simulate import simulate
@@ -42,7 +42,7 @@ def test_a_partitioned_queue_is_forecast_as_a_queue_alone_at_its_width() -> None
     scenario = hall(borrowing=False)
     plan = make_plan(scenario)
     assert set(plan.subscription_class.tolist()) == {0, 1, 2}
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     found = simulate(scenario, plan, publications=60_000, replications=4, seed=2).subscriptions
     tolerance = 0.02 * predicted.latency_seconds + 2 * found.ci95_seconds
     assert (np.abs(predicted.latency_seconds - found.mean_latency_seconds) < tolerance).all()
@@ -54,7 +54,7 @@ def test_an_overloaded_queue_loses_what_does_not_fit_its_width_and_no_other_does
     scenario = hall(borrowing=False)
     crowd = scenario.with_tables(publications=scenario.publications.times(np.array([3.0, 1.0, 1.0])))
     plan = make_plan(crowd, drops="none")
-    predicted = forecast(crowd, plan)
+    predicted = forecast(crowd, plan, formulas=True)
     radio = crowd.subscribers.port[crowd.subscriptions.subscriber] == crowd.ports.name.index("radio")
     full = radio & np.isinf(predicted.latency_seconds)
     assert len(set(plan.subscription_class[full].tolist())) == 1
@@ -65,7 +65,7 @@ def test_an_overloaded_queue_loses_what_does_not_fit_its_width_and_no_other_does
 def test_queues_that_borrow_are_flagged_and_within_the_error_that_is_stated() -> None:
     scenario = hall(borrowing=True)
     plan = make_plan(scenario)
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     found = simulate(scenario, plan, publications=60_000, replications=4, seed=2).subscriptions
     radio = scenario.subscribers.port[scenario.subscriptions.subscriber] == scenario.ports.name.index("radio")
     off = np.abs(predicted.latency_seconds / found.mean_latency_seconds - 1)
@@ -74,10 +74,10 @@ def test_queues_that_borrow_are_flagged_and_within_the_error_that_is_stated() ->
     assert not predicted.reason[~radio].any()
 
 
-def test_the_best_forecast_samples_queues_that_borrow() -> None:
+def test_the_forecast_samples_queues_that_borrow() -> None:
     scenario = hall(borrowing=True)
     plan = make_plan(scenario)
-    predicted = best_forecast(scenario, plan)
+    predicted = forecast(scenario, plan)
     found = simulate(scenario, plan, publications=60_000, replications=4, seed=2).subscriptions
     radio = scenario.subscribers.port[scenario.subscriptions.subscriber] == scenario.ports.name.index("radio")
     assert predicted.sampled[radio].all()

@@ -68,7 +68,7 @@ def doubting(error: float, reason: Reason) -> Any:
     """A forecaster that is half as large again as the truth, and says so or not."""
 
     def wrong(scenario: Any, plan: Any, **_: Any) -> Any:
-        right = forecast(scenario, plan)
+        right = forecast(scenario, plan, formulas=True)
         count = len(right.success)
         return replace(
             right,
@@ -86,7 +86,7 @@ def test_a_wrong_figure_counts_against_the_forecast_unless_it_is_flagged(
 ) -> None:
     plan = make_plan(scenario)
     for error, reason in ((0.0, Reason.NONE), (0.5, Reason.BUFFER)):
-        monkeypatch.setattr(fidelity, "best_forecast", doubting(error, reason))
+        monkeypatch.setattr(fidelity, "forecast", doubting(error, reason))
         found = compare(scenario, plan, kind=kind, duration_seconds=200.0, replications=8, threads=1)
         told = found.counts()
         wrong, silent = ("outside_flagged", "outside_unflagged")[:: 1 if error else -1]

@@ -503,7 +503,7 @@ def test_table_2_with_ten_million_publications_is_recovered(tmp_path: Path) -> N
     results = []
     for each in (original, estimated):
         plan = make_plan(each, priorities="cluster", drops="exponential")
-        results.append(summary(each, plan, forecast(each, plan)))
+        results.append(summary(each, plan, forecast(each, plan, formulas=True)))
     assert results[1]["utility"]["rate"] == pytest.approx(results[0]["utility"]["rate"], rel=0.03)
     for one, other in zip(results[0]["classes"], results[1]["classes"], strict=True):
         assert other["success_rate"] == pytest.approx(one["success_rate"], rel=0.03)

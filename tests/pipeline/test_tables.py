@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from triagemq.cli.simulate import simulate as simulate_command
-from triagemq.forecast import best_forecast, figures_by_class, subscription_rows
+from triagemq.forecast import figures_by_class, forecast, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.dimensions import scenario_dimensions
 from triagemq.pipeline.inputs import TraceInput, find_inputs
@@ -536,7 +536,7 @@ def test_a_run_without_a_forecast_that_can_be_read_has_that_of_formulas(
 def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:
     trace = Trace.open(overload.folder / "run")
     scenario, plan = loads(trace.scenario_text), parse_plan(trace.plan_text or "")
-    predicted = best_forecast(scenario, plan)
+    predicted = forecast(scenario, plan)
     names = {
         "forecast_success_rate": "success_rate",
         "forecast_mean_latency_seconds": "mean_latency_seconds",

@@ -1,15 +1,14 @@
-"""The simulator's source, output port and statistics without the network around them, called like `single_queue`."""
+"""The simulator's source, output port and statistics without the network around them, for textbooks and Ciw."""
 
 from __future__ import annotations
 
-import time
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Integers
-from triagemq.simulate import QueueResults
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
 from triagemq.simulate.network import Below, drawn_fates
@@ -35,9 +34,26 @@ from triagemq.simulate.source import Publishing, Sizes, new_source, publish
 from triagemq.simulate.switches import cross_switches
 from triagemq.trace.schema import Outcome
 
-__all__ = ["port_alone"]
+__all__ = ["QueueResults", "port_alone"]
 
 _BLOCK = 1 << 13
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueueResults:
+    """Columns over classes: customers after warm-up, the share served, and the mean time from arrival to departure.
+
+    `mean_wait` ends when service starts. `ci95` is the half-width of the 95 % interval of `mean_sojourn`, by
+    batch means.
+    """
+
+    priority_class: Integers
+    customers: NDArray[np.int64]
+    served: NDArray[np.int64]
+    loss_rate: Floats
+    mean_sojourn: Floats
+    mean_wait: Floats
+    ci95: Floats
 
 
 def port_alone(
@@ -52,6 +68,12 @@ def port_alone(
     buffer_packets: float = np.inf,
     warmup: float = 0.1,
 ) -> QueueResults:
+    """A non-preemptive priority queue of Poisson streams: stream i arrives at arrival_rates[i], is served for
+    mean_service[i] on average (exponentially if `scv` is 1, always the same if 0) and belongs to classes[i].
+
+    With `buffer_packets` customers, the one in service included, an arrival of a higher class pushes out the newest of
+    the lowest. The first `warmup` share of the customers does not count. Times are in the unit of `mean_service`.
+    """
     rate = np.asarray(arrival_rates, dtype=np.float64)
     service = np.broadcast_to(np.asarray(mean_service, dtype=np.float64), rate.shape).copy()
     priority_class = np.asarray(classes, dtype=np.int32)
@@ -60,10 +82,8 @@ def port_alone(
     queue = _Queue(
         rate * unit, service / unit, scv, priority_class, buffer_packets, seeds_for(seed, replication)
     )
-    started = time.perf_counter()
     tally = queue.run(customers, warmup)
-    wall = time.perf_counter() - started
-    return _results(tally, rate, service, priority_class, unit, wall)
+    return _results(tally, rate, service, priority_class, unit)
 
 
 class _Queue:
@@ -221,7 +241,7 @@ def _to_port(published: Buffer, inbox: Buffer) -> None:
 
 
 def _results(
-    tally: Tally, rate: Floats, service: Floats, priority_class: Integers, unit: float, wall: float
+    tally: Tally, rate: Floats, service: Floats, priority_class: Integers, unit: float
 ) -> QueueResults:
     mean, half_width = class_latencies([tally])
     rows = np.unique(priority_class)
@@ -237,5 +257,4 @@ def _results(
         mean_sojourn=mean[rows] * unit,
         mean_wait=mean[rows] * unit - mean_service[rows],
         ci95=half_width[rows] * unit,
-        wall_seconds=np.full(len(rows), wall),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import ciw
@@ -11,8 +10,6 @@ import numpy as np
 import pytest
 from scipy.special import stdtrit
 from tests.simulate.port_alone import port_alone
-
-from triagemq.simulate import QueueResults, single_queue
 
 REPLICATIONS = 8
 CUSTOMERS = 8_000
@@ -71,13 +68,12 @@ def ciw_runs(case: str) -> list[tuple[list[float], list[float]]]:
     return [ciw_run(*CASES[case], seed) for seed in range(REPLICATIONS)]
 
 
-@pytest.mark.parametrize("queue", [single_queue, port_alone], ids=["single queue", "port of the network"])
 @pytest.mark.parametrize("case", CASES)
-def test_waits_and_losses_agree_with_ciw(case: str, queue: Callable[..., QueueResults]) -> None:
+def test_waits_and_losses_agree_with_ciw(case: str) -> None:
     rates, services, scv, classes, places = CASES[case]
     theirs = ciw_runs(case)
     ours = [
-        queue(
+        port_alone(
             rates, services, scv, classes, customers=50_000, seed=3, replication=number, buffer_packets=places
         )
         for number in range(REPLICATIONS)

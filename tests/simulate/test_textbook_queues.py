@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy.special import stdtrit
 from tests.simulate.port_alone import port_alone
 
-from triagemq.errors import ParameterError
-from triagemq.simulate import QueueResults, single_queue
-
 REPLICATIONS = 12
-Simulated = Callable[..., QueueResults]
 
 
 def interval(samples: list[float]) -> tuple[float, float]:
@@ -22,40 +16,34 @@ def interval(samples: list[float]) -> tuple[float, float]:
     return float(np.mean(samples)), float(stdtrit(len(samples) - 1, 0.9995) * spread)
 
 
-@pytest.fixture(params=[single_queue, port_alone], ids=["single queue", "port of the network"])
-def simulated(request: pytest.FixtureRequest) -> Simulated:
-    """Both of the simulator's queues: the one that stands alone, and the output port of the network."""
-    return request.param  # type: ignore[no-any-return]
-
-
-def replicated(simulated: Simulated, measure: str, **queue: object) -> list[tuple[float, float]]:
+def replicated(measure: str, **queue: object) -> list[tuple[float, float]]:
     runs = [
-        getattr(simulated(**queue, customers=100_000, seed=5, replication=number), measure)
+        getattr(port_alone(**queue, customers=100_000, seed=5, replication=number), measure)
         for number in range(REPLICATIONS)
     ]
     return [interval([run[row] for run in runs]) for row in range(len(runs[0]))]
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8])
-def test_mm1_sojourn(load: float, simulated: Simulated) -> None:
+def test_mm1_sojourn(load: float) -> None:
     ((mean, half_width),) = replicated(
-        simulated, "mean_sojourn", arrival_rates=[load], mean_service=[1.0], scv=1, classes=[0]
+        "mean_sojourn", arrival_rates=[load], mean_service=[1.0], scv=1, classes=[0]
     )
     assert mean == pytest.approx(1 / (1 - load), abs=half_width)
     assert half_width < 0.05 * mean
 
 
 @pytest.mark.parametrize("load", [0.3, 0.8])
-def test_md1_wait_is_half_of_mm1(load: float, simulated: Simulated) -> None:
+def test_md1_wait_is_half_of_mm1(load: float) -> None:
     ((mean, half_width),) = replicated(
-        simulated, "mean_wait", arrival_rates=[load], mean_service=[1.0], scv=0, classes=[0]
+        "mean_wait", arrival_rates=[load], mean_service=[1.0], scv=0, classes=[0]
     )
     assert mean == pytest.approx(load / (2 * (1 - load)), abs=half_width)
     assert half_width < 0.05 * mean
 
 
 @pytest.mark.parametrize(("load", "places"), [(0.7, 3), (1.5, 5), (1.0, 1)])
-def test_mm1k_loses_what_erlang_says(load: float, places: int, simulated: Simulated) -> None:
+def test_mm1k_loses_what_erlang_says(load: float, places: int) -> None:
     queue = {
         "arrival_rates": [load],
         "mean_service": [1.0],
@@ -65,37 +53,35 @@ def test_mm1k_loses_what_erlang_says(load: float, places: int, simulated: Simula
     }
     weights = load ** np.arange(places + 1)
     probability = weights / weights.sum()
-    ((loss, half_width),) = replicated(simulated, "loss_rate", **queue)
+    ((loss, half_width),) = replicated("loss_rate", **queue)
     assert loss == pytest.approx(probability[-1], abs=half_width)
     # Little's law with the rate that enters.
     inside = probability @ np.arange(places + 1)
-    ((sojourn, half_width),) = replicated(simulated, "mean_sojourn", **queue)
+    ((sojourn, half_width),) = replicated("mean_sojourn", **queue)
     assert sojourn == pytest.approx(inside / (load * (1 - probability[-1])), abs=half_width)
 
 
 @pytest.mark.parametrize("scv", [0, 1])
-def test_cobham_two_classes(scv: int, simulated: Simulated) -> None:
+def test_cobham_two_classes(scv: int) -> None:
     rates, services = np.array([0.3, 0.25]), np.array([1.0, 2.0])
     residual = 0.5 * np.sum(rates * (1 + scv) * services**2)
     first, both = 0.3, 0.3 + 0.5
     waits = [residual / (1 - first), residual / ((1 - first) * (1 - both))]
-    found = replicated(
-        simulated, "mean_wait", arrival_rates=rates, mean_service=services, scv=scv, classes=[0, 1]
-    )
+    found = replicated("mean_wait", arrival_rates=rates, mean_service=services, scv=scv, classes=[0, 1])
     for (mean, half_width), expected in zip(found, waits, strict=True):
         assert mean == pytest.approx(expected, abs=half_width)
         assert half_width < 0.1 * mean
 
 
-def test_streams_of_one_class_share_its_queue(simulated: Simulated) -> None:
+def test_streams_of_one_class_share_its_queue() -> None:
     """Two streams in class 0 are one M/M/1 queue of their joint rate."""
     ((mean, half_width),) = replicated(
-        simulated, "mean_sojourn", arrival_rates=[0.2, 0.4], mean_service=[1.0, 1.0], scv=1, classes=[0, 0]
+        "mean_sojourn", arrival_rates=[0.2, 0.4], mean_service=[1.0, 1.0], scv=1, classes=[0, 0]
     )
     assert mean == pytest.approx(1 / (1 - 0.6), abs=half_width)
 
 
-def test_push_out_keeps_the_total_loss_and_moves_it_to_the_lowest_class(simulated: Simulated) -> None:
+def test_push_out_keeps_the_total_loss_and_moves_it_to_the_lowest_class() -> None:
     """With equal services who is lost does not change how many are: M/M/1/K for all, and for each top of classes a
     bound: class 0 alone loses no more than it would with the buffer to itself behind one other packet."""
     queue = {
@@ -108,30 +94,10 @@ def test_push_out_keeps_the_total_loss_and_moves_it_to_the_lowest_class(simulate
     weights = 1.5 ** np.arange(7)
     expected = weights[-1] / weights.sum()
     runs = [
-        simulated(**queue, customers=100_000, seed=9, replication=number) for number in range(REPLICATIONS)
+        port_alone(**queue, customers=100_000, seed=9, replication=number) for number in range(REPLICATIONS)
     ]
     mean, half_width = interval([1 - run.served.sum() / run.customers.sum() for run in runs])
     assert mean == pytest.approx(expected, abs=half_width)
     loss = np.mean([run.loss_rate for run in runs], axis=0)
     assert loss[0] < loss[1] < loss[2]
     assert loss[0] < 0.01
-
-
-def test_more_than_64_classes_are_refused() -> None:
-    with pytest.raises(ParameterError, match="63"):
-        single_queue([0.1], [1.0], 1, [64], customers=10)
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        ({"arrival_rates": [-1.0]}, "arrival_rates"),
-        ({"mean_service": [0.0]}, "mean_service"),
-        ({"scv": 2}, "scv"),
-        ({"customers": 0}, "customers"),
-    ],
-)
-def test_impossible_queues_are_refused(change: dict[str, object], named: str) -> None:
-    queue = {"arrival_rates": [0.5], "mean_service": [1.0], "scv": 1, "classes": [0], "customers": 10}
-    with pytest.raises(ParameterError, match=named):
-        single_queue(**{**queue, **change})  # type: ignore[arg-type]

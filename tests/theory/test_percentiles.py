@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from triagemq.theory import Times, percentile
+from triagemq.theory import LatencyDistribution, percentile
 
 
 def sampled(kind: str) -> np.ndarray:
@@ -28,7 +28,7 @@ def test_a_law_passes_through_the_percentiles_of_its_sample(kind: str) -> None:
     columns = [np.array([each]) for each in (mean, p95, p99)]
     for column in columns:
         column.flags.writeable = False
-    law = Times.through(*columns)
+    law = LatencyDistribution.through(*columns)
     assert law.mean == pytest.approx(mean)
     assert percentile(law, 0.95) == pytest.approx(p95, rel=0.03)
     assert percentile(law, 0.99) == pytest.approx(p99, rel=0.03)

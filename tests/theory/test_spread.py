@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from triagemq.theory import (
     Cumulants,
     FirstPackets,
-    Times,
+    LatencyDistribution,
     fragmented_work,
     mean_waits,
     mixture_percentile,
@@ -71,7 +71,7 @@ def simulated(load: float, *, exponential: bool) -> list[Floats]:
     return [np.array(each) for each in found]
 
 
-def law(load: float, *, exponential: bool) -> Times:
+def law(load: float, *, exponential: bool) -> LatencyDistribution:
     service = TOPIC_BYTES[TOPICS] * load / float(RATES @ TOPIC_BYTES[TOPICS])
     square = service**2 * (2 if exponential else 1)
     work = fragmented_work(
@@ -137,15 +137,15 @@ def test_an_unstable_class_has_endless_percentiles_and_nothing_within_any_limit(
 
 
 def test_a_class_has_the_percentile_of_the_mixture_not_the_mean_of_percentiles() -> None:
-    both = Times.of(Cumulants.exponential(np.array([1.0, 10.0])))
+    both = LatencyDistribution.of(Cumulants.exponential(np.array([1.0, 10.0])))
     found = mixture_percentile(both, np.array([19.0, 1.0]), 0.95)
     assert 0.95 * np.exp(-found) + 0.05 * np.exp(-found / 10) == pytest.approx(0.05, rel=1e-3)
-    many = Times.of(Cumulants.exponential(np.repeat([1.0, 10.0], [19_000, 1_000])))
+    many = LatencyDistribution.of(Cumulants.exponential(np.repeat([1.0, 10.0], [19_000, 1_000])))
     assert mixture_percentile(many, np.ones(20_000), 0.95) == pytest.approx(found, rel=0.01)
 
 
 @pytest.mark.parametrize("skewness", [-3.0, 0.0, 0.5, 4.0])
 def test_percentiles_and_shares_within_are_inverse(skewness: float) -> None:
-    times = Times.of(Cumulants(np.full(1, 5.0), np.ones(1), np.full(1, skewness)))
+    times = LatencyDistribution.of(Cumulants(np.full(1, 5.0), np.ones(1), np.full(1, skewness)))
     for share in (0.95, 0.99):
         assert share_within(times, percentile(times, share)) == pytest.approx([share], abs=2e-3)

@@ -317,9 +317,10 @@ def _report(folder: Path) -> dict[str, Any]:
 
 def _plan_again(folder: Path) -> dict[str, Any]:
     """The scenario that the run with triage looks like, and what a plan of it would do."""
-    from triagemq.forecast import forecast, plan_ahead, utility_figures
+    from triagemq.forecast import forecast, utility_figures
     from triagemq.forecast.summary import port_loads
     from triagemq.pipeline import Tables, estimate_scenario
+    from triagemq.plan import plan
     from triagemq.scenario import save
     from triagemq.trace import Trace, runs
 
@@ -327,10 +328,10 @@ def _plan_again(folder: Path) -> dict[str, Any]:
     scenario = estimate_scenario(Tables(folder / "tables"), run_id=Trace.open(trace).run_id).scenario
     file = folder / "measured.yaml"
     save(scenario, file)
-    plan = plan_ahead(scenario)
-    predicted = forecast(scenario, plan)
+    made = plan(scenario)
+    predicted = forecast(scenario, made, formulas=True)
     return {
         "scenario": str(file),
-        "ports": port_loads(scenario, plan),
+        "ports": port_loads(scenario, made),
         "utility": utility_figures(predicted.utility, predicted.maximum_utility),
     }

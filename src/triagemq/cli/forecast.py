@@ -9,8 +9,8 @@ import typer
 from triagemq.cli import options
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
-    best_forecast,
     class_table,
+    forecast_with_bar,
     print_deadlines,
     print_json,
     print_promises,
@@ -36,7 +36,7 @@ def forecast(
 
     scenario = load(file)
     made = planner.plan(scenario, plan)
-    predicted = best_forecast(scenario, made, formulas=formulas)
+    predicted = forecast_with_bar(scenario, made, formulas=formulas)
     result = summary(scenario, made, predicted)
     if full:
         result["subscriptions"] = subscription_rows(scenario, made, predicted)
@@ -46,7 +46,9 @@ def forecast(
     console = screen()
     print_promises(result["promises"])
     class_table(
-        f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops", result["classes"]
+        f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops",
+        result["classes"],
+        result["basis"],
     )
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])

@@ -176,12 +176,10 @@ def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = Fals
     return SparkOptions(master=master, conf=settings, ui=ui)
 
 
-def best_forecast(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> Forecast:
-    """What is told of a plan; a bar shows how far the sample is, if one is needed."""
+def forecast_with_bar(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> Forecast:
+    """The forecast of a plan; a bar shows how far the sample is, if one is needed."""
     from triagemq import forecast
 
-    if formulas:
-        return forecast.forecast(scenario, plan)
     with ExitStack() as stack:
         bar: list[Callable[[float], None]] = []
 
@@ -190,7 +188,7 @@ def best_forecast(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> 
                 bar.append(stack.enter_context(progress_bar("sampling")))
             bar[0](share)
 
-        return forecast.best_forecast(scenario, plan, progress=progress)
+        return forecast.forecast(scenario, plan, formulas=formulas, progress=progress)
 
 
 def print_json(result: dict[str, Any]) -> None:
@@ -225,7 +223,7 @@ def print_kept_promises(promises: list[dict[str, Any]], decisions: list[dict[str
         console.print(f"{row['kind']}: {row['subject']}: {row['reason']}", soft_wrap=True)
 
 
-def class_table(title: str, classes: list[dict[str, Any]]) -> None:
+def class_table(title: str, classes: list[dict[str, Any]], basis: str = "") -> None:
     """Success and latency per class, as a person reads them."""
     columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
     table = figure_table(title, *columns)
@@ -251,6 +249,8 @@ def class_table(title: str, classes: list[dict[str, Any]]) -> None:
             "a sample of events was followed",
             soft_wrap=True,
         )
+    elif basis not in ("", "formulas"):
+        output.print(basis, soft_wrap=True)
     for row in classes:
         topics = ", ".join(row.get("example_topics", ()))
         if topics:

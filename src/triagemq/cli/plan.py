@@ -15,9 +15,9 @@ from triagemq.cli import options
 from triagemq.cli.campus import CampusOptions, show_placement
 from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
-    best_forecast,
     class_table,
     figure_table,
+    forecast_with_bar,
     percent,
     print_deadlines,
     print_json,
@@ -82,13 +82,13 @@ def plan(
     if out is not None:
         save_plan(made, out)
     if explain is not None:
-        words = explanation(scenario, made, *explain, predicted=best_forecast(scenario, made))
+        words = explanation(scenario, made, *explain, predicted=forecast_with_bar(scenario, made))
         if json:
             print_json(words)
         else:
             typer.echo(words["explanation"])
         return
-    result = summary(scenario, made, best_forecast(scenario, made))
+    result = summary(scenario, made, forecast_with_bar(scenario, made))
     if against is not None:
         before = load_plan(against)
         changed = str(diff(before, made, scenario)).splitlines()
@@ -101,7 +101,7 @@ def plan(
     if len(result["ports"]) > SHOWN_PORTS:
         console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
     print_promises(result["promises"])
-    class_table(_algorithms(made), result["classes"])
+    class_table(_algorithms(made), result["classes"], result["basis"])
     console.print(utility_line(result["utility"]))
     print_deadlines(result["deadlines"])
     print_starved(result["starved"])

@@ -49,15 +49,14 @@ class PlannerOptions:
 
     def plan(self, scenario: Scenario, file: Path | None = None) -> Plan:
         """The plan a command works with: the one in the file, or one made now."""
-        from triagemq.forecast import plan_ahead
-        from triagemq.plan import load_plan
+        from triagemq.plan import load_plan, plan
 
         if file is None:
-            return plan_ahead(scenario, **self.algorithms, **self.limits)
+            return plan(scenario, **self.algorithms, **self.limits)
         if self.priorities is not None or self.drops is not None:
             raise ParameterError(
                 "--plan", "says priorities and drops already; give either the file or the options"
             )
-        plan = load_plan(file)
-        plan.require(scenario)
-        return plan
+        stored = load_plan(file)
+        stored.require(scenario)
+        return stored

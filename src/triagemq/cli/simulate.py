@@ -108,7 +108,7 @@ def simulate(
         return
     if campus.placement is not None or campus.correlations is not None:
         raise ParameterError("--placement", "needs --balancing; events are simulated where the scenario says")
-    from triagemq.forecast import StoredForecast, best_forecast
+    from triagemq.forecast import StoredForecast, forecast
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
@@ -162,7 +162,7 @@ def simulate(
         if writer is not None:
             if not conditions.timeline:
                 # A run with conditions has a plan for each situation, and so no one forecast.
-                predicted = best_forecast(scenario, made)
+                predicted = forecast(scenario, made)
                 add_forecast(writer.path, StoredForecast.of(predicted, made.subscription_class).dump())
             ends_ns = round(result.simulated_seconds * 1e9)
             writer.finish(

@@ -6,8 +6,7 @@ in common. Each adds its doubts. `summary` tells it in few figures and in words;
 """
 
 from triagemq.forecast.model import REASONS, Forecast, Reason
-from triagemq.forecast.planning import plan_ahead
-from triagemq.forecast.prediction import best_forecast, forecast
+from triagemq.forecast.prediction import forecast
 from triagemq.forecast.stored import StoredForecast
 from triagemq.forecast.summary import (
     explanation,
@@ -23,11 +22,9 @@ __all__ = [
     "Forecast",
     "Reason",
     "StoredForecast",
-    "best_forecast",
     "explanation",
     "figures_by_class",
     "forecast",
-    "plan_ahead",
     "starved",
     "subscription_rows",
     "summary",

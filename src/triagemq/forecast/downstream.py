@@ -10,16 +10,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import Doubts, Reason
+from triagemq.forecast.model import ErrorEstimate, Reason
 from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
-from triagemq.forecast.promised import PromisedAbove
+from triagemq.forecast.promised import PromisedLoad
 from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
-from triagemq.forecast.tandem import OVERLAP_DOUBT, Before, Spread, met_waits, passed_before, slower
+from triagemq.forecast.tandem import OVERLAP_DOUBT, Spread, meeting_bound
 from triagemq.forecast.upstream import Streams, TopicArrivals
 from triagemq.forecast.widths import by_queues
-from triagemq.plan import Demand, Plan
+from triagemq.plan.demands import Demand
+from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
-from triagemq.theory import Cumulants, FirstPackets, Times
+from triagemq.theory import Cumulants, FirstPackets, LatencyDistribution
 from triagemq.theory.cumulants import ByRow
 
 MOST_TOGETHER = 1 << 14
@@ -40,7 +41,7 @@ class Crossing:
 
     survival: Floats
     seconds: Floats
-    times: Times
+    times: LatencyDistribution
 
 
 def cross_network(
@@ -48,14 +49,14 @@ def cross_network(
     plan: Plan,
     asked: Demand,
     arrivals: TopicArrivals,
-    doubts: Doubts,
-    above: PromisedAbove | None = None,
+    errors: ErrorEstimate,
+    promised: PromisedLoad | None = None,
 ) -> Crossing:
     """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way.
 
-    `above` is promised traffic that crosses ports, too.
+    `promised` is traffic that crosses ports, too.
     """
-    path = _Path(scenario, plan, asked, arrivals, doubts, above)
+    path = _Path(scenario, plan, asked, arrivals, errors, promised)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
     for hop in range(hops.shape[1] - 1):
         port = hops[asked.port, hop]
@@ -77,17 +78,20 @@ def cross_network(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Behind(ByRow):
-    """Columns over copies: what lies behind them, as far as it matters to the queues ahead."""
+    """Columns over copies: what lies behind them, as far as it matters to the queues ahead.
+
+    `queued_seconds` is their time in the links, switches and ports that send one packet after the other.
+    """
 
     elapsed: Cumulants
     spread: Spread
-    before: Before
+    queued_seconds: Floats
 
     @classmethod
     def room(cls, count: int) -> _Behind:
         """Columns for so many copies that are yet to come."""
-        columns = [np.zeros(count) for _ in range(10)]
-        return cls(Cumulants(*columns[:3]), Spread(*columns[3:6]), Before(*columns[6:]))
+        columns = [np.zeros(count) for _ in range(7)]
+        return cls(Cumulants(*columns[:3]), Spread(*columns[3:6]), columns[6])
 
 
 class _Path:
@@ -103,14 +107,14 @@ class _Path:
         plan: Plan,
         asked: Demand,
         arrivals: TopicArrivals,
-        doubts: Doubts,
-        above: PromisedAbove | None,
+        errors: ErrorEstimate,
+        promised: PromisedLoad | None,
     ) -> None:
-        self._scenario, self._asked, self._arrivals, self._doubts = scenario, asked, arrivals, doubts
+        self._scenario, self._asked, self._arrivals, self._errors = scenario, asked, arrivals, errors
         self._class, self._keep = plan.subscription_class, plan.subscription_keep
         self._by_class = scenario.sending_order is SendingOrder.BY_CLASS
-        self._above = above
-        self._poisson = arrivals.poisson and above is None
+        self._promised = promised
+        self._poisson = arrivals.poisson and promised is None
         self._broker = scenario.subscribers.broker[scenario.subscriptions.subscriber]
         self._batch = self._broker * np.int32(len(scenario.topics)) + scenario.subscriptions.topic
         self._notify_rate = arrivals.rate.reshape(-1)[self._batch]
@@ -122,13 +126,13 @@ class _Path:
         )
         sent = broker_outbound(scenario, self._arriving)
         self.survival, self.seconds, self._apart = sent.share, sent.seconds, sent.apart_seconds
-        doubts.add(
+        errors.add(
             Reason.ARRIVALS,
             np.arange(len(self.seconds)),
             seconds=arrivals.doubtful_seconds[cell] + sent.doubtful_seconds,
         )
         self._packets_left = np.ones_like(self.seconds)
-        self.times = Times.room(len(self.seconds))
+        self.times = LatencyDistribution.room(len(self.seconds))
         self.behind = _Behind.room(len(self.seconds))
 
     def from_broker(self, rows: Rows) -> _Behind:
@@ -137,12 +141,7 @@ class _Path:
         return _Behind(
             arrivals.delay[cell] + Cumulants.exponential(self.seconds[rows]),
             Spread(nothing, nothing, self._apart[rows]),
-            Before(
-                arrivals.queue_wait_seconds[cell],
-                arrivals.queue_service_seconds[cell],
-                arrivals.queue_load[cell],
-                nothing,
-            ),
+            arrivals.queued_seconds[cell],
         )
 
     def lookups(self, rows: Rows, port: Integers, *, first: bool) -> Lookups:
@@ -173,58 +172,51 @@ class _Path:
 
         Drops are made at the `first` switch.
         """
-        ports, arrivals, doubts = self._scenario.ports, self._arrivals, self._doubts
+        ports, arrivals, errors = self._scenario.ports, self._arrivals, self._errors
         self.survival[rows] *= found.share * self._keep[rows] if first else found.share
         cell = self._cell(rows)
         copies = self._at_ports(rows, port)
         variability = Variability(arrivals.ca2[cell], arrivals.streams[cell], arrivals.irregular[cell])
         crossing, spread, at = copies, found.spread, rows
-        if self._above is not None:
-            crossing, promised = self._above.beside(copies, int(port.min()))
-            variability = promised.with_variability(variability)
-            at = np.append(rows, np.full(len(promised.port), doubts.nobody))
-            nothing = np.zeros(len(promised.port))
+        if self._promised is not None:
+            crossing, load = self._promised.join(copies, int(port.min()))
+            variability = load.with_variability(variability)
+            at = np.append(rows, np.full(len(load.port), errors.unattributed))
+            nothing = np.zeros(len(load.port))
             spread = Spread(*(np.append(each, nothing) for each in spread.columns))
         crossing = by_queues(crossing, ports, int(port.min()))
         copies = by_queues(copies, ports, int(port.min()))
         crossed = cross_ports(
             crossing,
             at,
-            doubts,
+            errors,
             random_order=not self._by_class,
             variability=None if self._poisson else variability,
         )
         together = overlapped(crossing, crossed, spread)[: rows.size] if first else np.zeros(rows.size)
         crossed = crossed.first(rows.size)
-        doubts.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)
-        doubts.add(Reason.ARRIVALS, rows, seconds=found.irregular)
-        passed, doubtful = passed_before(
-            behind.before,
-            crossed.wait,
-            crossed.others,
-            copies.event_seconds,
-            crossed.port_load,
-            crossed.port_scv,
-            copied=not first,
-        )
-        doubts.add(Reason.TANDEM, rows, seconds=doubtful)
-        met, doubtful = met_waits(
+        errors.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)
+        errors.add(Reason.ARRIVALS, rows, seconds=found.irregular)
+        # What queues before have spread waits less here, by no more than it waited there.
+        left = np.where(np.isfinite(crossed.wait), np.maximum(crossed.wait - together, 0.0), 0.0)
+        passed = 0.5 * np.minimum(left, behind.queued_seconds)
+        errors.add(Reason.TANDEM, rows, seconds=passed)
+        met = 0.5 * meeting_bound(
             copies.port,
             cell[1],
             cell[0],
             copies.priority_class,
             copies.rate,
             copies.present,
-            arrivals.delay_seconds[cell],
             copies.event_seconds,
         )
-        doubts.add(Reason.BROKERS, rows, seconds=doubtful)
+        errors.add(Reason.BROKERS, rows, seconds=met)
         waited = np.maximum(crossed.wait - together - passed, 0.0) + met
         taken = waited + copies.last_packet_seconds
         borrowing = ports.borrowing[port] > 0
         if borrowing.any():
             success = 1 - crossed.carried
-            doubts.add(
+            errors.add(
                 Reason.BORROWING,
                 rows[borrowing],
                 seconds=BORROWING_DOUBT * taken[borrowing],
@@ -235,9 +227,8 @@ class _Path:
         self.seconds[rows] += found.seconds + taken
         self.times[rows] = times
         if further.any():
-            here = Before(waited, copies.event_seconds, crossed.port_load, crossed.others.ahead)
             spread = Spread(copies.event_seconds, 2.0 * crossed.others.ahead, np.zeros(rows.size))
-            self.behind[rows] = _Behind(times.overall, spread, slower(behind.before, here))
+            self.behind[rows] = _Behind(times.overall, spread, behind.queued_seconds + taken)
             self._packets_left[rows] *= np.where(further, 1 - ports.error_rate[port], 1.0)
             self.seconds[rows] += np.where(further, ports.propagation_seconds[port], 0.0)
 

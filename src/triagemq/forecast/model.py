@@ -7,14 +7,14 @@ adds up to less than `CLAIMED` of the whole is within what an unflagged forecast
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.scenario import Floats
-from triagemq.theory import Times, percentile
+from triagemq.theory import LatencyDistribution, percentile
 
 CLAIMED = 0.02
 """An unflagged forecast claims to be within this share of the truth."""
@@ -46,20 +46,20 @@ REASONS: tuple[str, ...] = (
 """In words, by code."""
 
 
-class Doubts:
+class ErrorEstimate:
     """Adds up what may be wrong, over the subscriptions of one scenario.
 
-    >>> doubts = Doubts(2)
-    >>> doubts.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
-    >>> reason, latency_error, success_error = doubts.judge(np.array([2.0, 1.0]), np.ones(2))
+    >>> errors = ErrorEstimate(2)
+    >>> errors.add(Reason.BUFFER, [0], seconds=[0.5], success=0.1)
+    >>> reason, latency_error, success_error = errors.flag(np.array([2.0, 1.0]), np.ones(2))
     >>> reason, latency_error, success_error
     (array([3, 0], dtype=int8), array([0.25, 0.  ]), array([0.1, 0. ]))
     """
 
     def __init__(self, subscriptions: int) -> None:
-        # The last row takes the doubts about promised traffic, which nobody asks for.
+        # The last row takes the errors of promised traffic, which belongs to no subscription.
         rows = subscriptions + 1
-        self.nobody = subscriptions
+        self.unattributed = subscriptions
         self._seconds, self._success = np.zeros(rows), np.zeros(rows)
         self._largest = np.zeros(rows)
         self._reason = np.zeros(rows, dtype=np.int8)
@@ -85,7 +85,7 @@ class Doubts:
             largest[rows[leading]] = weight[leading]
             named[rows[leading]] = reason
 
-    def judge(
+    def flag(
         self, latency: Floats, success: Floats, claimed: float = CLAIMED
     ) -> tuple[NDArray[np.int8], Floats, Floats]:
         """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
@@ -115,14 +115,15 @@ class Forecast:
     `reason` is a code into `REASONS`: 0 where latency and success claim to be within 2 % of the truth, else what makes
     them approximate. `latency_error` and `success_error` are the relative errors to expect there, 0 where within 2 %.
     A promised subscription's latency is its bound, and its reason says so.
-    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py).
+    `sampled` says which figures are those of a sample of events, not of formulas (see prediction.py), and `basis` in
+    words what was done.
     """
 
     published_rate: Floats
     received_rate: Floats
     success: Floats
     latency_seconds: Floats
-    times: Times
+    times: LatencyDistribution
     share_within: Floats
     utility: Floats
     maximum_utility: Floats
@@ -130,10 +131,11 @@ class Forecast:
     latency_error: Floats
     success_error: Floats
     sampled: NDArray[np.bool_]
+    basis: str = "formulas"
 
     def of(self, rows: NDArray[np.int64]) -> Forecast:
         """The forecast of some of the subscriptions."""
-        return Forecast(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+        return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @property
     def approximations(self) -> tuple[str, ...]:
@@ -145,3 +147,6 @@ class Forecast:
         return np.where(
             np.isfinite(self.latency_seconds), percentile(self.times, share), self.latency_seconds
         )
+
+
+COLUMNS = tuple(each.name for each in fields(Forecast) if each.name != "basis")

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import Doubts, Reason
+from triagemq.forecast.model import ErrorEstimate, Reason
 from triagemq.forecast.tandem import BatchAt, Spread, batch_of, overlap, sharpness
 from triagemq.forecast.upstream import arrivals_doubt
 from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers
 from triagemq.theory import (
     FirstPackets,
-    Times,
+    LatencyDistribution,
     finite_buffer_loss,
     finite_buffer_sojourn,
     fragmented_work,
@@ -79,16 +79,15 @@ class Variability:
 class Crossed:
     """Columns over copies: share carried, mean wait and, but for its mean, the law of the time at the port.
 
-    `others` are the copies that come along; `port_load` and `port_scv` are the load of the port and the squared
-    coefficient of variation of all packets there. `work` and `batches` are what the waits were computed from.
+    `others` are the copies that come along; `port_load` is the load of the port. `work` and `batches` are what the
+    waits were computed from.
     """
 
     carried: Floats
     wait: Floats
-    law: Times
+    law: LatencyDistribution
     others: BatchAt
     port_load: Floats
-    port_scv: Floats
     work: Work
     batches: CopyBatches
 
@@ -104,14 +103,13 @@ class Crossed:
             law=self.law[some],
             others=self.others[some],
             port_load=self.port_load[some],
-            port_scv=self.port_scv[some],
         )
 
 
 def cross_ports(
     copies: AtPorts,
     rows: NDArray[np.int64],
-    doubts: Doubts,
+    errors: ErrorEstimate,
     *,
     random_order: bool,
     variability: Variability | None,
@@ -156,7 +154,7 @@ def cross_ports(
         uneven = copies.by_port(copies.load * variability.irregular)
         uneven = np.divide(uneven, port_load, out=np.zeros_like(uneven), where=uneven > 0)
         doubtful = arrivals_doubt(factor, uneven, alone)
-        doubts.add(Reason.ARRIVALS, rows, seconds=doubtful[copies.port] * wait)
+        errors.add(Reason.ARRIVALS, rows, seconds=doubtful[copies.port] * wait)
         wait *= factor[copies.port]
     if finite.any():
         bounded = _bounded_by_buffer(copies, load, packet_rate, carried, wait)
@@ -169,7 +167,7 @@ def cross_ports(
             copies.buffer_packets[copies.port], queued, out=np.full_like(queued, np.inf), where=queued > 0
         )
         filling = 0.3 * np.exp(-0.5 * times_larger) * np.where(np.isfinite(wait), wait, 0.0)
-        doubts.add(Reason.BUFFER, rows, seconds=np.maximum(0.3 * np.abs(moved), filling), success=0.5 * lost)
+        errors.add(Reason.BUFFER, rows, seconds=np.maximum(0.3 * np.abs(moved), filling), success=0.5 * lost)
         wait = bounded
     return Crossed(
         carried=carried.reshape(-1)[cell],
@@ -177,7 +175,6 @@ def cross_ports(
         law=sojourn_times(work, batches),
         others=batch_of(batches),
         port_load=port_load[copies.port],
-        port_scv=port_scv[copies.port],
         work=work,
         batches=batches,
     )

@@ -1,9 +1,8 @@
 """Predict what a plan does to every subscription: PrioDeX eq. 10, corrected (theory.md sections 1 and 2).
 
-`forecast` is by formulas alone. Queues in a row, finite buffers, arrivals that are not Poisson: the formulas for them
-are approximate, and say so. There `best_forecast`, the one that people are told, follows a sample of events through the
-network, by the simulator, for a second or two, until its figures are surer than the formulas'. What is sampled says so;
-what even the sample leaves in doubt keeps its flag, with the error left.
+Exact by formula, or else by a sample: where a formula is approximate (queues in a row, finite buffers, arrivals that
+are not Poisson) a sample of events is simulated for a second or two, until its figures are surer than the formula's.
+Sampled figures are marked; what remains uncertain keeps its flag, with the error that is left.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.downstream import cross_network
-from triagemq.forecast.model import CLAIMED, Doubts, Forecast, Reason
-from triagemq.forecast.promised import PromisedAbove, with_promised, without_promised
+from triagemq.forecast.model import CLAIMED, ErrorEstimate, Forecast, Reason
+from triagemq.forecast.promised import PromisedLoad, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
-from triagemq.plan import Plan, demand
-from triagemq.plan.demands import copy_rate
+from triagemq.plan.demands import copy_rate, demand
+from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
-from triagemq.theory import Times, share_within
+from triagemq.theory import LatencyDistribution, share_within
 from triagemq.theory.interval import t_quantile
 
 MOST_COPIES = 16_000_000
@@ -40,6 +39,9 @@ _REPLICATIONS = 32
 """Many, since streams that go by the clock keep their phases throughout each."""
 _MOST_SUBSCRIPTIONS = 5_000
 """Of more, a second's sample would tell too little of each; and 16 KB of counts for each are enough."""
+_TOO_MANY = (
+    f"formulas alone, though approximate: too many subscriptions to sample (over {_MOST_SUBSCRIPTIONS:,})"
+)
 _FEWEST_EVENTS = 100
 _UNDER_WAY = 500
 """Runs are longer than the longest mean latency by this factor, if there are copies enough."""
@@ -48,35 +50,61 @@ _SEED = 1_618_033_988
 Truths = NDArray[np.bool_]
 
 
-def forecast(scenario: Scenario, plan: Plan, *, claimed: float = CLAIMED) -> Forecast:
+def forecast(
+    scenario: Scenario,
+    plan: Plan,
+    *,
+    formulas: bool = False,
+    most_copies: float = MOST_COPIES,
+    progress: Callable[[float], None] | None = None,
+) -> Forecast:
     """Success, mean latency and utility per subscription, over the whole path from publisher to subscriber.
 
-    By formulas alone. What may be off by more than the share `claimed` is flagged.
+    By formulas, and by a sample of events, of `most_copies` at most, where formulas are approximate; the same at every
+    call. With `formulas` by these alone. The forecast's `basis` says what was done.
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.building import building
     >>> scenario = building()
     >>> predicted = forecast(scenario, make_plan(scenario, drops="exponential"))
-    >>> float(predicted.success.max()), bool((predicted.latency_seconds > 0).all())
-    (1.0, True)
+    >>> float(predicted.success.max()), bool((predicted.latency_seconds > 0).all()), predicted.basis[:23]
+    (1.0, True, 'formulas, and a sample ')
     """
     plan.require(scenario)
+    if formulas:
+        return _of_formulas(scenario, plan, CLAIMED)
+    if len(scenario.subscriptions) > _MOST_SUBSCRIPTIONS:
+        predicted = _of_formulas(scenario, plan, CLAIMED)
+        approximate = (predicted.latency_error > 0) | (predicted.success_error > 0)
+        return replace(predicted, basis=_TOO_MANY) if approximate.any() else predicted
+    predicted = _of_formulas(scenario, plan, _DOUBTED)
+    predicted = _spread(
+        predicted, scenario.subscribers.port[scenario.subscriptions.subscriber], plan.flow >= 0
+    )
+    doubtful = (predicted.reason > 0) & ~np.isinf(predicted.latency_seconds) & (plan.flow >= 0)
+    if doubtful.any():
+        predicted = _sampled(scenario, plan, predicted, doubtful, most_copies, progress)
+    return _claiming(predicted)
+
+
+def _of_formulas(scenario: Scenario, plan: Plan, claimed: float) -> Forecast:
+    """By formulas alone; what may be off by more than the share `claimed` is flagged."""
     if (plan.flow >= 0).all():
         return _by_formulas(scenario, plan, claimed)
     rest, reduced, left = without_promised(scenario, plan)
-    found = _by_formulas(rest, reduced, claimed, PromisedAbove.of(scenario, plan))
+    found = _by_formulas(rest, reduced, claimed, PromisedLoad.of(scenario, plan))
     return with_promised(scenario, plan, found, left, demand(scenario).published_rate)
 
 
 def _by_formulas(
-    scenario: Scenario, plan: Plan, claimed: float, above: PromisedAbove | None = None
+    scenario: Scenario, plan: Plan, claimed: float, promised: PromisedLoad | None = None
 ) -> Forecast:
     """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
     asked = demand(scenario)
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
-    doubts = Doubts(len(subscriptions))
-    copies = cross_network(scenario, plan, asked, arrivals, doubts, above)
+    errors = ErrorEstimate(len(subscriptions))
+    copies = cross_network(scenario, plan, asked, arrivals, errors, promised)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
     received = arrivals.rate[cell] * copies.survival
     success = np.divide(
@@ -88,7 +116,7 @@ def _by_formulas(
     known = np.where(np.isnan(latency), np.inf, latency)
     times = copies.times.moved_to(latency)
     timely = _share_within(times, subscriptions.max_latency_seconds)
-    reason, latency_error, success_error = doubts.judge(latency, success, claimed)
+    reason, latency_error, success_error = errors.flag(latency, success, claimed)
     return Forecast(
         published_rate=asked.published_rate,
         received_rate=received,
@@ -105,7 +133,7 @@ def _by_formulas(
     )
 
 
-def _share_within(times: Times, limit: Floats) -> Floats:
+def _share_within(times: LatencyDistribution, limit: Floats) -> Floats:
     """The share of each subscription's times within its limit; NaN where it has none."""
     found = np.full(len(limit), np.nan)
     limited = np.flatnonzero(np.isfinite(limit))
@@ -114,38 +142,8 @@ def _share_within(times: Times, limit: Floats) -> Floats:
     return found
 
 
-def best_forecast(
-    scenario: Scenario,
-    plan: Plan,
-    *,
-    most_copies: float = MOST_COPIES,
-    progress: Callable[[float], None] | None = None,
-) -> Forecast:
-    """The forecast by formulas, and sampled figures where those are surer; the same at every call.
-
-    >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.building import building
-    >>> scenario = building()
-    >>> bool(best_forecast(scenario, make_plan(scenario)).sampled.any())
-    True
-    """
-    if len(scenario.subscriptions) > _MOST_SUBSCRIPTIONS or most_copies <= 0:
-        return forecast(scenario, plan)
-    predicted = forecast(scenario, plan, claimed=_DOUBTED)
-    predicted = _spread(
-        predicted, scenario.subscribers.port[scenario.subscriptions.subscriber], plan.flow >= 0
-    )
-    doubtful = (predicted.reason > 0) & ~np.isinf(predicted.latency_seconds) & (plan.flow >= 0)
-    if doubtful.any():
-        predicted = _sampled(scenario, plan, predicted, doubtful, most_copies, progress)
-    return _claiming(predicted)
-
-
 def _spread(predicted: Forecast, port: Integers, brokered: Truths) -> Forecast:
-    """Doubts are catching: what waits behind something that is forecast wrong waits for another time, too.
-
-    But for promises, which nothing that is `brokered` can delay.
-    """
+    """Errors propagate to flows that share the port, but for promises, which nothing `brokered` can delay."""
     latency_error, reason = predicted.latency_error.copy(), predicted.reason.copy()
     stated = np.fmax(latency_error, predicted.success_error)
     for each in np.unique(port[(reason > 0) & brokered]):
@@ -197,6 +195,7 @@ def _sampled(
         latency_error=np.where(surer, np.nan_to_num(found.latency_error), predicted.latency_error),
         success_error=np.where(surer, found.success_error, predicted.success_error),
         sampled=surer,
+        basis=f"formulas, and a sample of {max(copies, wanted):,.0f} copies where they are approximate",
     )
 
 
@@ -209,7 +208,7 @@ class _Found:
 
     success: Floats
     latency: Floats
-    times: Times
+    times: LatencyDistribution
     share_within: Floats
     latency_error: Floats
     success_error: Floats
@@ -246,7 +245,7 @@ def _follow(
     return _Found(
         success=found.success_rate,
         latency=found.mean_latency_seconds,
-        times=Times.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),
+        times=LatencyDistribution.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),
         share_within=found.share_within_max_latency,
         latency_error=found.ci95_seconds / quantile / found.mean_latency_seconds,
         success_error=np.divide(

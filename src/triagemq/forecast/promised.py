@@ -10,24 +10,23 @@ message exceeds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import Forecast, Reason
+from triagemq.forecast.model import COLUMNS, Forecast, Reason
 from triagemq.forecast.ports import AtPorts, Variability
-from triagemq.plan import Plan
 from triagemq.plan.demands import total_by, wire_sizes
-from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES
+from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES, Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.scenario.model import take
-from triagemq.theory import Cumulants, FirstPackets, Times
+from triagemq.theory import Cumulants, FirstPackets, LatencyDistribution
 from triagemq.theory.cumulants import ByRow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PromisedAbove(ByRow):
+class PromisedLoad(ByRow):
     """Promised publications at the ports they cross; a row for every pair of them, columns as in AtPorts."""
 
     port: Integers
@@ -46,7 +45,7 @@ class PromisedAbove(ByRow):
     irregular: Floats
 
     @classmethod
-    def of(cls, scenario: Scenario, plan: Plan) -> PromisedAbove:
+    def of(cls, scenario: Scenario, plan: Plan) -> PromisedLoad:
         """The promised traffic of a plan."""
         publication, before, port, level = _crossings(scenario, plan)
         packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
@@ -87,7 +86,7 @@ class PromisedAbove(ByRow):
             **{name: np.where(apart, one[name], whole[name]) for name in whole},
         )
 
-    def beside(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, PromisedAbove]:
+    def join(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, PromisedLoad]:
         """The copies at some ports, numbered from the first of them, with what is promised there behind them."""
         here = self[np.isin(self.port, np.unique(copies.port) + first_port)]
         first = copies.first_packets
@@ -179,7 +178,7 @@ def with_promised(
         received_rate=received,
         success=np.minimum(success, 1.0),
         latency_seconds=np.where(plan.promised, bound, np.nan),
-        times=Times.of(Cumulants.constant(bound.copy())),
+        times=LatencyDistribution.of(Cumulants.constant(bound.copy())),
         share_within=np.where(plan.promised, 1.0, np.nan),
         utility=achieved_utility(wanted, np.minimum(success, 1.0), bound, np.ones(len(wanted))),
         maximum_utility=maximum_utility(wanted),
@@ -188,8 +187,8 @@ def with_promised(
         success_error=np.zeros(len(wanted)),
         sampled=np.zeros(len(wanted), dtype=np.bool_),
     )
-    for column in fields(found):
-        getattr(found, column.name)[left] = getattr(rest, column.name)
+    for name in COLUMNS:
+        getattr(found, name)[left] = getattr(rest, name)
     return found
 
 

@@ -16,8 +16,10 @@ from numpy.typing import NDArray
 from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
-from triagemq.plan import Plan, demand, explain, promise_rows, subscription_row
-from triagemq.plan.demands import total_by
+from triagemq.plan.admission import promise_rows
+from triagemq.plan.demands import demand, total_by
+from triagemq.plan.explaining import explain, subscription_row
+from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
 
@@ -62,6 +64,7 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
         "deadlines": deadline_figures(scenario.subscriptions, predicted.share_within),
         "starved": starved(scenario, plan, predicted),
         "approximations": list(predicted.approximations),
+        "basis": predicted.basis,
         "decisions": [asdict(decision) for decision in plan.decisions],
     }
 
@@ -236,7 +239,7 @@ def explanation(
     """
     words = explain(scenario, plan, subscriber, topic)
     row = subscription_row(scenario, subscriber, topic)
-    predicted = predicted or forecast(scenario, plan)
+    predicted = predicted or forecast(scenario, plan, formulas=True)
     return {
         "subscriber": subscriber,
         "topic": topic,
@@ -256,13 +259,13 @@ def _foreseen(scenario: Scenario, predicted: Forecast, row: int) -> str:
         return f"{arriving}, later and later: a queue on the way is overloaded."
     times = predicted.times[[row]]
     p95, p99 = (float(percentile(times, share)[0]) for share in (0.95, 0.99))
-    doubts = [REASONS[int(predicted.reason[row])]]
-    doubts += [
+    errors = [REASONS[int(predicted.reason[row])]]
+    errors += [
         f"{name} ± {error[row]:.0%}"
         for name, error in (("latency", predicted.latency_error), ("success", predicted.success_error))
         if error[row] > 0
     ]
-    sure = f"; approximate: {', '.join(doubts)}" if doubts[0] else ""
+    sure = f"; approximate: {', '.join(errors)}" if errors[0] else ""
     sure += "; from a sample of events, since no formula is known" if predicted.sampled[row] else ""
     tail = f"95 % of them within {p95:.3g} s and 99 % within {p99:.3g} s"
     return f"{arriving}, after {mean:.3g} s in the mean, {tail}{_deadline(scenario, predicted, row)}{sure}."

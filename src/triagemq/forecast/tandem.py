@@ -8,11 +8,9 @@ queue is the less loaded in bursts the further its batches are spread, until the
 The constants were fitted to simulations of batches of 2 to 10 copies, spread by 0.01 to 10 transmissions, at loads
 from 0.02 to 0.85 (benchmarks/fidelity.py, families fast and slow): median error 0.6 %.
 
-Copies of one event that come through several brokers to one port are still one batch, shifted by the links' delays
-(`met_waits`). A copy that comes late finds what is left of the earlier ones' work. At an idle port that is n S - d for
-n copies of a transmission S and a delay d; links make the delay random, so the mean over an exponential one is taken.
-At a busy port the earlier copies are still in the queue, and are forgotten only as the queue forgets. A copy that comes
-early is overtaken by later ones of higher classes as long as it still waits.
+For two cases no formula is known: a queue behind another that has spread its packets, and copies of one event that meet
+at a port after different brokers. There the wait lies between two bounds; the middle is taken, half the range is the
+error, and a sample tells more (`prediction`).
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triagemq.forecast.upstream import weighted
 from triagemq.scenario import Floats, Integers
@@ -30,13 +27,9 @@ from triagemq.theory.work_level import CopyBatches
 
 _INDEPENDENT_AT, _INDEPENDENT_POWER = 1.2, 1.5
 _LAST = 0.4
-_NONE, _BUSIEST = 1e-12, 0.999
-_MEETING_DOUBT = 0.3
 
 OVERLAP_DOUBT = 0.06
 """The share of an overlap that may be wrong."""
-_ENDLESS_SECONDS = 1e9
-"""Stands for a delay without end."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,30 +86,6 @@ class Spread(ByRow):
         return batches.ahead * between + weighted(others / (others + 1.0), self.apart_seconds)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Before(ByRow):
-    """Columns over copies: the slowest queue that they have crossed, a link, an unmanaged switch or a trunk.
-
-    The mean wait there, the service time of one event or copy, the load, and the copies of the same event ahead.
-    """
-
-    wait_seconds: Floats
-    service_seconds: Floats
-    load: Floats
-    ahead: Floats
-
-
-def slower(one: Before, two: Before) -> Before:
-    """The slower of two queues, copy by copy; the first where they are alike."""
-    second = two.service_seconds > one.service_seconds
-    return Before(
-        np.where(second, two.wait_seconds, one.wait_seconds),
-        np.where(second, two.service_seconds, one.service_seconds),
-        np.where(second, two.load, one.load),
-        np.where(second, two.ahead, one.ahead),
-    )
-
-
 def batch_at(queue: Integers, batch: Integers, keep: Floats, classes: Integers | None = None) -> BatchAt:
     """Who else comes with every copy; without `classes` all are of one."""
     level = np.zeros(len(queue), dtype=np.int64) if classes is None else classes.astype(np.int64)
@@ -161,118 +130,30 @@ def overlap(late: Floats, own: Floats, whole: Floats, power: Floats | float) -> 
     return np.asarray(mutual + rest * apart / (1.0 + apart))
 
 
-def passed_before(
-    before: Before,
-    wait: Floats,
-    batches: BatchAt,
-    service: Floats,
-    load: Floats,
-    scv: Floats,
-    *,
-    copied: bool,
-) -> tuple[Floats, Floats]:
-    """Seconds of the wait at a queue that passed at the one before it, and how many of them are in doubt.
-
-    What comes through one queue comes spaced by its service times, so that the wait for one's own predecessors is
-    over, in part, when one comes to the next. `copied` says that the queue before has carried every copy by itself.
-    """
-    carried = np.ones_like(wait) if copied else batches.others + 1.0
-    share = np.divide(
-        load * before.service_seconds,
-        before.load * service * carried,
-        out=np.zeros_like(wait),
-        where=before.load > 0,
-    )
-    share = np.minimum(share, 1.0)
-    wait = np.where(np.isfinite(wait), wait, 0.0)
-    waited = np.where(np.isfinite(before.wait_seconds), before.wait_seconds, 0.0)
-    own = batches.ahead * service
-    apart = before.service_seconds * (before.ahead + 1.0) / (batches.ahead + 1.0)
-    batch = np.minimum(0.9 * batches.ahead * apart, own) if copied else np.zeros_like(wait)
-    others = np.maximum(waited - before.ahead * before.service_seconds, 0.0)
-    between = share * others
-    weight = np.divide(
-        between, between + 0.85 * before.service_seconds, out=np.zeros_like(wait), where=between > 0
-    )
-    earlier = others * weight
-    left = np.maximum(wait - own, 0.0)
-    smaller, larger = np.minimum(earlier, left), np.maximum(earlier, left)
-    ratio = np.divide(smaller, larger, out=np.zeros_like(smaller), where=larger > 0)
-    mutual = (1.0 if copied else 0.5) * smaller * (1.0 + ratio**5) ** -0.2 * np.exp(-0.45 * scv)
-    # A large packet is met twice by a small one behind it, unless the second queue is much the faster.
-    alike = np.minimum(1.0, (2.0 * service / (service + before.service_seconds)) ** 2)
-    again = (0.28 * scv - 0.12) * share * alike * before.service_seconds
-    # Fitted to what simulations of trees and tandems differ by.
-    doubtful = 0.1 * smaller + share * (
-        0.17 * np.minimum(before.service_seconds, service) + 0.18 * alike * scv * before.service_seconds
-    )
-    if copied:
-        doubtful += 0.04 * wait * np.minimum(1.0, 20.0 * before.service_seconds / service)
-    return batch + mutual - again, doubtful
-
-
-def met_waits(
+def meeting_bound(
     port: Integers,
     topic: Integers,
     broker: Integers,
     classes: Integers,
     rate: Floats,
     keep: Floats,
-    delay: Floats,
     service: Floats,
-) -> tuple[Floats, Floats]:
-    """Per copy, the mean wait for copies of its event that come through other brokers, and the seconds in doubt.
+) -> Floats:
+    """Per copy, the most that copies of its event that come through other brokers add to its mean wait.
 
-    `rate` and `keep` are after drops, `delay` is the mean time that events take to each copy's broker.
+    They come at any time; at most all of its own class or a higher one are served before it. `rate` and `keep` are
+    after drops.
     """
     if (broker == broker[:1]).all():
-        return np.zeros(len(port)), np.zeros(len(port))
-    # What an overloaded queue delays without end meets nothing.
-    delay = np.minimum(np.nan_to_num(delay, posinf=_ENDLESS_SECONDS), _ENDLESS_SECONDS)
-    brokers, topics = int(broker.max()) + 1, int(topic.max()) + 1
+        return np.zeros(len(port))
     every = batch_at(port, topic, keep, classes)
-    own_batch = topic.astype(np.int64) * brokers + broker
-    own = batch_at(port, own_batch, keep, classes)
-    higher, same, lower = every.higher - own.higher, every.same - own.same, every.lower - own.lower
-    others = every.others - own.others
-    group = port.astype(np.int64) * topics + topic
-    elsewhere = _total(group, keep * delay) - _total(group * brokers + broker, keep * delay)
-    late = delay - np.divide(elsewhere, others, out=delay.copy(), where=others > _NONE)
+    own = batch_at(port, topic.astype(np.int64) * (int(broker.max()) + 1) + broker, keep, classes)
+    work = np.maximum(every.higher + every.same - own.higher - own.same, 0.0) * service
     ladder = build_ladder(port.astype(np.int64), classes.astype(np.int64))
-    step = ladder.step_of_row
-    load = ladder.total(rate * service)
+    step, load = ladder.step_of_row, ladder.total(rate * service)
     through, above = ladder.through(load), ladder.above(load)
-    busy = np.minimum(through + ladder.below(load), _BUSIEST)[step]
-    before = np.where(
-        others > _NONE, (higher + same) * _left(late, (higher + same) * service, service, busy), 0.0
-    )
-    waiting = (own.ahead + busy / (1.0 - busy)) * service
-    after = higher * np.divide(waiting, waiting - late, out=np.ones_like(late), where=late < 0)
-    ahead = np.where(late > 0, before, np.where(late < 0, after, higher + 0.5 * same))
-    # At an idle port the earlier ones of lower classes have begun: of one of them a part is left.
-    begun = np.where(late < service, service - late, 0.5 * service) * _left(
-        late, others * service, service, busy
-    )
-    blocked = np.where(
-        (late > 0) & (lower > _NONE), (1.0 - busy) * begun * lower / np.maximum(others, _NONE), 0.0
-    )
-    work = ahead * service + blocked
     level = ladder.through(ladder.total(rate * work * service))
-    level = np.divide(level, 1.0 - through, out=np.full_like(level, np.inf), where=through < 1.0)
-    wait = np.full(len(port), np.inf)
-    np.divide(level[step] + work, 1.0 - above[step], out=wait, where=through[step] < 1.0)
-    return wait, _MEETING_DOUBT * np.where(np.isfinite(wait), wait, 0.0)
-
-
-def _left(late: Floats, work: Floats, service: Floats, busy: Floats) -> Floats:
-    """The share of some work that is left at a port so much later; 1 for what does not come later."""
-    late = np.maximum(late, 0.0)
-    turns = np.divide(work, late, out=np.zeros_like(work), where=late > 0)
-    idle = 1.0 - np.divide(-np.expm1(-turns), turns, out=np.ones_like(turns), where=turns > 0)
-    forgotten = np.exp(-late / (work + service / (1.0 - busy) ** 2))
-    return np.where(late > 0, (1.0 - busy) * idle + busy * forgotten, 1.0)
-
-
-def _total(group: NDArray[np.int64], values: Floats) -> Floats:
-    place = np.unique(group, return_inverse=True)[1]
-    return np.asarray(np.bincount(place, values), dtype=np.float64)[place]
+    level = np.divide(level, 1.0 - through, out=np.zeros_like(level), where=through < 1.0)
+    return np.divide(
+        level[step] + work, 1.0 - above[step], out=np.zeros(len(port)), where=through[step] < 1.0
+    )

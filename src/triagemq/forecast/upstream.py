@@ -47,8 +47,7 @@ class TopicArrivals:
     `streams` is the effective number of independent publications behind a topic, which QNA's merging needs.
     `irregular` says how far these are from Poisson processes, of which it is 0; what one has too much does not make up
     for what another has too little, as in the ca2 of all.
-    `queue_*` are the wait, the service time and the load of the slowest queue on the way, an unmanaged switch or a
-    link; 0 where there is none.
+    `queued_seconds` is the part of the delay in unmanaged switches and in the queues of links.
     `doubtful_seconds` is the part of the delay that may be wrong because arrivals are not Poisson.
     """
 
@@ -57,9 +56,7 @@ class TopicArrivals:
     ca2: Floats
     irregular: Floats
     streams: Floats
-    queue_wait_seconds: Floats
-    queue_service_seconds: Floats
-    queue_load: Floats
+    queued_seconds: Floats
     doubtful_seconds: Floats
 
     @property
@@ -79,9 +76,7 @@ class _Entering:
     rate: Floats
     delay: Cumulants
     ca2: Floats
-    queue_wait_seconds: Floats
-    queue_service_seconds: Floats
-    queue_load: Floats
+    queued_seconds: Floats
     doubtful_seconds: Floats
 
 
@@ -154,7 +149,6 @@ class _Hops:
     link_wait: Cumulants
     link_doubt: Floats
     link_share: Floats
-    link_load: Floats
 
     def links(self, source: int, target: int) -> list[int]:
         """The links from one broker to another, in order."""
@@ -184,16 +178,14 @@ class _Hops:
         passed = [source, *self.scenario.broker_links.target_broker[links]]
         return float(self.broker_doubt[passed].sum() + self.link_doubt[links].sum())
 
-    def slowest(self, source: int, target: int, event_bytes: Floats, switches: list[Floats]) -> list[Floats]:
-        """Wait, service time and load of the slowest of the unmanaged switch and the links between two brokers."""
-        slowest = [column[source].copy() for column in switches]
+    def queued_seconds(self, source: int, target: int, event_bytes: Floats) -> Floats:
+        """How long events wait for the links between two brokers, and take to cross them."""
+        found = np.zeros_like(event_bytes)
         for link in self.links(source, target):
-            service = event_bytes * 8 / self.scenario.broker_links.bandwidth_bps[link]
-            slower = service > slowest[1]
-            found = (self.link_wait.mean[link], service, self.link_load[link])
-            for column, value in zip(slowest, found, strict=True):
-                column[slower] = np.broadcast_to(value, service.shape)[slower]
-        return slowest
+            found += (
+                event_bytes * 8 / self.scenario.broker_links.bandwidth_bps[link] + self.link_wait.mean[link]
+            )
+        return found
 
 
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
@@ -235,13 +227,9 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     hops = _cross_brokers(scenario, routes, streams, entering_rate, entering_bytes, entering_squares)
 
     rate, delay_sums = np.zeros(shape), [np.zeros(shape) for _ in range(3)]
-    switches = [
-        _ratio(by_topic(entering.rate * column), entering_rate)
-        for column in (entering.queue_wait_seconds, entering.queue_service_seconds, entering.queue_load)
-    ]
+    queued_entering = _ratio(by_topic(weighted(entering.rate, entering.queued_seconds)), entering_rate)
     doubtful_entering = _ratio(by_topic(entering.rate * entering.doubtful_seconds), entering_rate)
-    doubtful_sum = np.zeros(shape)
-    queue_sums = [np.zeros(shape) for _ in switches]
+    doubtful_sum, queued_sum = np.zeros(shape), np.zeros(shape)
     ca2_sum, irregular_sum, square_sum = np.zeros(shape), np.zeros(shape), np.zeros(shape)
     to_brokers = survival_to_brokers(scenario)
     for target in range(shape[0]):
@@ -259,9 +247,8 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
                 total[target] += weighted(arriving, moment)
             doubtful = doubtful_entering[source] + hops.doubtful_seconds(source, target)
             doubtful_sum[target] += weighted(arriving, doubtful)
-            queue = hops.slowest(source, target, mean_bytes[source], switches)
-            for total, column in zip(queue_sums, queue, strict=True):
-                total[target] += np.where(arriving > 0, arriving * column, 0.0)
+            queued = queued_entering[source] + hops.queued_seconds(source, target, mean_bytes[source])
+            queued_sum[target] += weighted(arriving, queued)
             # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
             ca2_sum[target] += ca2_entering[source] * survival**2
             irregular_sum[target] += irregular_entering[source] * survival**2
@@ -272,9 +259,7 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         ca2=np.maximum(1.0 + _ratio(ca2_sum, rate), 0.0),
         irregular=_ratio(irregular_sum, rate),
         streams=np.maximum(_ratio(rate**2, square_sum), 1.0),
-        queue_wait_seconds=_ratio(queue_sums[0], rate),
-        queue_service_seconds=_ratio(queue_sums[1], rate),
-        queue_load=_ratio(queue_sums[2], rate),
+        queued_seconds=_ratio(queued_sum, rate),
         doubtful_seconds=_ratio(doubtful_sum, rate),
     )
 
@@ -304,7 +289,7 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
     delay = Cumulants.constant(publishers.propagation_seconds[publications.publisher].copy())
     switch = publishers.unmanaged_switch[publications.publisher]
     crossing = np.flatnonzero(switch >= 0)
-    queue_columns = [np.zeros(len(rate)) for _ in range(4)]
+    queued, doubtful = np.zeros(len(rate)), np.zeros(len(rate))
     if crossing.size:
         queue = switch[crossing]
         seconds_per_byte = 8 / scenario.unmanaged_switches.bandwidth_bps[queue]
@@ -323,16 +308,14 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
             delay[crossing]
             + law.with_mean(wait * factor + spared.event_bytes[crossing] * seconds_per_byte).overall
         )
-        found = (wait * factor, service, load[queue], weighted(doubt, wait))
-        for column, values in zip(queue_columns, found, strict=True):
-            column[crossing] = values
+        queued[crossing], doubtful[crossing] = wait * factor + service, weighted(doubt, wait)
         # A sum of rates may be rounded to less than one of them.
         share_of_queue = np.minimum(rate[crossing] / total_by(queue, rate[crossing], count)[queue], 1.0)
         ca2[crossing] = _after_queue(
             ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
         )
         rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
-    return _Entering(rate * spared.survival, delay, split_ca2(ca2, spared.survival), *queue_columns)
+    return _Entering(rate * spared.survival, delay, split_ca2(ca2, spared.survival), queued, doubtful)
 
 
 def _cross_brokers(
@@ -395,7 +378,6 @@ def _cross_brokers(
         link_wait=wait,
         link_doubt=link_doubt,
         link_share=np.minimum(1.0, 1.0 / np.maximum(link_load, 1e-300)),
-        link_load=link_load,
     )
 
 

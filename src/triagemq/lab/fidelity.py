@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.forecast import REASONS, Forecast, best_forecast, summary
+from triagemq.forecast import REASONS, Forecast, forecast, summary
 from triagemq.forecast.model import CLAIMED
-from triagemq.forecast.prediction import MOST_COPIES
 from triagemq.plain import plain
 from triagemq.plan import Plan
 from triagemq.plan.demands import copy_rate
@@ -229,7 +228,7 @@ def compare(
     """
     if replications < 2:
         raise ParameterError("replications", f"is {replications}; an interval needs 2 or more")
-    predicted = best_forecast(scenario, plan, most_copies=MOST_COPIES if sample else 0)
+    predicted = forecast(scenario, plan, formulas=not sample)
     seconds = duration_seconds or seconds_for_copies(scenario, DEFAULT_COPIES / replications)
     simulated = simulate(
         scenario,

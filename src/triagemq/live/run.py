@@ -11,7 +11,7 @@ from typing import Any
 
 from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings, Question, decide
-from triagemq.forecast import StoredForecast, best_forecast, figures_by_class, forecast, summary
+from triagemq.forecast import StoredForecast, figures_by_class, forecast, summary
 from triagemq.live.rig import Rig, RigOptions
 from triagemq.plan import Plan
 from triagemq.scenario import Integers, Scenario, SendingOrder
@@ -50,7 +50,7 @@ class PlannedFigures:
 
     def stored(self, scenario: Scenario) -> StoredForecast:
         """What is put beside the run's Trace."""
-        return StoredForecast.of(best_forecast(*as_sent(scenario, self.plan)), self.level)
+        return StoredForecast.of(forecast(*as_sent(scenario, self.plan)), self.level)
 
 
 def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings) -> PlannedFigures:
@@ -66,7 +66,7 @@ def promise(scenario: Scenario, settings: PlannerSettings, triage: PlannerSettin
     level = plan.subscription_class
     if triage != settings:
         level = decide(Question(scenario, settings=triage)).plan.subscription_class
-    predicted = forecast(*as_sent(scenario, plan))
+    predicted = forecast(*as_sent(scenario, plan), formulas=True)
     return PlannedFigures(
         plan=plan,
         level=level,

@@ -124,7 +124,7 @@ def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
     if found is None:
         own_classes = len(run.classes) == len(scenario.subscriptions)
         level = np.array(run.classes) if own_classes else run.plan.subscription_class
-        found = StoredForecast.of(forecast(scenario, run.plan), level)
+        found = StoredForecast.of(forecast(scenario, run.plan, formulas=True), level)
     return _renamed(found.subscriptions), _renamed(found.classes)
 
 

@@ -7,6 +7,7 @@ In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `e
 - `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
 - `campus` is a scenario with clusters of brokers: `placement` says which broker serves which topic, `balancing` who
   moves when one has too much.
+- `rounds` leads: it plans, forecasts and plans again where worth depends on latency (`plan`); one round is `make_plan`.
 - `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
   says.
 - `instructions` carry a plan out, on a `dataplane`. Who only follows them starts without the rest, which is loaded when
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         PriorityProblem,
         cluster_classes,
     )
+    from triagemq.plan.rounds import plan
 
 __all__ = [
     "DROP_POLICIES",
@@ -136,6 +138,7 @@ __all__ = [
     "load_plan",
     "make_plan",
     "parse_plan",
+    "plan",
     "promise_rows",
     "save_plan",
     "step_targets",
@@ -156,6 +159,7 @@ _MAKING = (
     "explaining",
     "admission",
     "planner",
+    "rounds",
 )
 
 

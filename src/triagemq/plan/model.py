@@ -162,8 +162,8 @@ class Plan:
     then it gets nothing. Promises take the classes from 0 up (levels), the classes of
     flows begin after the last level that any port uses (`level_offset`).
 
-    `latency` holds what the plan supposed that latency does to worth; None where it was made without. `book` is what
-    admission goes on with, in the process that has made the plan (`admission.Book`); it is in no file.
+    `latency` holds what the plan supposed that latency does to worth; None where it was made without. `ledger` is what
+    admission goes on with, in the process that has made the plan (`admission.Ledger`); it is in no file.
     """
 
     scenario_fingerprint: str
@@ -177,7 +177,7 @@ class Plan:
     promises: Promises = NO_PROMISES
     hops: PromisedHops = NO_HOPS
     limiters: Limiters = NO_LIMITERS
-    book: Any = None
+    ledger: Any = None
 
     def require(self, scenario: Scenario) -> None:
         """Refuse to be used with any scenario but the one this plan was made for."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
-from triagemq.plan.admission import Secured, promised
+from triagemq.plan.admission import AdmissionResult, promised
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.plan.demands import Demand, demand, survival_to_port
 from triagemq.plan.difference import carry
@@ -106,7 +106,7 @@ def make_plan(
 
     An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
     function of your own named `module:function`. With `latency` factors of an earlier forecast, drops are set by
-    worth times factor, and flows and classes cut by rank times urgency (`forecast.plan_ahead` does that).
+    worth times factor, and flows and classes cut by rank times urgency (`plan.plan` does that).
     `flow_limits` says per subscriber how many flows it can open, where that is fewer than `flows_per_subscriber`.
 
     With a `previous` plan, which was made for the scenario `before` (this one, if not given), ranks that have changed
@@ -205,12 +205,12 @@ def make_plan(
         promises=secured.promises,
         hops=secured.hops,
         limiters=secured.limiters,
-        book=secured.book,
+        ledger=secured.ledger,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
 
-def _utility_rows(scenario: Scenario, secured: Secured) -> ranking.Rows | slice:
+def _utility_rows(scenario: Scenario, secured: AdmissionResult) -> ranking.Rows | slice:
     """The subscriptions that no promise carries, but for those that are worth nothing without one."""
     asking = secured.promises.subscription
     if not len(asking):
@@ -234,7 +234,7 @@ def _rho(
     scenario: Scenario,
     where: ContendedPlaces,
     problem: DropProblem,
-    secured: Secured,
+    secured: AdmissionResult,
     keep: Floats | None = None,
 ) -> Floats:
     """The load of every port by utility flows, of which so much is kept, and by promises."""
@@ -341,7 +341,7 @@ def _drop_problem(
     asked: Demand,
     choice: PlannerChoice,
     freshness: Floats,
-    secured: Secured,
+    secured: AdmissionResult,
 ) -> DropProblem:
     survival = survival_to_port(scenario)[where.port]
     capacity = where.bandwidth_bps / 8 * (1 - choice.rho_tolerance)

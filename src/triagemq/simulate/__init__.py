@@ -9,7 +9,6 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
   up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
 - Where there are promises, or ports that are fair, `promised` runs all ports on one list of events.
 - After a run: `result` and `worth` turn counts into figures; `sink` turns endings into rows of a Trace.
-- `single` is one queue alone, to be compared with textbooks.
 """
 
 from triagemq.simulate.changes import Change, Control, Steering
@@ -17,7 +16,6 @@ from triagemq.simulate.promised.direct import Limit, Way, Ways, promised_ways, u
 from triagemq.simulate.promised.promises import PromiseResults
 from triagemq.simulate.result import ClassResults, PortResults, SimulationResult, SubscriptionResults
 from triagemq.simulate.run import simulate
-from triagemq.simulate.single import QueueResults, single_queue
 from triagemq.simulate.sink import Sink
 from triagemq.simulate.worth import PhaseResults, SimulatedUtility
 
@@ -29,7 +27,6 @@ __all__ = [
     "PhaseResults",
     "PortResults",
     "PromiseResults",
-    "QueueResults",
     "SimulatedUtility",
     "SimulationResult",
     "Sink",
@@ -39,6 +36,5 @@ __all__ = [
     "Ways",
     "promised_ways",
     "simulate",
-    "single_queue",
     "unmanaged_ways",
 ]

@@ -24,7 +24,7 @@ from triagemq.theory.fragments import (
     fragmented_work,
 )
 from triagemq.theory.overload import finite_buffer_loss, finite_buffer_sojourn, served_share
-from triagemq.theory.percentiles import Times, mixture_percentile, percentile, share_within
+from triagemq.theory.percentiles import LatencyDistribution, mixture_percentile, percentile, share_within
 from triagemq.theory.priority_assignment import ClassAssignment, assign_classes
 from triagemq.theory.spread import queue_times, sojourn_times
 from triagemq.theory.variability import (
@@ -45,8 +45,8 @@ __all__ = [
     "Cumulants",
     "FirstPackets",
     "FragmentSizes",
+    "LatencyDistribution",
     "PathArrivals",
-    "Times",
     "assign_classes",
     "chance_of_variability",
     "delay_bounds",

@@ -38,7 +38,7 @@ _BLURRED = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Times(ByRow):
+class LatencyDistribution(ByRow):
     """Columns over times that find their last queue idle (`quiet`) or, a share of them, busy.
 
     `count` is the law of the number of transmissions that a quiet one takes, its own included, at most `most`, and
@@ -53,19 +53,19 @@ class Times(ByRow):
     step: Floats
 
     @classmethod
-    def of(cls, law: Cumulants) -> Times:
+    def of(cls, law: Cumulants) -> LatencyDistribution:
         """Times that are all alike."""
         share, count, most, step = (np.zeros_like(law.mean) for _ in range(4))
         return cls(law, law.copy(), share, Cumulants.constant(count), most, step)
 
     @classmethod
-    def through(cls, mean: Floats, p95: Floats, p99: Floats) -> Times:
+    def through(cls, mean: Floats, p95: Floats, p99: Floats) -> LatencyDistribution:
         """Times with these means and percentiles, as samples have them.
 
-        >>> law = Times.through(np.ones(1), np.full(1, 2.996), np.full(1, 4.605))
+        >>> law = LatencyDistribution.through(np.ones(1), np.full(1, 2.996), np.full(1, 4.605))
         >>> percentile(law, 0.99).round(3), law.overall.variance.round(2)
         (array([4.605]), array([1.]))
-        >>> bursts = Times.through(np.full(1, 12.0), np.full(1, 17.0), np.full(1, 61.0))
+        >>> bursts = LatencyDistribution.through(np.full(1, 12.0), np.full(1, 17.0), np.full(1, 61.0))
         >>> percentile(bursts, 0.95).round(1), percentile(bursts, 0.99).round(1), bursts.mean.round(1)
         (array([17.]), array([61.]), array([12.]))
         """
@@ -84,7 +84,9 @@ class Times(ByRow):
         return law
 
     @classmethod
-    def _with_exponential_tail(cls, mean: Floats, p95: Floats, p99: Floats, other: Times) -> Times:
+    def _with_exponential_tail(
+        cls, mean: Floats, p95: Floats, p99: Floats, other: LatencyDistribution
+    ) -> LatencyDistribution:
         """A twentieth of the times, those above the 95th percentile, have an exponential law; `other` where none fits.
 
         Rare long waits, as behind a burst: no gamma law passes through such percentiles.
@@ -103,7 +105,7 @@ class Times(ByRow):
         return law
 
     @classmethod
-    def room(cls, count: int) -> Times:
+    def room(cls, count: int) -> LatencyDistribution:
         """Columns for so many times that are yet to come."""
         laws = [Cumulants(np.zeros(count), np.zeros(count), np.zeros(count)) for _ in range(3)]
         share, most, step = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -127,11 +129,11 @@ class Times(ByRow):
             ]
         return Cumulants.of_moments(*mixed)
 
-    def after(self, before: Cumulants) -> Times:
+    def after(self, before: Cumulants) -> LatencyDistribution:
         """These times after independent others."""
         return replace(self, quiet=self.quiet + before, busy=self.busy + before)
 
-    def with_mean(self, mean: Floats) -> Times:
+    def with_mean(self, mean: Floats) -> LatencyDistribution:
         """These times multiplied by what gives them this mean; where they are endless and it is not, a constant."""
         own = self.mean
         scaled = np.isfinite(own) & (own > 0) & np.isfinite(mean)
@@ -142,10 +144,10 @@ class Times(ByRow):
             self, quiet=self.quiet.times(factor), busy=busy.times(factor), step=self.step * factor
         )
         other = np.flatnonzero(~scaled)
-        found[other] = Times.of(Cumulants.constant(mean[other]))
+        found[other] = LatencyDistribution.of(Cumulants.constant(mean[other]))
         return found
 
-    def moved_to(self, mean: Floats) -> Times:
+    def moved_to(self, mean: Floats) -> LatencyDistribution:
         """These times with what constant time gives them this mean; endless or unknown where it is."""
         own = self.mean
         known = np.isfinite(own) & np.isfinite(mean)
@@ -155,16 +157,16 @@ class Times(ByRow):
         other = np.flatnonzero(~known)
         if other.size:
             found = found[np.arange(mean.size)]
-            found[other] = Times.of(Cumulants.constant(mean[other]))
+            found[other] = LatencyDistribution.of(Cumulants.constant(mean[other]))
         return found
 
 
-def percentile(times: Times, share: float) -> Floats:
+def percentile(times: LatencyDistribution, share: float) -> Floats:
     """The time that a share of the times does not exceed; infinite or NaN where the mean is.
 
-    >>> percentile(Times.of(Cumulants.exponential(np.ones(1))), 0.95).round(3)
+    >>> percentile(LatencyDistribution.of(Cumulants.exponential(np.ones(1))), 0.95).round(3)
     array([2.996])
-    >>> percentile(Times.of(Cumulants.constant(np.ones(1))), 0.95)
+    >>> percentile(LatencyDistribution.of(Cumulants.constant(np.ones(1))), 0.95)
     array([1.])
     """
     low, high = _between(times, share)
@@ -179,23 +181,23 @@ def percentile(times: Times, share: float) -> Floats:
     return high
 
 
-def share_within(times: Times, seconds: ArrayLike) -> Floats:
+def share_within(times: LatencyDistribution, seconds: ArrayLike) -> Floats:
     """The share of times that do not exceed a limit; 0 where the mean is infinite or unknown.
 
-    >>> share_within(Times.of(Cumulants.exponential(np.ones(1))), 3.0).round(4)
+    >>> share_within(LatencyDistribution.of(Cumulants.exponential(np.ones(1))), 3.0).round(4)
     array([0.9502])
-    >>> share_within(Times.of(Cumulants.constant(np.ones(2))), [1.0, 0.9])
+    >>> share_within(LatencyDistribution.of(Cumulants.constant(np.ones(2))), [1.0, 0.9])
     array([1., 0.])
     """
     return _shares(times)(np.broadcast_to(np.asarray(seconds, dtype=np.float64), times.busy_share.shape))
 
 
-def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
+def mixture_percentile(times: LatencyDistribution, weights: Floats, share: float) -> float:
     """The time that a share of all does not exceed, where each row stands for so many of them; NaN if there are none.
 
     Of more than a thousand rows as many stand for all: evenly spread in the order of their means.
 
-    >>> both = Times.of(Cumulants.constant(np.array([1.0, 2.0])))
+    >>> both = LatencyDistribution.of(Cumulants.constant(np.array([1.0, 2.0])))
     >>> round(mixture_percentile(both, np.array([3.0, 1.0]), 0.7), 3)
     1.0
     """
@@ -239,13 +241,13 @@ def mixture_percentile(times: Times, weights: Floats, share: float) -> float:
     return high
 
 
-def _told_apart(times: Times) -> NDArray[np.bool_]:
+def _is_mixture(times: LatencyDistribution) -> NDArray[np.bool_]:
     return (times.busy_share > 0) & (times.busy_share < MOSTLY_BUSY)
 
 
-def _shares(times: Times) -> Callable[[Floats], Floats]:
+def _shares(times: LatencyDistribution) -> Callable[[Floats], Floats]:
     """The shares of times within limits, as a function of these: what does not depend on them is computed once."""
-    apart = _told_apart(times)
+    apart = _is_mixture(times)
     alike, rows = np.flatnonzero(~apart), np.flatnonzero(apart)
     overall, some = times[alike].overall, times[rows]
 
@@ -261,11 +263,11 @@ def _shares(times: Times) -> Callable[[Floats], Floats]:
     return within
 
 
-def _between(times: Times, share: float) -> tuple[Floats, Floats]:
+def _between(times: LatencyDistribution, share: float) -> tuple[Floats, Floats]:
     """Two times with the percentile between them, the same where all times are alike; infinite or NaN as the mean."""
     high = _alike(times.overall, share)
     low = high.copy()
-    rows = np.flatnonzero(_told_apart(times) & np.isfinite(high))
+    rows = np.flatnonzero(_is_mixture(times) & np.isfinite(high))
     if rows.size:
         some = times[rows]
         quiet, busy = _alike(some.quiet, share), _alike(some.busy, share)
@@ -305,7 +307,7 @@ def _within(law: Cumulants, limit: Floats) -> Floats:
     return np.where(np.isfinite(law.mean), found, 0.0)
 
 
-def _quiet_within(times: Times, limit: Floats) -> Floats:
+def _quiet_within(times: LatencyDistribution, limit: Floats) -> Floats:
     """The share of quiet times within a limit; some of them are whole numbers of constant transmissions."""
     blurred = times.quiet.variance - times.count.variance * times.step**2 > _BLURRED * times.step**2
     counted = (times.step > 0) & ~blurred
@@ -319,7 +321,7 @@ def _quiet_within(times: Times, limit: Floats) -> Floats:
     return found
 
 
-def _counted_within(times: Times, limit: Floats) -> Floats:
+def _counted_within(times: LatencyDistribution, limit: Floats) -> Floats:
     """The share of quiet times within a limit where they are whole numbers of constant transmissions."""
     count, step = times.count, times.step
     before = times.quiet.mean - count.mean * step

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.overload import carried_share
-from triagemq.theory.percentiles import Times
+from triagemq.theory.percentiles import LatencyDistribution
 from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
 
 Floats = NDArray[np.float64]
@@ -42,7 +42,7 @@ def queue_times(
     classes: ArrayLike,
     *,
     queues: ArrayLike | None = None,
-) -> Times:
+) -> LatencyDistribution:
     """The law of wait and service together in the queues of priority_waits, without batches.
 
     >>> queue_times([0.5], [1.0], 1.0, [0]).overall.variance
@@ -52,7 +52,7 @@ def queue_times(
     return sojourn_times(work, check_batches(work.rates.size, classes, queues=queues))
 
 
-def sojourn_times(work: Work, batches: CopyBatches) -> Times:
+def sojourn_times(work: Work, batches: CopyBatches) -> LatencyDistribution:
     """The law of the time from an event's arrival to the end of its last packet; infinite in an unstable class.
 
     The copies of an event are taken to share its size.
@@ -99,7 +99,7 @@ def sojourn_times(work: Work, batches: CopyBatches) -> Times:
         idle_law = _through_busy_period(event, before, nothing, copies.ahead_idle, stretched)
         # As if batches of the higher classes were all alike.
         disturbing = np.where(higher_two > 0, above**2 / higher_two, 0.0)[step]
-        return _told_apart(
+        return _idle_busy_mixture(
             event, before, copies, busy[step], busy_law, idle_law, disturbing, (sigma < 1)[step]
         )
 
@@ -116,7 +116,7 @@ class _Copies:
     most_ahead: Floats
 
 
-def _told_apart(
+def _idle_busy_mixture(
     event: Cumulants,
     before: Floats,
     copies: _Copies,
@@ -125,7 +125,7 @@ def _told_apart(
     idle_law: Cumulants,
     disturbing: Floats,
     stable: NDArray[np.bool_],
-) -> Times:
+) -> LatencyDistribution:
     """Quiet are those that find the queue idle and whose copies ahead no higher class disturbs; busy all others."""
     one, two, three = copies.ahead_idle
     count = Cumulants.of_moments(one + 1, two + 2 * one + 1, three + 3 * two + 3 * one + 1)
@@ -139,7 +139,7 @@ def _told_apart(
     ]
     endless = np.full(busy_share.size, np.inf)
     other = Cumulants.of_moments(*mixed)
-    return Times(
+    return LatencyDistribution(
         quiet=quiet,
         busy=Cumulants(
             *(np.where(stable, each, endless) for each in (other.mean, other.variance, other.third))
@@ -199,8 +199,8 @@ def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     nothing = np.zeros(work.rates.size)
     ladder = batches.together
     if ladder is None:
-        nobody = (nothing, nothing, nothing)
-        return _Copies(jumps, nothing, nobody, nobody, nothing)
+        unattributed = (nothing, nothing, nothing)
+        return _Copies(jumps, nothing, unattributed, unattributed, nothing)
     keep, spread, step = batches.keep, batches.copies_scale, ladder.step_of_row
     square = keep * keep
     powers = (keep, square, keep * square, square * square)

@@ -15,7 +15,7 @@ from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import MulticastRange, publication_name
 from triagemq.errors import PlanError
 from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
-from triagemq.plan.admission import book_of
+from triagemq.plan.admission import ledger_of
 
 PULSE = (publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02))
 URGENT = (publisher("alarm", "fire"), subscriber("doctor", "fire", 0.0064))
@@ -36,9 +36,9 @@ def of_kind(found: Decided, kind: str) -> list[str]:
 def keeps_every_bound(found: Decided, stage: Orders) -> bool:
     """Whether those who are on the wire by a stage keep the deadlines that they were admitted with."""
     scenario = found.scenario
-    book = book_of(scenario, found.plan)
-    for link, flows in book.links.items():
-        if book.network.port(link) < 0:
+    ledger = ledger_of(scenario, found.plan)
+    for link, flows in ledger.links.items():
+        if ledger.network.port(link) < 0:
             continue
         port, rows, at = scenario.ports.name[link], [], []
         for row, publication in enumerate(flows.publication.tolist()):
@@ -53,7 +53,7 @@ def keeps_every_bound(found: Decided, stage: Orders) -> bool:
                 at.append(copy.priority_class)
         there = flows.some(rows)  # type: ignore[arg-type]
         if rows and not there.keeps(
-            book.network.link(link), replace(there, level=there.level * 0 + at).level
+            ledger.network.link(link), replace(there, level=there.level * 0 + at).level
         ):
             return False
     return True
@@ -249,7 +249,7 @@ def test_going_on_with_the_book_decides_as_working_everything_out_again() -> Non
         if previous is None:
             previous = decided(*present.values())
             continue
-        forgetful = replace(previous, plan=replace(previous.plan, book=None))
+        forgetful = replace(previous, plan=replace(previous.plan, ledger=None))
         again = decided(*present.values(), previous=forgetful)
         now = decided(*present.values(), previous=previous)
         for table in ("promises", "hops", "limiters"):

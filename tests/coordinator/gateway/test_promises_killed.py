@@ -31,7 +31,7 @@ from triagemq.errors import VirtualSwitchError
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.intents import Intent, PublisherIntent
 from triagemq.network.openflow.rules import MARKS
-from triagemq.plan.admission import Book, book_of
+from triagemq.plan.admission import Ledger, ledger_of
 
 pytestmark = [
     pytest.mark.needs_root("it makes namespaces of the network"),
@@ -90,7 +90,7 @@ class Judge:
 
     def __init__(self, switches: Switches) -> None:
         self._switches = switches
-        self.book, self._rows = _promised(*FIRST, *SECOND)
+        self.ledger, self._rows = _promised(*FIRST, *SECOND)
         self.states: list[State] = []
         self.problems: list[str] = []
         self._ends = threading.Event()
@@ -123,11 +123,11 @@ class Judge:
         problems = [
             f"the nurse has no copy at {port}" for port in ("over", "monitor") if (NURSE, port) not in copies
         ]
-        for link, flows in self.book.links.items():
-            number = self.book.network.port(link)
+        for link, flows in self.ledger.links.items():
+            number = self.ledger.network.port(link)
             if number < 0:
                 continue
-            port = self.book.network.scenario.ports.name[number]
+            port = self.ledger.network.scenario.ports.name[number]
             there = [
                 (row, copies[key, port])
                 for key, row in self._rows_at(flows.publication)
@@ -135,7 +135,7 @@ class Judge:
             ]
             some = flows.some(np.array([row for row, _ in there], dtype=np.int64))
             levels = np.array([level for _, level in there], dtype=np.int64)
-            if len(levels) and not some.keeps(self.book.network.link(link), levels):
+            if len(levels) and not some.keeps(self.ledger.network.link(link), levels):
                 problems.append(f"at {port} somebody is late with {levels} of {some.publication}")
         return problems
 
@@ -146,7 +146,7 @@ class Judge:
                 yield key, int(rows[0])
 
 
-def _promised(*intents: Intent) -> tuple[Book, dict[tuple[str, int], int]]:
+def _promised(*intents: Intent) -> tuple[Ledger, dict[tuple[str, int], int]]:
     """The promises as the coordinator admits them, and the publications of their addresses."""
     settings = PlannerSettings(priority_classes=7)
     first = decide(Question(planned_for(*FIRST), settings=settings))
@@ -160,7 +160,7 @@ def _promised(*intents: Intent) -> tuple[Book, dict[tuple[str, int], int]]:
     }
     addresses = both.orders.promised.addresses
     assert {(key.address, key.udp_port) for key in addresses.values()} == {NURSE, DOCTOR}
-    return book_of(scenario, both.plan), {
+    return ledger_of(scenario, both.plan), {
         (key.address, key.udp_port): names[name] for name, key in addresses.items()
     }
 

@@ -21,7 +21,7 @@ from triagemq.scenario.building import building
 def test_class_figures_are_those_of_the_forecast_summary(drops: str) -> None:
     scenario = table2(seed=2, buffer_packets=2000)
     plan = make_plan(scenario, drops=drops)
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     figures = forecast_figures([plan.subscription_class], [predicted])
     for row in summary(scenario, plan, predicted)["classes"]:
         level = row["priority_class"]
@@ -50,7 +50,7 @@ def test_the_papers_model_equals_the_forecast_where_all_sizes_of_a_class_are_ali
         subscriptions=(70, 42),
     )
     plan = make_plan(scenario, drops="exponential")
-    ours = forecast(scenario, plan).latency_seconds
+    ours = forecast(scenario, plan, formulas=True).latency_seconds
     # A few microseconds remain: the paper leaves the batches at the switch's inbound queue out.
     assert np.allclose(paper_latency(scenario, plan), ours, rtol=1e-3, atol=5e-6)
 
@@ -58,7 +58,7 @@ def test_the_papers_model_equals_the_forecast_where_all_sizes_of_a_class_are_ali
 def test_the_papers_model_is_lower_where_sizes_differ() -> None:
     scenario = table2(seed=3)
     plan = make_plan(scenario, drops="exponential")
-    ratio = paper_latency(scenario, plan) / forecast(scenario, plan).latency_seconds
+    ratio = paper_latency(scenario, plan) / forecast(scenario, plan, formulas=True).latency_seconds
     assert ratio.min() > 0.6
     assert ratio.max() < 1
 

@@ -96,7 +96,7 @@ def test_an_exchange_promises_what_its_gateway_does_whatever_order_a_scenario_st
     first, second = (promise(scenario, settings, settings) for scenario in (random, by_class))
     assert first.by_level == second.by_level
     first.plan.require(random)
-    stated = summary(random, first.plan, forecast(random, first.plan))
+    stated = summary(random, first.plan, forecast(random, first.plan, formulas=True))
     assert stated["classes"] != first.figures["classes"]
 
 

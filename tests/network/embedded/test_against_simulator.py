@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from tests.network.bench import Offer, VirtualBench
 from tests.network.eight_classes import BANDWIDTH_BPS, eight_classes, simulated_deliveries
+from tests.simulate.port_alone import port_alone
 
 from triagemq.plan import SetFlow, SetPort
 from triagemq.scenario import Discipline, Scenario
-from triagemq.simulate import single_queue
 from triagemq.trace import Outcome
 
 WAKE_UPS_APART_NS = 200_000
@@ -74,7 +74,7 @@ def test_mean_latencies_are_those_of_a_priority_queue() -> None:
     """Independent random arrivals: the means per class are within 10 % of the simulator's."""
     seconds, rho = 142 * 8 / BANDWIDTH_BPS, 0.7
     rate = rho / seconds / 8
-    expected = single_queue([rate] * 8, seconds, 0, range(8), customers=1_000_000, seed=3).mean_sojourn
+    expected = port_alone([rate] * 8, seconds, 0, range(8), customers=1_000_000, seed=3).mean_sojourn
     bench = VirtualBench(8)
     _one_class_per_flow(bench, SetPort("radio", BANDWIDTH_BPS, float("inf"), 8))
     source = np.random.default_rng(11)

@@ -112,7 +112,7 @@ def test_a_refusal_is_a_decision_with_its_reason_and_what_would_be_admitted(scen
 def test_what_is_refused_and_worth_nothing_else_gets_nothing(scenario, plan):
     row = int(plan.promises.subscription[3])
     assert (plan.flow[row], plan.subscription_keep[row], bool(plan.promised[row])) == (-1, 0.0, False)
-    assert forecast(scenario, plan).received_rate[row] == 0
+    assert forecast(scenario, plan, formulas=True).received_rate[row] == 0
 
 
 def test_what_is_refused_but_worth_something_is_planned_by_that(scenario):
@@ -244,10 +244,10 @@ def test_a_file_that_promises_nonsense_is_refused(plan, table, column, value):
 
 
 def test_utility_traffic_waits_for_what_is_promised(scenario, plan, make_network):
-    predicted = forecast(scenario, plan)
+    predicted = forecast(scenario, plan, formulas=True)
     rows = plan.flow >= 0
     without = make_network([], utility_subscribers=6)
-    alone = forecast(without, make_plan(without))
+    alone = forecast(without, make_plan(without), formulas=True)
     assert (predicted.latency_seconds[rows] > 3 * alone.latency_seconds.max()).all()
     kept = plan.promises.admitted > 0
     np.testing.assert_array_equal(
@@ -286,6 +286,6 @@ def test_the_commands_show_promises_and_refusals(scenario, tmp_path):
     assert "would be admitted" in shown
     found = json.loads(found)
     made = make_plan(scenario, priority_classes=8)
-    assert found["promises"] == summary(scenario, made, forecast(scenario, made))["promises"]
+    assert found["promises"] == summary(scenario, made, forecast(scenario, made, formulas=True))["promises"]
     assert [row["admitted"] for row in found["promises"]] == [True, True, True, False]
     assert [hop["level"] for hop in found["promises"][1]["hops"]] == [None, 1]

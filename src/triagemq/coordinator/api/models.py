@@ -396,6 +396,7 @@ class ForecastAnswer(BaseModel):
     deadlines: dict[str, int]
     starved: list[dict[str, Any]]
     approximations: list[str]
+    basis: str = "formulas"
     decisions: list[dict[str, Any]]
     subscriptions: list[dict[str, Any]] | None = None
 

@@ -23,8 +23,7 @@ from triagemq.coordinator.decide.promised import (
 from triagemq.coordinator.decide.slots import SlotTable, earlier, match_slots, recall
 from triagemq.coordinator.decide.staging import moves_in_order, staged
 from triagemq.coordinator.decide.unseen import Worths, unseen_topics
-from triagemq.forecast import plan_ahead
-from triagemq.plan import Decision, Plan, SetPort
+from triagemq.plan import Decision, Plan, SetPort, rounds
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.scenario import Scenario
 
@@ -130,7 +129,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     classes = settings.classes_for(scenario)
     most = settings.flows_per_subscriber or flows_per_subscriber(scenario)
     orders_before, table_before, plan_before, scenario_before = _before(previous, scenario)
-    plan = plan_ahead(
+    plan = rounds.plan(
         scenario,
         previous=plan_before,
         before=scenario_before,
@@ -181,10 +180,10 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
             direct=promises.direct,
             filters=filters,
         )
-        rounds = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
-        if rounds is None:
+        moves = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
+        if moves is None:
             news = (_at_once(scenario.name),)
-        stages = staged(orders_before, orders, rounds or ())
+        stages = staged(orders_before, orders, moves or ())
         orders = stages[-1]
         concerned = promised_anew(orders_before, orders)
         changed_for = [*dict.fromkeys((*change.for_whom(), *concerned))]

@@ -51,7 +51,9 @@ class Forecasts:
         """A row for every subscription, as `triage forecast --json --full` gives them."""
         scenario, plan = decided.scenario, decided.plan
         return await self.computed(
-            lambda: {"subscriptions": subscription_rows(scenario, plan, forecast(scenario, plan))}
+            lambda: {
+                "subscriptions": subscription_rows(scenario, plan, forecast(scenario, plan, formulas=True))
+            }
         )
 
     async def of_scenario(self, make: Callable[[], Scenario], drops: str | None = None) -> dict[str, Any]:
@@ -75,5 +77,5 @@ class Forecasts:
 
 
 def _predicted(decided: Decided) -> tuple[Forecast, dict[str, Any]]:
-    predicted = forecast(decided.scenario, decided.plan)
+    predicted = forecast(decided.scenario, decided.plan, formulas=True)
     return predicted, summary(decided.scenario, decided.plan, predicted)

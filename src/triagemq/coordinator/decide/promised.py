@@ -16,7 +16,7 @@ import numpy as np
 from triagemq.coordinator.decide.orders import DirectTopics, KeptHop, KeptPromise, Orders, Promised
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
-from triagemq.plan.admission import Asked, PromiseNetwork, asked, book_of
+from triagemq.plan.admission import PromiseNetwork, PromiseRequest, ledger_of, promise_request
 from triagemq.plan.instructions import difference
 from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, nothing
 from triagemq.scenario import Scenario
@@ -229,10 +229,10 @@ def _addresses(
 def _proof(network: PromiseNetwork, publication: int, subscription: int, path: Sequence[int]) -> str:
     """A mark of all that a promise was proven on but the other promises: it changes when its proof does not hold."""
     scenario = network.scenario
-    wish = asked(scenario, publication, subscription)
-    if not isinstance(wish, Asked):
+    wish = promise_request(scenario, publication, subscription)
+    if not isinstance(wish, PromiseRequest):
         return ""
-    way = network.way(tuple(path), wish.publisher, int(scenario.subscriptions.subscriber[subscription]))
+    way = network.path_over(tuple(path), wish.publisher, int(scenario.subscriptions.subscriber[subscription]))
     links = [network.link(link) for link in way.links]
     facts = wish.message, wish.separation_seconds, way.multiplexing_seconds.tolist(), way.fixed_seconds, links
     return blake2b(repr(facts).encode(), digest_size=8).hexdigest()
@@ -289,13 +289,13 @@ def restored(scenario: Scenario, orders: Orders) -> Plan | None:
     if not rows:
         return None
     bounds = [np.array([hop.deadline_seconds for hop in kept.hops]) for _, _, kept, _, _ in rows]
-    book = book_of(scenario, _plan_of(scenario, rows, bounds))
-    at_links = book.recomputed()
+    ledger = ledger_of(scenario, _plan_of(scenario, rows, bounds))
+    at_links = ledger.recomputed()
     for number, (publication, subscription, _, _, _) in enumerate(rows):
-        entry = book.kept.get((publication, subscription))
+        entry = ledger.entries.get((publication, subscription))
         if entry is not None:
             bounds[number] = np.array(
-                [at_links[link][book.links[link].row(publication)] for link in entry.way.links]
+                [at_links[link][ledger.links[link].row(publication)] for link in entry.path.links]
             )
     return _plan_of(scenario, rows, bounds)
 

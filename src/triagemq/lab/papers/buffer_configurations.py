@@ -134,7 +134,7 @@ def _seed(scenario: Scenario, plans: Sequence[Plan], measured: Sequence[Subscrip
     return Seed(
         level=level,
         simulated=tuple(measured),
-        predicted=tuple(forecast(scenario, plan) for plan in plans),
+        predicted=tuple(forecast(scenario, plan, formulas=True) for plan in plans),
         offered_load=plans[0].ports.rho_offered,
         packets_per_second=float(
             (total_by(asked.port, asked.notify_rate, ports) / plans[0].ports.rho_offered).mean()

@@ -82,7 +82,7 @@ def _rates(scenario: Scenario) -> list[float]:
     """The achieved share of the maximum utility under each policy (greedy classes, as PrioDeX 6.3.2)."""
     rates = []
     for policy in POLICIES:
-        predicted = forecast(scenario, make_plan(scenario, drops=policy))
+        predicted = forecast(scenario, make_plan(scenario, drops=policy), formulas=True)
         rates.append(float(predicted.utility.sum() / predicted.maximum_utility.sum()))
     return rates
 

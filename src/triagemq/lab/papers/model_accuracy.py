@@ -153,7 +153,7 @@ def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Ac
         steady = plan.ports.rho_planned <= BUSIEST_LOAD
         loads.append(plan.ports.rho_offered)
         left_out += int((~steady).sum())
-        predicted = forecast(scenario, plan)
+        predicted = forecast(scenario, plan, formulas=True)
         rows = np.flatnonzero(steady[scenario.subscribers.port[scenario.subscriptions.subscriber]])
         level = plan.subscription_class[rows]
         published, received = predicted.published_rate[rows], predicted.received_rate[rows]

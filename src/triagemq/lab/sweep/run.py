@@ -17,7 +17,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from triagemq import __version__
 from triagemq.errors import ParameterError
-from triagemq.forecast import plan_ahead
 from triagemq.lab.sweep.jobs import Progress, ResultsTable, simulated, simulation_seconds
 from triagemq.lab.sweep.variables import (
     VARIABLES,
@@ -27,6 +26,7 @@ from triagemq.lab.sweep.variables import (
     varied_scenario,
 )
 from triagemq.pipeline.session import SparkOptions
+from triagemq.plan import rounds
 from triagemq.scenario import Scenario
 from triagemq.simulate import simulate
 
@@ -96,7 +96,7 @@ class Point:
     def rows(self) -> list[dict[str, Any]]:
         """Its classes in their order, and the whole simulation last."""
         varied = varied_scenario(self.scenario, self.settings)
-        plan = plan_ahead(varied, seed=self.seed, **planner_settings(self.settings))
+        plan = rounds.plan(varied, seed=self.seed, **planner_settings(self.settings))
         # The other cores have tasks of their own.
         found = simulate(varied, plan, publications=self.publications, seed=self.seed, threads=1).as_json()
         classes = [

@@ -1,33 +1,39 @@
 """Admission: which guaranteed subscriptions are promised their latency, proven, and which are refused (after MIDAS).
 
 In come a scenario and what was promised before, out go the promises, hops and limiters of a Plan, and why the others
-are refused. `promises` finds the pairs that match and what their messages are on the links of the network; the `book`
+are refused. `promises` finds the pairs that match and what their messages are on the links of the network; the `ledger`
 decides one by one, over `links` that are judged each for itself; `reconfiguration` finds the order in which levels can
 be changed while every promise holds; `carrying` brings in what an earlier plan promised, and `planning` does it all for
 a plan, which `words` tell.
 """
 
-from triagemq.plan.admission.book import Admitted, Book, Refused
-from triagemq.plan.admission.carrying import book_of, reconfiguration
-from triagemq.plan.admission.planning import Secured, promised
-from triagemq.plan.admission.promises import Asked, PromisedMessage, PromiseNetwork, asked, matching
+from triagemq.plan.admission.carrying import ledger_of, reconfiguration
+from triagemq.plan.admission.ledger import Admitted, Ledger, Refused
+from triagemq.plan.admission.planning import AdmissionResult, promised
+from triagemq.plan.admission.promises import (
+    PromisedMessage,
+    PromiseNetwork,
+    PromiseRequest,
+    matching,
+    promise_request,
+)
 from triagemq.plan.admission.reconfiguration import LevelStep
 from triagemq.plan.admission.words import explain_promises, missed_flow, promise_rows
 
 __all__ = [
+    "AdmissionResult",
     "Admitted",
-    "Asked",
-    "Book",
+    "Ledger",
     "LevelStep",
     "PromiseNetwork",
+    "PromiseRequest",
     "PromisedMessage",
     "Refused",
-    "Secured",
-    "asked",
-    "book_of",
     "explain_promises",
+    "ledger_of",
     "matching",
     "missed_flow",
+    "promise_request",
     "promise_rows",
     "promised",
     "reconfiguration",

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.admission.book import NONE, Book, Kept
+from triagemq.plan.admission.ledger import NONE, AdmittedPromise, Ledger
 from triagemq.plan.admission.links import LinkFlows
-from triagemq.plan.admission.promises import Asked, PromiseNetwork, asked, matching
+from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
 from triagemq.plan.admission.reconfiguration import LevelStep, safe_order
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario
@@ -23,22 +23,22 @@ ROUNDING = 1.0 + 1e-12
 
 def carried(
     network: PromiseNetwork,
-    wanted: dict[tuple[int, int], Asked],
+    wanted: dict[tuple[int, int], PromiseRequest],
     previous: Plan | None,
     before: Scenario | None,
-) -> tuple[Book, list[tuple[int, int]], dict[tuple[int, int], float]]:
-    """A book with what an earlier plan promised and still holds; what is to be decided on again, in order; and what
+) -> tuple[Ledger, list[tuple[int, int]], dict[tuple[int, int], float]]:
+    """A ledger with what an earlier plan promised and still holds; what is to be decided on again, in order; and what
     all of these were promised."""
-    book = Book(network)
+    ledger = Ledger(network)
     again: list[tuple[int, int]] = []
     earlier: dict[tuple[int, int], float] = {}
     if previous is None or not previous.promises.admitted.any():
-        return book, again, earlier
+        return ledger, again, earlier
     scenario = network.scenario
     before = scenario if before is None else before
     previous.require(before)
-    if isinstance(previous.book, Book) and previous.book.network.scenario is before:
-        found = _continued(network, wanted, previous.book)
+    if isinstance(previous.ledger, Ledger) and previous.ledger.network.scenario is before:
+        found = _continued(network, wanted, previous.ledger)
         if found is not None:
             return found
     same = before.fingerprint == scenario.fingerprint
@@ -55,27 +55,27 @@ def carried(
         key = int(publications[old[0]]), int(subscriptions[old[1]])
         rows = previous.hops_of(row)
         path = tuple(int(ports[port]) for port in hops.port[rows][1:].tolist())
-        kept = None
+        entry = None
         if key in wanted:
             earlier[key] = float(promises.max_latency_seconds[row])
-            kept = _still(network, wanted[key], path, hops.deadline_seconds[rows], hops.jitter_seconds[rows])
-            if kept is not None and not same and not _unchanged(was, network, old, kept, hops.port[rows]):
-                kept = None
-        if kept is None:
+            entry = _still(network, wanted[key], path, hops.deadline_seconds[rows], hops.jitter_seconds[rows])
+            if entry is not None and not same and not _unchanged(was, network, old, entry, hops.port[rows]):
+                entry = None
+        if entry is None:
             again += [key] if key in wanted else []
             freed.update(path, [network.access_link(int(publishers[before.publications.publisher[old[0]]]))])
             continue
-        book.put(kept)
-        for place, (link, arrival) in enumerate(zip(kept.way.links, book.arrivals(kept), strict=True)):
-            entry = [*arrival, float(hops.level[rows][place]), float(hops.bound_seconds[rows][place])]
-            known = columns.setdefault(link, {}).setdefault(key[0], entry)
-            known[2], known[5] = max(known[2], entry[2]), min(known[5], entry[5])
-            known[7] = max(known[7], entry[7])
+        ledger.put(entry)
+        for place, (link, arrival) in enumerate(zip(entry.path.links, ledger.arrivals(entry), strict=True)):
+            row_of_link = [*arrival, float(hops.level[rows][place]), float(hops.bound_seconds[rows][place])]
+            known = columns.setdefault(link, {}).setdefault(key[0], row_of_link)
+            known[2], known[5] = max(known[2], row_of_link[2]), min(known[5], row_of_link[5])
+            known[7] = max(known[7], row_of_link[7])
     for link, flows in columns.items():
         sent, separation, jitter, packet, spread, deadline, bucket, passing, level, bound = np.array(
             list(flows.values())
         ).T.copy()
-        book.links[link] = LinkFlows(
+        ledger.links[link] = LinkFlows(
             np.array(list(flows), dtype=np.int64),
             sent,
             separation,
@@ -89,15 +89,15 @@ def carried(
             bound,
         )
         if link in freed:
-            left = book.links[link]
-            book.links[link] = replace(left, bound=left.bounds(network.link(link), left.level))
-    return book, again, earlier
+            left = ledger.links[link]
+            ledger.links[link] = replace(left, bound=left.bounds(network.link(link), left.level))
+    return ledger, again, earlier
 
 
 def _continued(
-    network: PromiseNetwork, wanted: dict[tuple[int, int], Asked], was: Book
-) -> tuple[Book, list[tuple[int, int]], dict[tuple[int, int], float]] | None:
-    """The same by going on with the book of the earlier plan, over a network that has not changed; None if it has.
+    network: PromiseNetwork, wanted: dict[tuple[int, int], PromiseRequest], was: Ledger
+) -> tuple[Ledger, list[tuple[int, int]], dict[tuple[int, int], float]] | None:
+    """The same by going on with the ledger of the earlier plan, over a network that has not changed; None if it has.
 
     A promise whose publisher, publication or subscriber is not what it was is ended, and decided on again.
     """
@@ -115,23 +115,25 @@ def _continued(
     changed = _differs(before.publications, scenario.publications, publications, _OF_PUBLICATIONS)
     elsewhere = _differs(before.publishers, scenario.publishers, publishers, _OF_PUBLISHERS)
     moved = _differs(before.subscribers, scenario.subscribers, subscribers, _OF_SUBSCRIBERS)
-    book, left = Book(network), was.copy()
+    ledger, left = Ledger(network), was.copy()
     again: list[tuple[int, int]] = []
     earlier: dict[tuple[int, int], float] = {}
-    for old, kept in was.kept.items():
+    for old, entry in was.entries.items():
         key = int(publications[old[0]]), int(subscriptions[old[1]])
         wish = wanted.get(key)
         if wish is not None:
-            earlier[key] = kept.asked.max_latency_seconds
-            taken = float(kept.deadline.sum()) + kept.way.fixed_seconds
+            earlier[key] = entry.request.max_latency_seconds
+            taken = float(entry.deadline.sum()) + entry.path.fixed_seconds
             if not (
                 changed[old[0]]
-                or elsewhere[kept.asked.publisher]
+                or elsewhere[entry.request.publisher]
                 or moved[before.subscriptions.subscriber[old[1]]]
                 or taken > wish.max_latency_seconds * ROUNDING
             ):
-                links = (network.access_link(wish.publisher), *kept.way.links[1:])
-                book.put(Kept(wish, replace(kept.way, links=links), kept.deadline, kept.jitter))
+                links = (network.access_link(wish.publisher), *entry.path.links[1:])
+                ledger.put(
+                    AdmittedPromise(wish, replace(entry.path, links=links), entry.deadline, entry.jitter)
+                )
                 continue
             again.append(key)
         left.release(*old)
@@ -141,8 +143,10 @@ def _continued(
             number = (
                 port if port >= 0 else network.access_link(int(publishers[link - was.network.port_count]))
             )
-            book.links[number] = replace(flows, publication=publications[flows.publication].astype(np.int64))
-    return book, again, earlier
+            ledger.links[number] = replace(
+                flows, publication=publications[flows.publication].astype(np.int64)
+            )
+    return ledger, again, earlier
 
 
 _OF_PUBLICATIONS = ("max_size_bytes", "min_separation_seconds")
@@ -172,37 +176,44 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _still(
-    network: PromiseNetwork, wish: Asked, path: tuple[int, ...], deadline: Floats, jitter: Floats
-) -> Kept | None:
+    network: PromiseNetwork, wish: PromiseRequest, ports: tuple[int, ...], deadline: Floats, jitter: Floats
+) -> AdmittedPromise | None:
     """The promise over the path that it had, if there is such a path and its deadlines are soon enough."""
     subscriber = int(network.scenario.subscriptions.subscriber[wish.subscription])
-    if not path or min(path) < 0 or not network.leads(path, wish.publisher, subscriber):
+    if not ports or min(ports) < 0 or not network.leads(ports, wish.publisher, subscriber):
         return None
-    way = network.way(path, wish.publisher, subscriber)
-    if float(deadline.sum()) + way.fixed_seconds > wish.max_latency_seconds * ROUNDING:
+    path = network.path_over(ports, wish.publisher, subscriber)
+    if float(deadline.sum()) + path.fixed_seconds > wish.max_latency_seconds * ROUNDING:
         return None
-    return Kept(wish, way, deadline, jitter)
+    return AdmittedPromise(wish, path, deadline, jitter)
 
 
 def _unchanged(
-    was: PromiseNetwork, network: PromiseNetwork, old: tuple[int, int], kept: Kept, ports: Integers
+    was: PromiseNetwork,
+    network: PromiseNetwork,
+    old: tuple[int, int],
+    entry: AdmittedPromise,
+    ports: Integers,
 ) -> bool:
     """Whether a promise's messages and links are what they were when it was admitted."""
-    wish = asked(was.scenario, *old)
+    wish = promise_request(was.scenario, *old)
     if isinstance(wish, str):
         return False
-    same = (wish.message, wish.separation_seconds) == (kept.asked.message, kept.asked.separation_seconds)
-    path = tuple(ports[1:].tolist())
-    before = (was.access_link(wish.publisher), *path)
-    way = was.way(path, wish.publisher, int(was.scenario.subscriptions.subscriber[old[1]]))
+    same = (wish.message, wish.separation_seconds) == (
+        entry.request.message,
+        entry.request.separation_seconds,
+    )
+    crossed = tuple(ports[1:].tolist())
+    before = (was.access_link(wish.publisher), *crossed)
+    path = was.path_over(crossed, wish.publisher, int(was.scenario.subscriptions.subscriber[old[1]]))
     return (
         same
-        and was.has_buckets(way.switches[0]) == network.has_buckets(kept.way.switches[0])
-        and was.limiter_jitter(wish, way.switches[0])
-        == network.limiter_jitter(kept.asked, kept.way.switches[0])
-        and np.array_equal(way.multiplexing_seconds, kept.way.multiplexing_seconds)
+        and was.has_buckets(path.switches[0]) == network.has_buckets(entry.path.switches[0])
+        and was.limiter_jitter(wish, path.switches[0])
+        == network.limiter_jitter(entry.request, entry.path.switches[0])
+        and np.array_equal(path.multiplexing_seconds, entry.path.multiplexing_seconds)
         and all(
-            was.link(one) == network.link(other) for one, other in zip(before, kept.way.links, strict=True)
+            was.link(one) == network.link(other) for one, other in zip(before, entry.path.links, strict=True)
         )
     )
 
@@ -229,16 +240,16 @@ def _places(before: Sequence[object], after: Sequence[object]) -> Integers:
     return np.array([*(place.get(name, -1) for name in before), -1], dtype=np.int32)
 
 
-def book_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Book:
-    """The book of a plan's promises, as far as this scenario still has them."""
-    if isinstance(plan.book, Book) and plan.book.network.scenario is scenario:
-        return plan.book
+def ledger_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Ledger:
+    """The ledger of a plan's promises, as far as this scenario still has them."""
+    if isinstance(plan.ledger, Ledger) and plan.ledger.network.scenario is scenario:
+        return plan.ledger
     network = PromiseNetwork(scenario)
     publication, subscription, often = matching(scenario)
     wanted = {}
     for key in zip(publication[often > 0].tolist(), subscription[often > 0].tolist(), strict=True):
-        found = asked(scenario, *key)
-        if isinstance(found, Asked):
+        found = promise_request(scenario, *key)
+        if isinstance(found, PromiseRequest):
             wanted[key] = found
     return carried(network, wanted, plan, before)[0]
 
@@ -251,8 +262,8 @@ def reconfiguration(
     What is gone goes first and what is new comes last, from the end of its path. Where the first class of utility flows
     rises, they make room before these steps, and where it falls, after.
     """
-    was = book_of(scenario, before, scenario_before)
-    will = book_of(scenario, after)
+    was = ledger_of(scenario, before, scenario_before)
+    will = ledger_of(scenario, after)
     gone, moves, new = [], [], []
     ports = [link for link in {**was.links, **will.links} if was.network.port(link) >= 0]
     for port in sorted(ports):
@@ -270,9 +281,9 @@ def reconfiguration(
             LevelStep(int(each), port, int(old.level[old.row(each)]), -1)
             for each in np.setdiff1d(old.publication, stays)
         ]
-    for kept in will.kept.values():
-        for port in reversed(kept.way.links[1:]):
-            publication = kept.asked.publication
+    for entry in will.entries.values():
+        for port in reversed(entry.path.links[1:]):
+            publication = entry.request.publication
             step = LevelStep(
                 publication, port, -1, int(will.links[port].level[will.links[port].row(publication)])
             )

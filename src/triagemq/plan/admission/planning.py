@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triagemq.plan.admission.book import Book, Refused
 from triagemq.plan.admission.carrying import carried
-from triagemq.plan.admission.promises import Asked, PromiseNetwork, asked, matching
+from triagemq.plan.admission.ledger import Ledger, Refused
+from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
 from triagemq.plan.model import (
     NO_HOPS,
     NO_LIMITERS,
@@ -29,7 +29,7 @@ from triagemq.scenario.model import filled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Secured:
+class AdmissionResult:
     """What a plan holds of promises, and the load they put on every port."""
 
     promises: Promises
@@ -38,61 +38,63 @@ class Secured:
     decisions: tuple[Decision, ...]
     port_bytes_per_second: Floats
     levels: int
-    book: Book | None = None
+    ledger: Ledger | None = None
 
 
 def promised(
     scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None, why_none: str = ""
-) -> Secured:
+) -> AdmissionResult:
     """Decide on all promises that a scenario asks for; `why_none` is why all are refused."""
     publication, subscription, often = matching(scenario)
     if not len(subscription) and not scenario.subscriptions.guaranteed.any():
-        return Secured(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
+        return AdmissionResult(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
     network = PromiseNetwork(scenario)
-    wanted: dict[tuple[int, int], Asked] = {}
+    wanted: dict[tuple[int, int], PromiseRequest] = {}
     refused: dict[tuple[int, int], Refused] = {}
     for row in np.lexsort((publication, subscription)).tolist():
         key = int(publication[row]), int(subscription[row])
         if not often[row]:
             refused[key] = Refused(_too_rare(scenario, *key))
             continue
-        found = why_none or asked(scenario, *key)
+        found = why_none or promise_request(scenario, *key)
         if isinstance(found, str):
             refused[key] = Refused(found)
         else:
             wanted[key] = found
-    book, again, earlier = carried(network, wanted, previous, before)
-    for key in (*again, *(key for key in wanted if key not in book.kept and key not in earlier)):
-        decided = book.admit(wanted[key])
+    ledger, again, earlier = carried(network, wanted, previous, before)
+    for key in (*again, *(key for key in wanted if key not in ledger.entries and key not in earlier)):
+        decided = ledger.admit(wanted[key])
         if isinstance(decided, Refused):
             refused[key] = decided
-    return Secured(
-        *_tables(book, refused),
+    return AdmissionResult(
+        *_tables(ledger, refused),
         tuple(
             _decision(scenario, key, why, earlier.get(key))
             for key, why in sorted(refused.items(), key=_by_name)
         ),
-        _port_loads(book),
+        _port_loads(ledger),
         max(
             (
                 int(flows.level.max(initial=-1)) + 1
-                for link, flows in book.links.items()
+                for link, flows in ledger.links.items()
                 if network.port(link) >= 0
             ),
             default=0,
         ),
-        book,
+        ledger,
     )
 
 
-def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promises, PromisedHops, Limiters]:
-    rows = list(book.kept.values())
-    lengths = np.array([len(kept.way.links) for kept in rows], dtype=np.int32)
-    found = _levels_and_bounds(book)
-    at_hops = [[found[link][kept.asked.publication] for link in kept.way.links] for kept in rows]
+def _tables(
+    ledger: Ledger, refused: dict[tuple[int, int], Refused]
+) -> tuple[Promises, PromisedHops, Limiters]:
+    rows = list(ledger.entries.values())
+    lengths = np.array([len(entry.path.links) for entry in rows], dtype=np.int32)
+    found = _levels_and_bounds(ledger)
+    at_hops = [[found[link][entry.request.publication] for link in entry.path.links] for entry in rows]
     bounds = [np.array([bound for _, bound in hops]) for hops in at_hops]
     level = [level for hops in at_hops for level, _ in hops]
-    keys = [*book.kept, *refused]
+    keys = [*ledger.entries, *refused]
     none = np.zeros(len(refused))
     promises = filled(
         Promises,
@@ -101,12 +103,12 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
         subscription=[subscription for _, subscription in keys],
         admitted=np.arange(len(keys)) < len(rows),
         bound_seconds=[
-            *(each.sum() + kept.way.fixed_seconds for each, kept in zip(bounds, rows, strict=True)),
+            *(each.sum() + entry.path.fixed_seconds for each, entry in zip(bounds, rows, strict=True)),
             *none,
         ],
         max_latency_seconds=[
-            *(kept.asked.max_latency_seconds for kept in rows),
-            *book.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
+            *(entry.request.max_latency_seconds for entry in rows),
+            *ledger.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
         ],
         offer_seconds=[0.0] * len(rows) + [why.offer_seconds for why in refused.values()],
         missed_publication=[-1] * len(rows) + [_missed(key, why)[0] for key, why in refused.items()],
@@ -117,16 +119,16 @@ def _tables(book: Book, refused: dict[tuple[int, int], Refused]) -> tuple[Promis
     hops = filled(
         PromisedHops,
         int(lengths.sum()),
-        port=[book.network.port(link) for kept in rows for link in kept.way.links],
+        port=[ledger.network.port(link) for entry in rows for link in entry.path.links],
         level=level,
-        deadline_seconds=np.concatenate([np.empty(0), *(kept.deadline for kept in rows)]),
+        deadline_seconds=np.concatenate([np.empty(0), *(entry.deadline for entry in rows)]),
         bound_seconds=np.concatenate([np.empty(0), *bounds]),
-        jitter_seconds=np.concatenate([np.empty(0), *(kept.jitter for kept in rows)]),
+        jitter_seconds=np.concatenate([np.empty(0), *(entry.jitter for entry in rows)]),
     )
-    return promises, hops, _limiters(book)
+    return promises, hops, _limiters(ledger)
 
 
-def _levels_and_bounds(book: Book) -> dict[int, dict[int, tuple[int, float]]]:
+def _levels_and_bounds(ledger: Ledger) -> dict[int, dict[int, tuple[int, float]]]:
     """By link and publication."""
     return {
         link: dict(
@@ -136,7 +138,7 @@ def _levels_and_bounds(book: Book) -> dict[int, dict[int, tuple[int, float]]]:
                 strict=True,
             )
         )
-        for link, flows in book.links.items()
+        for link, flows in ledger.links.items()
     }
 
 
@@ -149,19 +151,19 @@ def _missed(key: tuple[int, int], why: Refused) -> tuple[int, float]:
     return missed.publication, over if np.isfinite(over) else 0.0
 
 
-def _limiters(book: Book) -> Limiters:
+def _limiters(ledger: Ledger) -> Limiters:
     """What every first switch is to let through: a message per separation (MIDAS V.A), and sooner by the jitter that
     bounds count at its ports. Of a publication with several promises the smallest: its messages keep the soonest of
     their deadlines on the access link, and no port counts less."""
-    scenario = book.network.scenario
+    scenario = ledger.network.scenario
     limited: dict[int, tuple[int, float, float, float]] = {}
-    for kept in book.kept.values():
-        wish, switch = kept.asked, kept.way.switches[0]
+    for entry in ledger.entries.values():
+        wish, switch = entry.request, entry.path.switches[0]
         slack = 1.0 + float(scenario.switches.limiter_precision[switch])
         separation = float(scenario.publications.min_separation_seconds[wish.publication])
         burst = wish.message.wire_bytes
-        more = book.network.limiter_jitter(wish, switch)[1]
-        jitter = min(float(kept.jitter[1]) - more, limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
+        more = ledger.network.limiter_jitter(wish, switch)[1]
+        jitter = min(float(entry.jitter[1]) - more, limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
         limited[wish.publication] = switch, burst, burst / separation * slack, jitter
     rows = sorted(limited.items())
     return filled(
@@ -175,12 +177,12 @@ def _limiters(book: Book) -> Limiters:
     )
 
 
-def _port_loads(book: Book) -> Floats:
+def _port_loads(ledger: Ledger) -> Floats:
     """Bytes a second that promises may put on every port in the long run."""
-    loads = np.zeros(len(book.network.scenario.ports))
-    for link, flows in book.links.items():
-        if book.network.port(link) >= 0:
-            loads[link] = flows.load * book.network.link(link).bytes_per_second
+    loads = np.zeros(len(ledger.network.scenario.ports))
+    for link, flows in ledger.links.items():
+        if ledger.network.port(link) >= 0:
+            loads[link] = flows.load * ledger.network.link(link).bytes_per_second
     return loads
 
 

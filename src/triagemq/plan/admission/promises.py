@@ -73,7 +73,7 @@ class PromisedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromiseRequest:
     """One promise to be decided on. `separation_seconds` is what the limiter at the first switch enforces."""
 
     publication: int
@@ -89,7 +89,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class PathWay:
+class PromisePath:
     """A path for a promise: its links, the access link first, and what lies behind each of them.
 
     `multiplexing_seconds` is what the next switch may take at most, `fixed_seconds` all of these and the propagation.
@@ -121,7 +121,7 @@ class PromiseNetwork:
         """Whether the limiters of a switch are token buckets."""
         return bool(self.scenario.switches.limiter[switch] == LimiterKind.BUCKET)
 
-    def limiter_jitter(self, asked: Asked, switch: int) -> tuple[float, float]:
+    def limiter_jitter(self, request: PromiseRequest, switch: int) -> tuple[float, float]:
         """How much sooner than messages come a limiter may let others through: by what it has to hold besides them, so
         that it cuts nobody whose host or link pauses for a moment, nor where it is filled in steps, and by what may
         come out besides that."""
@@ -129,7 +129,7 @@ class PromiseNetwork:
         if not self.has_buckets(switch):
             return tolerance, 0.0
         step = float(self.scenario.switches.limiter_step_seconds[switch])
-        return step + tolerance, step + METER_BYTES * asked.separation_seconds / asked.message.wire_bytes
+        return step + tolerance, step + METER_BYTES * request.separation_seconds / request.message.wire_bytes
 
     def link(self, number: int) -> PromiseLink:
         """What promises need to know of a link."""
@@ -189,7 +189,7 @@ class PromiseNetwork:
             largest = max(largest, size + scenario.overhead_bytes)
         return largest
 
-    def ways(self, publisher: int, subscriber: int) -> Iterator[PathWay]:
+    def paths(self, publisher: int, subscriber: int) -> Iterator[PromisePath]:
         """The paths from a publisher to a subscriber, the shortest first; each is looked for when it is asked for."""
         scenario = self.scenario
         between = (
@@ -206,7 +206,7 @@ class PromiseNetwork:
                 if path is None:
                     return
                 known.append(path)
-            yield self.way(known[number], publisher, subscriber)
+            yield self.path_over(known[number], publisher, subscriber)
 
     @cached_property
     def _switch_links(self) -> SwitchLinks:
@@ -225,7 +225,7 @@ class PromiseNetwork:
             and scenario.ports.discipline[last] == Discipline.PRIORITY
         )
 
-    def way(self, path: Path, publisher: int, subscriber: int) -> PathWay:
+    def path_over(self, path: Path, publisher: int, subscriber: int) -> PromisePath:
         """A path with all that lies on it."""
         scenario, ports = self.scenario, self.scenario.ports
         switches = tuple(int(ports.switch[port]) for port in path)
@@ -237,7 +237,7 @@ class PromiseNetwork:
             + float(scenario.subscribers.propagation_seconds[subscriber])
         )
         links = (self.access_link(publisher), *path)
-        return PathWay(links, switches, multiplexing, wires + float(multiplexing.sum()))
+        return PromisePath(links, switches, multiplexing, wires + float(multiplexing.sum()))
 
 
 def matching(scenario: Scenario) -> tuple[Integers, Integers, Codes]:
@@ -255,7 +255,7 @@ def matching(scenario: Scenario) -> tuple[Integers, Integers, Codes]:
     return publication.astype(np.int32), subscription.astype(np.int32), often.astype(np.int8)
 
 
-def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | str:
+def promise_request(scenario: Scenario, publication: int, subscription: int) -> PromiseRequest | str:
     """The promise to be decided on, or what is missing to state it."""
     published, publishers = scenario.publications, scenario.publishers
     publisher = int(published.publisher[publication])
@@ -274,7 +274,7 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
         rate = min(float(publishers.access_bps[publisher]), MOST_BPS) / 8
         return (
             f"{who} does not state a min_separation_seconds above 0; its access link alone needs "
-            f"{above(size / rate):.4g} s"
+            f"{round_up(size / rate):.4g} s"
         )
     if not math.isfinite(latency):
         return "no max_latency_seconds is stated"
@@ -293,7 +293,7 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
     counted = separation / slack**2
     if scenario.switches.limiter[switch] == LimiterKind.BUCKET:
         counted = message.wire_bytes / (message.wire_bytes / counted + METER_BYTES * slack)
-    return Asked(
+    return PromiseRequest(
         publication,
         subscription,
         publisher,
@@ -303,10 +303,10 @@ def asked(scenario: Scenario, publication: int, subscription: int) -> Asked | st
     )
 
 
-def above(seconds: float, digits: int = 4) -> float:
+def round_up(seconds: float, digits: int = 4) -> float:
     """The number of so many digits next above: what is offered can be read, written and asked for again.
 
-    >>> above(0.00123412), above(2.0)
+    >>> round_up(0.00123412), round_up(2.0)
     (0.001235, 2.0)
     """
     if not 0.0 < seconds < math.inf:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.plan.admission.book import Book, Kept
-from triagemq.plan.admission.carrying import book_of
+from triagemq.plan.admission.carrying import ledger_of
+from triagemq.plan.admission.ledger import AdmittedPromise, Ledger
 from triagemq.plan.admission.links import LinkFlows
 from triagemq.plan.model import Plan, Promises
 from triagemq.scenario import Scenario
@@ -26,7 +26,7 @@ def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
     published, wanted = scenario.publications, scenario.subscriptions
     publication, subscription = int(promises.publication[promise]), int(promises.subscription[promise])
     admitted = bool(promises.admitted[promise])
-    asked, bound = float(promises.max_latency_seconds[promise]), float(promises.bound_seconds[promise])
+    request, bound = float(promises.max_latency_seconds[promise]), float(promises.bound_seconds[promise])
     offer = float(promises.offer_seconds[promise])
     rows = plan.hops_of(promise)
     return {
@@ -34,9 +34,9 @@ def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
         "topic": scenario.topics.name[wanted.topic[subscription]],
         "publisher": scenario.publishers.name[published.publisher[publication]],
         "admitted": admitted,
-        "max_latency_seconds": asked if np.isfinite(asked) else None,
+        "max_latency_seconds": request if np.isfinite(request) else None,
         "bound_seconds": bound if admitted else None,
-        "slack_seconds": asked - bound if admitted else None,
+        "slack_seconds": request - bound if admitted else None,
         "offer_seconds": offer if offer > 0 else None,
         **missed_flow(scenario, promises, promise),
         "hops": [
@@ -73,7 +73,7 @@ def missed_flow(scenario: Scenario, promises: Promises, promise: int) -> dict[st
 def explain_promises(scenario: Scenario, plan: Plan, subscription: int) -> list[str]:
     """What a guaranteed subscription is promised, and what stands in its way at every link; or why it is refused."""
     own = np.flatnonzero(plan.promises.subscription == subscription).tolist()
-    book = book_of(scenario, plan) if plan.promises.admitted[own].any() else None
+    ledger = ledger_of(scenario, plan) if plan.promises.admitted[own].any() else None
     lines: list[str] = []
     for promise in own:
         row = _row(scenario, plan, promise)
@@ -83,32 +83,32 @@ def explain_promises(scenario: Scenario, plan: Plan, subscription: int) -> list[
             would = f"{offer:.4g} s would be admitted now" if offer else "no max_latency would be admitted"
             lines.append(f"Refused: {what} within {_seconds(row['max_latency_seconds'])}; {would}.")
             continue
-        assert book is not None
-        kept = book.kept[int(plan.promises.publication[promise]), subscription]
+        assert ledger is not None
+        entry = ledger.entries[int(plan.promises.publication[promise]), subscription]
         lines.append(
             f"Promised: {what} within {_seconds(row['max_latency_seconds'])}, proven: at worst it takes "
             f"{_seconds(row['bound_seconds'])}, {_seconds(row['slack_seconds'])} are to spare. "
-            f"{_seconds(kept.way.fixed_seconds)} of that are wires and switches."
+            f"{_seconds(entry.path.fixed_seconds)} of that are wires and switches."
         )
-        lines += [_hop(book, kept, hop) for hop in range(len(kept.way.links))]
+        lines += [_hop(ledger, entry, hop) for hop in range(len(entry.path.links))]
     return lines
 
 
-def _hop(book: Book, kept: Kept, hop: int) -> str:
-    number = kept.way.links[hop]
-    link, flows = book.network.link(number), book.links[number]
-    row = flows.row(kept.asked.publication)
+def _hop(ledger: Ledger, entry: AdmittedPromise, hop: int) -> str:
+    number = entry.path.links[hop]
+    link, flows = ledger.network.link(number), ledger.links[number]
+    row = flows.row(entry.request.publication)
     level = int(flows.level[row])
-    who = [] if link.in_order else [_named(book, flows, flows.level < level, "above it")]
+    who = [] if link.in_order else [_named(ledger, flows, flows.level < level, "above it")]
     beside = flows.level == level
     beside[row] = False
-    who.append(_named(book, flows, beside, "in order with it" if link.in_order else "in the same level"))
+    who.append(_named(ledger, flows, beside, "in order with it" if link.in_order else "in the same level"))
     lower = float(flows.packet[flows.level > level].max(initial=link.blocking_seconds))
     who.append(f"one packet below it, {_seconds(lower)}" if lower > 0 else "")
     who.append(f"control traffic, {_seconds(link.control_seconds)} now and then")
     place = link.name if link.in_order else f"{link.name}, level {level}"
     bound, own, deadline, late = map(
-        _seconds, (flows.bound[row], flows.transmission[row], kept.deadline[hop], kept.jitter[hop])
+        _seconds, (flows.bound[row], flows.transmission[row], entry.deadline[hop], entry.jitter[hop])
     )
     waits = "; ".join(each for each in who if each)
     return (
@@ -117,9 +117,9 @@ def _hop(book: Book, kept: Kept, hop: int) -> str:
     )
 
 
-def _named(book: Book, flows: LinkFlows, rows: np.ndarray[Any, np.dtype[np.bool_]], where: str) -> str:
+def _named(ledger: Ledger, flows: LinkFlows, rows: np.ndarray[Any, np.dtype[np.bool_]], where: str) -> str:
     """Some flows by their names, those of the longest messages first."""
-    scenario = book.network.scenario
+    scenario = ledger.network.scenario
     published = scenario.publications
     there = np.flatnonzero(rows)
     there = there[np.argsort(-flows.transmission[there], kind="stable")]

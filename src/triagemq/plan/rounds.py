@@ -1,7 +1,6 @@
-"""Plans that know what they forecast: plan, forecast, and plan again by what the latency costs.
+"""Plan, forecast, and plan again by what the latency costs: the one function by which commands and coordinator plan.
 
-The one function by which every command, sweep and coordinator plans. It stands here and not in `plan`, because what a
-latency costs is known only once a plan has been forecast.
+What a latency costs is known only once a plan has been forecast: this module alone of `plan` stands above `forecast`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,9 @@ import numpy as np
 
 from triagemq.forecast.model import Forecast
 from triagemq.forecast.prediction import forecast
-from triagemq.plan import LEAST_GAIN, Decision, LatencyFactors, Plan, carry, make_plan
+from triagemq.plan.difference import carry
+from triagemq.plan.model import LEAST_GAIN, Decision, LatencyFactors, Plan
+from triagemq.plan.planner import make_plan
 from triagemq.scenario import Floats, Scenario, deadline_factor, deadline_figures
 from triagemq.theory import share_within
 
@@ -80,7 +81,7 @@ def _deadlines(scenario: Scenario, predicted: Forecast) -> tuple[Floats, Floats]
     return deadline_factor(wanted, predicted.share_within), falling
 
 
-def plan_ahead(
+def plan(
     scenario: Scenario, *, previous: Plan | None = None, before: Scenario | None = None, **options: Any
 ) -> Plan:
     """The plan of greatest utility by the forecast, among a first one and those made from forecasts; see `make_plan`.
@@ -92,11 +93,11 @@ def plan_ahead(
 
     >>> from triagemq.scenario.building import building
     >>> scenario = building()
-    >>> plan = plan_ahead(scenario)
-    >>> [each.kind for each in plan.decisions][-1]
+    >>> made = plan(scenario)
+    >>> [each.kind for each in made.decisions][-1]
     'planned_by_forecast'
-    >>> by_forecast, at_first = (forecast(scenario, made).utility.sum() for made in (plan, make_plan(scenario)))
-    >>> bool(by_forecast >= at_first)
+    >>> ahead, first = (forecast(scenario, each).utility.sum() for each in (made, make_plan(scenario)))
+    >>> bool(ahead >= first)
     True
     """
     first = make_plan(scenario, previous=previous, before=before, **options)
@@ -127,12 +128,12 @@ def plan_ahead(
     best = max(range(len(tried)), key=lambda which: tried[which].utility if tried[which].sure else -np.inf)
     if tried[best].utility <= tried[stays].utility * (1 + LEAST_GAIN):
         best = stays
-    plan = tried[best].plan
-    told = (
+    chosen = tried[best].plan
+    added = (
         _decision(scenario.name, tried, stays, best, still=still),
-        *_deadlines_told(scenario, tried[best].predicted),
+        *_deadline_decisions(scenario, tried[best].predicted),
     )
-    return replace(plan, decisions=(*plan.decisions, *told))
+    return replace(chosen, decisions=(*chosen.decisions, *added))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,7 +145,7 @@ class _Tried:
 
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> _Tried:
-        predicted = forecast(scenario, plan)
+        predicted = forecast(scenario, plan, formulas=True)
         wanted = scenario.subscriptions
         judged = np.isfinite(wanted.freshness_seconds) | (wanted.max_latency_share > 0)
         worth = np.where(judged & (predicted.received_rate > 0), predicted.maximum_utility, 0.0)
@@ -197,7 +198,7 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
     )
 
 
-def _deadlines_told(scenario: Scenario, predicted: Forecast) -> tuple[Decision, ...]:
+def _deadline_decisions(scenario: Scenario, predicted: Forecast) -> tuple[Decision, ...]:
     """How many get the share in time that they ask for, and some of those that do not; the same while these stay."""
     wanted = scenario.subscriptions
     asked = wanted.max_latency_share

@@ -9,37 +9,50 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.plan.admission import Admitted, Asked, Book, PromiseNetwork, Refused, asked, matching
+from triagemq.plan.admission import (
+    Admitted,
+    Ledger,
+    PromiseNetwork,
+    PromiseRequest,
+    Refused,
+    matching,
+    promise_request,
+)
 from triagemq.scenario import Scenario
 
 
-def _asked(scenario: Scenario) -> list[Asked]:
+def _asked(scenario: Scenario) -> list[PromiseRequest]:
     publication, subscription, often = matching(scenario)
     assert often.all()
-    found = [asked(scenario, *key) for key in zip(publication.tolist(), subscription.tolist(), strict=True)]
-    assert all(isinstance(each, Asked) for each in found)
+    found = [
+        promise_request(scenario, *key)
+        for key in zip(publication.tolist(), subscription.tolist(), strict=True)
+    ]
+    assert all(isinstance(each, PromiseRequest) for each in found)
     return found
 
 
-def _holds(book: Book) -> None:
+def _holds(ledger: Ledger) -> None:
     """Every bound, recomputed, is within its deadline, and every sum of them within what was asked for."""
-    for link, bound in book.recomputed().items():
-        flows = book.links[link]
+    for link, bound in ledger.recomputed().items():
+        flows = ledger.links[link]
         assert (bound <= flows.deadline).all()
         np.testing.assert_allclose(bound, flows.bound, rtol=1e-9)
-        assert flows.level.max(initial=0) < book.network.link(link).levels
-    for kept in book.kept.values():
-        total = book.bounds_of(kept).sum() + kept.way.fixed_seconds
-        assert total <= kept.asked.max_latency_seconds
-        assert kept.deadline.sum() + kept.way.fixed_seconds <= kept.asked.max_latency_seconds * (1 + 1e-12)
-        for hop, link in enumerate(kept.way.links):
-            flows = book.links[link]
-            row = flows.row(kept.asked.publication)
-            assert flows.deadline[row] <= kept.deadline[hop]
-            assert flows.jitter[row] >= kept.jitter[hop]
+        assert flows.level.max(initial=0) < ledger.network.link(link).levels
+    for entry in ledger.entries.values():
+        total = ledger.bounds_of(entry).sum() + entry.path.fixed_seconds
+        assert total <= entry.request.max_latency_seconds
+        assert entry.deadline.sum() + entry.path.fixed_seconds <= entry.request.max_latency_seconds * (
+            1 + 1e-12
+        )
+        for hop, link in enumerate(entry.path.links):
+            flows = ledger.links[link]
+            row = flows.row(entry.request.publication)
+            assert flows.deadline[row] <= entry.deadline[hop]
+            assert flows.jitter[row] >= entry.jitter[hop]
 
 
-def _stepped(book: Book, before: dict, steps) -> None:
+def _stepped(ledger: Ledger, before: dict, steps) -> None:
     """Every state between the levels before and after keeps the deadlines of what was there."""
     levels = {
         (int(publication), link): int(level)
@@ -52,9 +65,9 @@ def _stepped(book: Book, before: dict, steps) -> None:
         flows = before.get(step.port)
         if flows is not None and len(flows.publication):
             now = np.array([levels[int(each), step.port] for each in flows.publication])
-            assert flows.keeps(book.network.link(step.port), now)
-    for link, flows in book.links.items():
-        if book.network.port(link) >= 0:
+            assert flows.keeps(ledger.network.link(step.port), now)
+    for link, flows in ledger.links.items():
+        if ledger.network.port(link) >= 0:
             assert [levels[int(each), link] for each in flows.publication] == flows.level.tolist()
 
 
@@ -89,77 +102,77 @@ def test_whatever_is_admitted_keeps_every_bound_in_every_state(make_network, wis
         publishers=int(draw.integers(1, len(wishes) + 1)),
         multiplexing_seconds=1e-5,
     )
-    book = Book(PromiseNetwork(scenario))
+    ledger = Ledger(PromiseNetwork(scenario))
     refused = []
     for number in draw.permutation(len(wishes)):
         one = _asked(scenario)[number]
-        before = dict(book.links)
-        found = book.admit(one)
+        before = dict(ledger.links)
+        found = ledger.admit(one)
         if isinstance(found, Refused):
             refused.append((one, found))
-            assert book.links == before
+            assert ledger.links == before
         else:
-            _stepped(book, before, found.steps)
-        _holds(book)
-        if book.kept and draw.random() < 0.2:
-            key = list(book.kept)[int(draw.integers(len(book.kept)))]
-            book.release(*key)
-            _holds(book)
+            _stepped(ledger, before, found.steps)
+        _holds(ledger)
+        if ledger.entries and draw.random() < 0.2:
+            key = list(ledger.entries)[int(draw.integers(len(ledger.entries)))]
+            ledger.release(*key)
+            _holds(ledger)
     for one, _ in refused:
-        decided = book.decide(one)
+        decided = ledger.decide(one)
         if isinstance(decided, Refused) and decided.offer_seconds > 0:
             assert decided.offer_seconds > one.max_latency_seconds
             accepted = dataclasses.replace(one, max_latency_seconds=decided.offer_seconds)
-            assert isinstance(book.decide(accepted), Admitted)
+            assert isinstance(ledger.decide(accepted), Admitted)
 
 
 def test_the_topics_of_midas_are_admitted_at_the_latencies_of_the_paper(make_network, midas):
-    book = Book(PromiseNetwork(make_network(midas, multiplexing_seconds=5e-6)))
-    assert all(isinstance(book.admit(each), Admitted) for each in _asked(book.network.scenario))
-    _holds(book)
+    ledger = Ledger(PromiseNetwork(make_network(midas, multiplexing_seconds=5e-6)))
+    assert all(isinstance(ledger.admit(each), Admitted) for each in _asked(ledger.network.scenario))
+    _holds(ledger)
 
 
 def test_while_others_come_and_go_every_offer_is_admitted(make_network, wish):
     """Those who leave make room in the midst of levels."""
     wishes = [wish(200 + 150 * (row % 3), 0.04 + 0.01 * (row // 3), 0.2) for row in range(9)]
     network = PromiseNetwork(make_network(wishes, bps=1e6, access_bps=4e6, queues=8))
-    book, random, offers = Book(network), np.random.default_rng(3), 0
+    ledger, random, offers = Ledger(network), np.random.default_rng(3), 0
     everyone = _asked(network.scenario)
     for _ in range(60):
         one = everyone[random.integers(len(everyone))]
-        if one.key in book.kept:
-            book.release(*one.key)
+        if one.key in ledger.entries:
+            ledger.release(*one.key)
             continue
         one = dataclasses.replace(one, max_latency_seconds=random.choice([0.012, 0.02, 0.04, 0.2]))
-        decided = book.admit(one)
+        decided = ledger.admit(one)
         if isinstance(decided, Refused) and decided.offer_seconds > 0:
             offers += 1
             offered = dataclasses.replace(one, max_latency_seconds=decided.offer_seconds)
-            assert isinstance(book.admit(offered), Admitted)
+            assert isinstance(ledger.admit(offered), Admitted)
     assert offers > 3
-    _holds(book)
+    _holds(ledger)
 
 
 def test_a_refusal_names_the_flow_that_would_miss_by_how_much_and_offers_what_is_then_admitted(
     make_network, wish
 ):
     scenario = make_network([wish(50_000, 5e-3, 1.2e-3)] * 3)
-    book = Book(PromiseNetwork(scenario))
-    found = [book.admit(each) for each in _asked(scenario)]
+    ledger = Ledger(PromiseNetwork(scenario))
+    found = [ledger.admit(each) for each in _asked(scenario)]
     refused = [each for each in found if isinstance(each, Refused)]
     assert len(refused) == 1
     assert "more than the" in refused[0].reason
     assert refused[0].missed.bound_seconds > refused[0].missed.deadline_seconds
     last = _asked(scenario)[2]
     offered = dataclasses.replace(last, max_latency_seconds=refused[0].offer_seconds)
-    assert isinstance(book.admit(offered), Admitted)
-    _holds(book)
+    assert isinstance(ledger.admit(offered), Admitted)
+    _holds(ledger)
 
 
 def test_a_latency_below_the_wire_time_is_refused_with_the_number_that_would_do(make_network, wish):
     scenario = make_network([wish(100_000, 1e-2, 1e-5)])
-    book = Book(PromiseNetwork(scenario))
-    refused = book.decide(_asked(scenario)[0])
+    ledger = Ledger(PromiseNetwork(scenario))
+    refused = ledger.decide(_asked(scenario)[0])
     assert isinstance(refused, Refused)
     assert 8e-4 < refused.offer_seconds < 2e-3
 
@@ -167,37 +180,37 @@ def test_a_latency_below_the_wire_time_is_refused_with_the_number_that_would_do(
 def test_another_path_is_taken_when_the_shortest_admits_no_more(make_network, wish):
     heavy = [wish(9_000, 1e-2, 6e-2, 0, 1)] * 2
     scenario = make_network(heavy, switches=3, ring=True, bps=1e7, one_port=False)
-    book = Book(PromiseNetwork(scenario))
-    found = [book.admit(each) for each in _asked(scenario)]
+    ledger = Ledger(PromiseNetwork(scenario))
+    found = [ledger.admit(each) for each in _asked(scenario)]
     assert all(isinstance(each, Admitted) for each in found)
-    assert sorted(len(kept.way.links) for kept in book.kept.values()) == [3, 4]
-    _holds(book)
+    assert sorted(len(entry.path.links) for entry in ledger.entries.values()) == [3, 4]
+    _holds(ledger)
 
 
 @pytest.mark.parametrize(("column", "limit"), [("rate_limiters", 2.0), ("rules", 2.0)])
 def test_switches_have_only_so_many_limiters_and_rules(make_network, wish, column, limit):
     scenario = make_network([wish(100, 1.0, 0.5)] * 3, **{column: limit})
-    book = Book(PromiseNetwork(scenario))
-    found = [book.admit(each) for each in _asked(scenario)]
+    ledger = Ledger(PromiseNetwork(scenario))
+    found = [ledger.admit(each) for each in _asked(scenario)]
     assert [isinstance(each, Admitted) for each in found] == [True, True, False]
     assert "s0" in found[2].reason
-    book.release(*found[0].kept.asked.key)
-    assert isinstance(book.admit(_asked(scenario)[2]), Admitted)
+    ledger.release(*found[0].entry.request.key)
+    assert isinstance(ledger.admit(_asked(scenario)[2]), Admitted)
 
 
 def test_ports_with_two_queues_have_none_for_promises(make_network, wish):
     scenario = make_network([wish(100, 1.0, 0.5)], queues=2)
-    refused = Book(PromiseNetwork(scenario)).decide(_asked(scenario)[0])
+    refused = Ledger(PromiseNetwork(scenario)).decide(_asked(scenario)[0])
     assert isinstance(refused, Refused)
     assert "2 queues" in refused.reason
 
 
 def test_flows_of_one_publisher_share_its_access_link_in_order(make_network, wish):
     scenario = make_network([wish(10_000, 1e-1, 5e-2)] * 3, publishers=1, bps=1e8, access_bps=1e7)
-    book = Book(PromiseNetwork(scenario))
+    ledger = Ledger(PromiseNetwork(scenario))
     for each in _asked(scenario):
-        assert isinstance(book.admit(each), Admitted)
-    access = book.links[book.network.access_link(0)]
+        assert isinstance(ledger.admit(each), Admitted)
+    access = ledger.links[ledger.network.access_link(0)]
     assert (access.bound > 3 * 10_000 * 8 / 1e7).all()
     assert set(access.level.tolist()) == {0}
 
@@ -212,15 +225,15 @@ def test_several_subscribers_of_a_publication_share_ports_and_are_carried_once(m
             scenario.subscriptions, topic=topic, subscriber=np.array([0, 1], dtype=np.int32)
         )
     )
-    book = Book(PromiseNetwork(scenario))
+    ledger = Ledger(PromiseNetwork(scenario))
     first, second = _asked(scenario)
-    assert isinstance(book.admit(first), Admitted)
-    shared = book.admit(second)
+    assert isinstance(ledger.admit(first), Admitted)
+    shared = ledger.admit(second)
     assert isinstance(shared, Admitted)
-    assert all(len(flows.publication) == 1 for flows in book.links.values())
-    _holds(book)
-    book.release(*first.key)
-    _holds(book)
-    assert all(len(flows.publication) == 1 for flows in book.links.values())
-    book.release(*second.key)
-    assert not any(len(flows.publication) for flows in book.links.values())
+    assert all(len(flows.publication) == 1 for flows in ledger.links.values())
+    _holds(ledger)
+    ledger.release(*first.key)
+    _holds(ledger)
+    assert all(len(flows.publication) == 1 for flows in ledger.links.values())
+    ledger.release(*second.key)
+    assert not any(len(flows.publication) for flows in ledger.links.values())

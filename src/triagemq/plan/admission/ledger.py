@@ -1,4 +1,4 @@
-"""The book of promises: what is admitted, and whether one more can be.
+"""The ledger of promises: what is admitted, and whether one more can be.
 
 One more promise touches the links of its path only. Its latency, less what is fixed, is split over them: in equal
 parts, or in proportion to their loads, the split with more room first; and if neither will do, each link gets the
@@ -23,18 +23,18 @@ from triagemq.plan.admission.links import (
     place,
     smallest_deadline,
 )
-from triagemq.plan.admission.promises import Asked, PathWay, PromiseNetwork, above
+from triagemq.plan.admission.promises import PromiseNetwork, PromisePath, PromiseRequest, round_up
 from triagemq.plan.admission.reconfiguration import LevelStep
 from triagemq.scenario import Floats
 from triagemq.theory import path_arrivals
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Kept:
+class AdmittedPromise:
     """A promise as it was admitted: its path, and per link the deadline and the jitter that were fixed then."""
 
-    asked: Asked
-    way: PathWay
+    request: PromiseRequest
+    path: PromisePath
     deadline: Floats
     jitter: Floats
 
@@ -43,7 +43,7 @@ class Kept:
 class Admitted:
     """A promise that can be made: the links that change, and the steps to take, in order."""
 
-    kept: Kept
+    entry: AdmittedPromise
     links: dict[int, LinkFlows]
     steps: tuple[LevelStep, ...]
 
@@ -61,56 +61,56 @@ class Refused:
     too_long_by_seconds: float = 0.0
 
 
-class Book:
+class Ledger:
     """Admitted promises over one network, in the order of their admission."""
 
     def __init__(self, network: PromiseNetwork) -> None:
         self.network = network
         self.links: dict[int, LinkFlows] = {}
-        self.kept: dict[tuple[int, int], Kept] = {}
-        self._of: dict[int, list[Kept]] = {}
+        self.entries: dict[tuple[int, int], AdmittedPromise] = {}
+        self._of: dict[int, list[AdmittedPromise]] = {}
         self._rules: dict[int, Counter[int]] = {}
         self._limiters: dict[int, Counter[int]] = {}
 
-    def copy(self) -> Book:
+    def copy(self) -> Ledger:
         """Another one with the same promises."""
-        other = Book(self.network)
-        other.links, other.kept = dict(self.links), dict(self.kept)
+        other = Ledger(self.network)
+        other.links, other.entries = dict(self.links), dict(self.entries)
         other._of = {publication: list(several) for publication, several in self._of.items()}
         other._rules = {switch: Counter(counted) for switch, counted in self._rules.items()}
         other._limiters = {switch: Counter(counted) for switch, counted in self._limiters.items()}
         return other
 
-    def admit(self, asked: Asked) -> Admitted | Refused:
+    def admit(self, request: PromiseRequest) -> Admitted | Refused:
         """Decide on one more promise, and keep it if it can be."""
-        found = self.decide(asked)
+        found = self.decide(request)
         if isinstance(found, Admitted):
             self.links |= found.links
-            self.put(found.kept)
+            self.put(found.entry)
         return found
 
-    def put(self, kept: Kept) -> None:
+    def put(self, entry: AdmittedPromise) -> None:
         """Enter a promise whose flow is on its links already."""
-        self.kept[kept.asked.key] = kept
-        self._of.setdefault(kept.asked.publication, []).append(kept)
-        self._count(kept, 1)
+        self.entries[entry.request.key] = entry
+        self._of.setdefault(entry.request.publication, []).append(entry)
+        self._count(entry, 1)
 
-    def _count(self, kept: Kept, change: int) -> None:
+    def _count(self, entry: AdmittedPromise, change: int) -> None:
         """Rules and limiters are counted by switch and publication: promises of one publication share them."""
-        counted = [self._rules.setdefault(switch, Counter()) for switch in kept.way.switches]
-        counted.append(self._limiters.setdefault(kept.way.switches[0], Counter()))
+        counted = [self._rules.setdefault(switch, Counter()) for switch in entry.path.switches]
+        counted.append(self._limiters.setdefault(entry.path.switches[0], Counter()))
         for each in counted:
-            each[kept.asked.publication] += change
-            if not each[kept.asked.publication]:
-                del each[kept.asked.publication]
+            each[entry.request.publication] += change
+            if not each[entry.request.publication]:
+                del each[entry.request.publication]
 
     def release(self, publication: int, subscription: int) -> tuple[LevelStep, ...]:
         """End a promise: what no other promise of the publication needs is freed, all others stay where they are."""
-        gone = self.kept.pop((publication, subscription))
+        gone = self.entries.pop((publication, subscription))
         self._of[publication].remove(gone)
         self._count(gone, -1)
         steps = []
-        for link in gone.way.links:
+        for link in gone.path.links:
             flows = self.links[link]
             row = flows.row(publication)
             sharing = list(self._sharing(publication, link))
@@ -129,45 +129,45 @@ class Book:
 
     def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float, bool]]:
         """Deadline and jitter of every promise of a publication over a link, and whether it goes on."""
-        for kept in self._of[publication]:
-            if link in kept.way.links:
-                hop = kept.way.links.index(link)
-                yield float(kept.deadline[hop]), float(kept.jitter[hop]), hop + 1 < len(kept.way.links)
+        for entry in self._of[publication]:
+            if link in entry.path.links:
+                hop = entry.path.links.index(link)
+                yield float(entry.deadline[hop]), float(entry.jitter[hop]), hop + 1 < len(entry.path.links)
 
-    def bounds_of(self, kept: Kept) -> Floats:
+    def bounds_of(self, entry: AdmittedPromise) -> Floats:
         """The bound of a promise at each of its links."""
-        flows = (self.links[link] for link in kept.way.links)
-        return np.array([float(each.bound[each.row(kept.asked.publication)]) for each in flows])
+        flows = (self.links[link] for link in entry.path.links)
+        return np.array([float(each.bound[each.row(entry.request.publication)]) for each in flows])
 
-    def arrivals(self, kept: Kept) -> list[LinkArrival]:
+    def arrivals(self, entry: AdmittedPromise) -> list[LinkArrival]:
         """How a promise's flow comes to its links, with the jitters that were fixed."""
-        found = self._arrivals(kept.asked, kept.way, kept.deadline)
+        found = self._arrivals(entry.request, entry.path, entry.deadline)
         return [
-            each._replace(jitter=jitter) for each, jitter in zip(found, kept.jitter.tolist(), strict=True)
+            each._replace(jitter=jitter) for each, jitter in zip(found, entry.jitter.tolist(), strict=True)
         ]
 
-    def decide(self, asked: Asked) -> Admitted | Refused:
+    def decide(self, request: PromiseRequest) -> Admitted | Refused:
         """Whether one more promise can be made, with what would change."""
         scenario = self.network.scenario
-        subscriber = int(scenario.subscriptions.subscriber[asked.subscription])
+        subscriber = int(scenario.subscriptions.subscriber[request.subscription])
         impossible = self._impossible()
         if impossible is not None:
             return Refused(impossible)
         first: Refused | None = None
         offers: list[float] = []
         problem = ""
-        for way in self.network.ways(asked.publisher, subscriber):
-            problem = self._no_room(asked, way) or ""
+        for path in self.network.paths(request.publisher, subscriber):
+            problem = self._no_room(request, path) or ""
             if problem:
                 first = first or Refused(problem)
                 continue
-            found = self._along(asked, way, offer=not offers)
+            found = self._along(request, path, offer=not offers)
             if isinstance(found, Admitted):
                 return found
             first = found if first is None or first.missed is None else first
             offers += [found.offer_seconds] if found.offer_seconds > 0 else []
         if first is None:
-            switch = scenario.switches.name[int(scenario.publishers.access_switch[asked.publisher])]
+            switch = scenario.switches.name[int(scenario.publishers.access_switch[request.publisher])]
             name = scenario.subscribers.name[subscriber]
             return Refused(f"no path over ports with priorities leads from switch {switch} to {name}")
         return replace(first, offer_seconds=min(offers, default=0.0))
@@ -185,40 +185,40 @@ class Book:
             return "events of utility traffic have no largest packet; state mtu_bytes and fragmentation"
         return None
 
-    def _no_room(self, asked: Asked, way: PathWay) -> str | None:
+    def _no_room(self, request: PromiseRequest, path: PromisePath) -> str | None:
         """What but time a path lacks for a promise."""
         switches = self.network.scenario.switches
-        others = self._of.get(asked.publication, [])
+        others = self._of.get(request.publication, [])
         entered = {
             switch: link
-            for kept in others
-            for switch, link in zip(kept.way.switches, kept.way.links, strict=False)
+            for entry in others
+            for switch, link in zip(entry.path.switches, entry.path.links, strict=False)
         }
-        for link, switch in zip(way.links, way.switches, strict=False):
+        for link, switch in zip(path.links, path.switches, strict=False):
             name = switches.name[switch]
             if entered.get(switch, link) != link:
                 return f"switch {name} gets the publication another way already, and would get it twice"
-            if switches.packet_bytes[switch] < asked.message.packet_bytes:
+            if switches.packet_bytes[switch] < request.message.packet_bytes:
                 return f"switch {name} takes packets of at most {switches.packet_bytes[switch]:.6g} octets"
             if switch not in entered and len(self._rules.get(switch, ())) >= switches.rules[switch]:
                 return f"switch {name} has no room for another rule than its {switches.rules[switch]:.0f}"
-        first = way.switches[0]
+        first = path.switches[0]
         if not others and len(self._limiters.get(first, ())) >= switches.rate_limiters[first]:
             return f"switch {switches.name[first]} has no rate limiter left of its {switches.rate_limiters[first]:.0f}"
         return None
 
-    def _along(self, asked: Asked, way: PathWay, *, offer: bool) -> Admitted | Refused:
+    def _along(self, request: PromiseRequest, path: PromisePath, *, offer: bool) -> Admitted | Refused:
         """Whether a promise can be made over a path; and what can be offered, if that is not known of another one."""
-        budget = asked.max_latency_seconds - way.fixed_seconds
+        budget = request.max_latency_seconds - path.fixed_seconds
         missed: Missed | None = None
-        for deadline in self._splits(asked, way, budget):
-            tried = self._tried(asked, way, deadline)
+        for deadline in self._splits(request, path, budget):
+            tried = self._tried(request, path, deadline)
             if isinstance(tried, Admitted):
                 return tried
             missed = missed or tried
         if not offer:
             return Refused(self._words(missed) if missed else "the way is too long", missed)
-        smallest = self._smallest(asked, way)
+        smallest = self._smallest(request, path)
         if isinstance(smallest, Missed):
             return Refused(self._words(smallest), smallest)
         left = budget - float(smallest.sum())
@@ -227,15 +227,15 @@ class Book:
             roomy = smallest.copy()
             roomy[-1] += left
             for deadline in (roomy, smallest):
-                tried = self._tried(asked, way, deadline)
+                tried = self._tried(request, path, deadline)
                 if isinstance(tried, Admitted):
                     return tried
                 missed = missed or tried
-        offered = above((float(smallest.sum()) + way.fixed_seconds) * NEARLY)
+        offered = round_up((float(smallest.sum()) + path.fixed_seconds) * NEARLY)
         if missed is None:
             reason = (
-                f"the way alone takes {above(float(smallest.sum()) + way.fixed_seconds):.4g} s at worst over "
-                f"{len(way.links)} links, {asked.max_latency_seconds:.6g} s are asked for"
+                f"the way alone takes {round_up(float(smallest.sum()) + path.fixed_seconds):.4g} s at worst over "
+                f"{len(path.links)} links, {request.max_latency_seconds:.6g} s are asked for"
             )
             return Refused(reason, None, offered, float(smallest.sum()) - budget)
         return Refused(self._words(missed), missed, offered)
@@ -255,29 +255,29 @@ class Book:
             f"{missed.deadline_seconds:.4g} s it has there"
         )
 
-    def _arrivals(self, asked: Asked, way: PathWay, deadline: Floats) -> list[LinkArrival]:
+    def _arrivals(self, request: PromiseRequest, path: PromisePath, deadline: Floats) -> list[LinkArrival]:
         """How the flow comes to each link, if it keeps these deadlines."""
-        links = [self.network.link(link) for link in way.links]
+        links = [self.network.link(link) for link in path.links]
         rate = np.array([link.bytes_per_second for link in links])
-        transmission, packet = asked.message.wire_bytes / rate, asked.message.packet_bytes / rate
+        transmission, packet = request.message.wire_bytes / rate, request.message.packet_bytes / rate
         finite = np.where(np.isfinite(deadline), deadline, 0.0)
         came = path_arrivals(transmission, packet, finite)
         # A message may be shorter than the largest one, and every packet of it as quick as an empty one. A switch may
         # be quicker than it is built for: to others that is jitter. To the flow itself it does no harm (a packet that
         # is there earlier is never sent later), so its own packets count as apart as they left the link before.
-        quicker = np.cumsum(packet - self.network.scenario.overhead_bytes / rate + way.multiplexing_seconds)
+        quicker = np.cumsum(packet - self.network.scenario.overhead_bytes / rate + path.multiplexing_seconds)
         jitter = came.jitter + np.append(0.0, quicker[:-1])
-        bucket = self.network.has_buckets(way.switches[0])
-        jitter[1:] += sum(self.network.limiter_jitter(asked, way.switches[0]))
+        bucket = self.network.has_buckets(path.switches[0])
+        jitter[1:] += sum(self.network.limiter_jitter(request, path.switches[0]))
         if bucket:
             # What it lets through need not come in messages: behind a port any packet may be quick, or late.
             quick = self.network.scenario.overhead_bytes / rate[1:-1]
-            jitter[2:] = jitter[1] + np.cumsum(finite[1:-1] - quick + way.multiplexing_seconds[1:-1])
+            jitter[2:] = jitter[1] + np.cumsum(finite[1:-1] - quick + path.multiplexing_seconds[1:-1])
         return [
             LinkArrival(*values)
             for values in zip(
                 transmission.tolist(),
-                [asked.separation_seconds] * len(links),
+                [request.separation_seconds] * len(links),
                 jitter.tolist(),
                 packet.tolist(),
                 came.spread.tolist(),
@@ -289,18 +289,18 @@ class Book:
             )
         ]
 
-    def _splits(self, asked: Asked, way: PathWay, budget: float) -> list[Floats]:
+    def _splits(self, request: PromiseRequest, path: PromisePath, budget: float) -> list[Floats]:
         """Deadlines by equal parts and by load, those with more room first; none if there is nothing to split.
 
         Where the publication crosses a link already it keeps the deadline that it has there.
         """
         scenario = self.network.scenario
-        alone = self._arrivals(asked, way, np.full(len(way.links), np.inf))
+        alone = self._arrivals(request, path, np.full(len(path.links), np.inf))
         needed, load, queued = np.zeros(len(alone)), np.zeros(len(alone)), np.zeros(len(alone))
         shared = np.zeros(len(alone), dtype=np.bool_)
-        for hop, (link, arrival) in enumerate(zip(way.links, alone, strict=True)):
+        for hop, (link, arrival) in enumerate(zip(path.links, alone, strict=True)):
             flows = self.links.get(link, NONE)
-            row = flows.row(asked.publication)
+            row = flows.row(request.publication)
             if row >= 0:
                 shared[hop], needed[hop] = True, flows.deadline[row]
                 continue
@@ -313,7 +313,7 @@ class Book:
         if shared.all():
             return [needed]
         equal = np.where(shared, 0.0, 1.0)
-        if (scenario.publications.publisher == asked.publisher).sum() == 1:
+        if (scenario.publications.publisher == request.publisher).sum() == 1:
             # Nothing else ever waits on this access link.
             equal[0], load[0] = 0.0, 0.0
         if not equal.any():
@@ -321,27 +321,27 @@ class Book:
         splits = [needed + slack * weight / weight.sum() for weight in (equal, load)]
         return sorted(splits, key=lambda split: -float((split / (needed + queued))[equal > 0].min()))
 
-    def _smallest(self, asked: Asked, way: PathWay) -> Floats | Missed:
+    def _smallest(self, request: PromiseRequest, path: PromisePath) -> Floats | Missed:
         """The smallest deadline that each link can keep, one after the other."""
-        deadline = np.zeros(len(way.links))
-        for hop, link in enumerate(way.links):
-            arrival = self._arrivals(asked, way, deadline)[hop]
+        deadline = np.zeros(len(path.links))
+        for hop, link in enumerate(path.links):
+            arrival = self._arrivals(request, path, deadline)[hop]
             flows = self.links.get(link, NONE)
-            found = smallest_deadline(self.network.link(link), flows, asked.publication, arrival)
+            found = smallest_deadline(self.network.link(link), flows, request.publication, arrival)
             if isinstance(found, Missed):
                 return found
             deadline[hop] = found
         return deadline
 
-    def _tried(self, asked: Asked, way: PathWay, deadline: Floats) -> Admitted | Missed:
+    def _tried(self, request: PromiseRequest, path: PromisePath, deadline: Floats) -> Admitted | Missed:
         """Place the flow on every link of a path with these deadlines."""
-        arrivals = self._arrivals(asked, way, deadline)
+        arrivals = self._arrivals(request, path, deadline)
         changed: dict[int, LinkFlows] = {}
         moves: list[LevelStep] = []
         added: list[LevelStep] = []
-        for link, arrival in zip(way.links, arrivals, strict=True):
+        for link, arrival in zip(path.links, arrivals, strict=True):
             flows = self.links.get(link, NONE)
-            row = flows.row(asked.publication)
+            row = flows.row(request.publication)
             if (
                 row >= 0
                 and flows.deadline[row] <= arrival.deadline
@@ -349,7 +349,7 @@ class Book:
                 and flows.passing[row] >= arrival.passing
             ):
                 continue
-            among, new = flows.with_flow(asked.publication, arrival)
+            among, new = flows.with_flow(request.publication, arrival)
             placed = place(self.network.link(link), among, new)
             if not isinstance(placed, Placed):
                 return placed
@@ -357,10 +357,10 @@ class Book:
             if self.network.port(link) >= 0:
                 moves += [LevelStep(move.publication, link, move.before, move.after) for move in placed.moves]
                 if row < 0:
-                    added.append(LevelStep(asked.publication, link, -1, int(placed.flows.level[new])))
-        kept = Kept(asked, way, deadline, np.array([arrival.jitter for arrival in arrivals]))
+                    added.append(LevelStep(request.publication, link, -1, int(placed.flows.level[new])))
+        entry = AdmittedPromise(request, path, deadline, np.array([arrival.jitter for arrival in arrivals]))
         # The way is laid from its end, so that nothing is sent where nothing leads on.
-        return Admitted(kept, changed, (*moves, *reversed(added)))
+        return Admitted(entry, changed, (*moves, *reversed(added)))
 
     def recomputed(self) -> dict[int, Floats]:
         """All bounds of all links, worked out again."""
