@@ -225,7 +225,7 @@ def test_impossible_options_are_named(tmp_path: Path, options: dict[str, Any], p
 def test_every_window_closes_once_wherever_the_watermark_stops(
     spark: SparkSession, begin_ns: int, lengths: tuple[float, float], watermark: float
 ) -> None:
-    from triagemq.pipeline.streaming.cells import cells
+    from triagemq.pipeline.streaming.queries import cells
 
     blocks = some_blocks(4, begin_ns=begin_ns, rows=25)
     how = StreamSettings("x", *lengths, watermark)
