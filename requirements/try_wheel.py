@@ -48,7 +48,8 @@ TRIES = {
         "triage pipeline run readings.csv --mapping mapping.yaml --out tables > run.txt",
         "triage pipeline show tables publications > rows.txt",
     ],
-    "dashboard": ["python -c 'from triagemq.dashboard.pages import build'"],
+    "page": ["python -c 'from triagemq.page.pages import build'"],
+    "dashboard": ["python -c 'from triagemq.page.pages import build'"],
     "dtls": [
         "python -c 'from triagemq.client import ClientSecurity; import OpenSSL.SSL'",
         f"triage --version 2> refusal.txt; {MISSING_CLI}",

@@ -271,7 +271,7 @@ class MissingDependencyError(TriageError):
         "pyspark": "pipeline",
         "xgboost": "pipeline",
         "sklearn": "pipeline",
-        "nicegui": "dashboard",
+        "nicegui": "page",
     }
     """The install group of each package that the base install does not have."""
 

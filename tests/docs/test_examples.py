@@ -56,7 +56,7 @@ NOT_EXECUTED = {
     "docs/guides/exchange.md": {
         "TRIAGE_BROKER=mqtts://USER:PASSWORD@HOST triage up --broker-ca ca.pem": "needs a broker of your own",
     },
-    "docs/guides/dashboard.md": {
+    "docs/guides/page.md": {
         "triage up examples/building-fire.yaml": "runs until it is ended",
         'triage token create --state site --role operator --label "shift leader"': "beside a running exchange",
         'triage token create --state site --role viewer --label "wall screen"': "beside a running exchange",

@@ -437,7 +437,7 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
         typer.echo(f"beside it gateway {name}, broker {address}")
     if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:
         typer.echo(f"gateway certificate, for trying out: {running.certificate} (clients: --ca)")
-    no_page = f"no page: {MissingDependencyError('nicegui', 'dashboard')}"
+    no_page = f"no page: {MissingDependencyError('nicegui', 'page')}"
     typer.echo(f"page {running.page}" if running.page else no_page)
     typer.echo(f"state {running.state}; Ctrl-C ends it")
 

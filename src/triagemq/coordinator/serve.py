@@ -2,7 +2,7 @@
 
 Prints one JSON line when it is ready: {"ready": true, "address": "http://127.0.0.1:8080", "page": null}. Ends cleanly
 on SIGTERM and Ctrl-C; killed at any moment, it goes on from its database. With a page for people it is
-`triagemq.dashboard.serve`, which says under `page` where that is.
+`triagemq.page.serve`, which says under `page` where that is.
 """
 
 from __future__ import annotations

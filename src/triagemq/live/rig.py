@@ -30,7 +30,7 @@ EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 
 GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
 _COORDINATOR_MODULE = "triagemq.coordinator.serve"
-PAGE_MODULE = "triagemq.dashboard.serve"
+PAGE_MODULE = "triagemq.page.serve"
 """The coordinator with its page for people."""
 CLIENTS_MODULE = "triagemq.live.clients"
 

@@ -14,7 +14,7 @@ from triagemq.certificates import expires_at, own_certificate
 from triagemq.coordinator import coordinator as module
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
-from triagemq.dashboard.rendering import render
+from triagemq.page.rendering import render
 from triagemq.plan import PortCounters, QueueCounters
 
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from triagemq.coordinator.api.gateways import gateways
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.readings import PortReading, Readings
-from triagemq.dashboard.rendering import render
+from triagemq.page.frame import Frame, update
+from triagemq.page.readings import PortReading, Readings
+from triagemq.page.rendering import render
 
 _MOST_PORTS = 40
 _NAMED = 3

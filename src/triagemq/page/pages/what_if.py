@@ -12,9 +12,9 @@ from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer, WhatIfRequest
 from triagemq.coordinator.api.operations import change_planner, change_port, what_if
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.rendering import bit_rate, render
 from triagemq.errors import TriageError
+from triagemq.page.frame import Frame, update
+from triagemq.page.rendering import bit_rate, render
 from triagemq.plan.drops import DROP_POLICIES
 
 _MOST_SLIDERS = 12

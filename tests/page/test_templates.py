@@ -10,7 +10,7 @@ import pytest
 from triagemq.client.coordinator import Promise
 from triagemq.coordinator.loop.received import SubscriptionFigures
 from triagemq.coordinator.subscriptions import SubscriptionPage, SubscriptionView
-from triagemq.dashboard.rendering import render
+from triagemq.page.rendering import render
 
 
 def _row(**more: Any) -> SubscriptionView:

@@ -11,10 +11,10 @@ from nicegui import ui
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triagemq.coordinator.refusals import ForbiddenError, StoreError, UnauthorisedError
-from triagemq.dashboard.compressing import Compressing
-from triagemq.dashboard.context import PageContext
-from triagemq.dashboard.frame import dark_of, framed
-from triagemq.dashboard.pages import (
+from triagemq.page.compressing import Compressing
+from triagemq.page.context import PageContext
+from triagemq.page.frame import dark_of, framed
+from triagemq.page.pages import (
     history,
     network,
     overview,
@@ -23,8 +23,8 @@ from triagemq.dashboard.pages import (
     subscriptions,
     what_if,
 )
-from triagemq.dashboard.rendering import render, style_sheet
-from triagemq.dashboard.sessions import COOKIE
+from triagemq.page.rendering import render, style_sheet
+from triagemq.page.sessions import COOKIE
 
 _SHOW: dict[str, Any] = {
     "": overview.show,

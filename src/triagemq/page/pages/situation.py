@@ -10,9 +10,9 @@ import numpy as np
 from nicegui import ui
 
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.rendering import render
-from triagemq.dashboard.values import TopicNow, situation
+from triagemq.page.frame import Frame, update
+from triagemq.page.rendering import render
+from triagemq.page.values import TopicNow, situation
 
 _EVERYTHING = "everything"
 _MOST_ROWS = 200

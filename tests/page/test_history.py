@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from triagemq.dashboard.pages.history import past_ports
-from triagemq.dashboard.rendering import render
+from triagemq.page.pages.history import past_ports
+from triagemq.page.rendering import render
 
 
 class _Tables:

@@ -1,4 +1,4 @@
-"""The coordinator's process with its page: `python -m triagemq.dashboard.serve CONFIG.json`."""
+"""The coordinator's process with its page: `python -m triagemq.page.serve CONFIG.json`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from triagemq.exchange.private_files import PRIVATE_UMASK
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.dashboard.context import PageContext
+    from triagemq.page.context import PageContext
 
 _LOG = logging.getLogger(__name__)
 _LOAD_AFTER_SECONDS = 3.0
 
 
-class Dashboard:
+class Page:
     """An ASGI application under `path`.
 
     NiceGUI takes a second to load: soon after the start, or at the first request for a page.
@@ -55,7 +55,7 @@ class Dashboard:
     async def _expect(self) -> None:
         """Load modules before the first page is opened."""
         await asyncio.sleep(_LOAD_AFTER_SECONDS)
-        await asyncio.to_thread(import_module, "triagemq.dashboard.pages")
+        await asyncio.to_thread(import_module, "triagemq.page.pages")
 
     async def _loaded(self) -> FastAPI:
         async with self._loading:
@@ -70,8 +70,8 @@ class Dashboard:
         return pages
 
     def _load(self) -> tuple[FastAPI, PageContext]:
-        from triagemq.dashboard.context import PageContext
-        from triagemq.dashboard.pages import build
+        from triagemq.page.context import PageContext
+        from triagemq.page.pages import build
 
         context = PageContext(self._coordinator, self._settings, time.monotonic())
         return build(context), context
@@ -93,12 +93,12 @@ class Dashboard:
             await end(self._expecting, self._living)
 
 
-def mount(app: FastAPI, settings: Settings) -> Dashboard | None:
+def mount(app: FastAPI, settings: Settings) -> Page | None:
     """The page as a part of the application, if it can be shown."""
     if find_spec("nicegui") is None:
-        _LOG.warning("no page: %s", MissingDependencyError("nicegui", "dashboard"))
+        _LOG.warning("no page: %s", MissingDependencyError("nicegui", "page"))
         return None
-    return Dashboard(app, settings)
+    return Page(app, settings)
 
 
 def main() -> None:

@@ -12,10 +12,10 @@ from starlette.responses import RedirectResponse
 
 from triagemq.coordinator.access.tokens import Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
-from triagemq.dashboard.context import PageContext
-from triagemq.dashboard.rendering import render, script, style_sheet
-from triagemq.dashboard.sessions import Session
 from triagemq.errors import TriageError
+from triagemq.page.context import PageContext
+from triagemq.page.rendering import render, script, style_sheet
+from triagemq.page.sessions import Session
 
 PAGES = {
     "": "Overview",

@@ -12,12 +12,12 @@ from tests.coordinator.coordinating import make_token, publisher, running, subsc
 
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
-from triagemq.dashboard.pages.network import network_map
-from triagemq.dashboard.pages.situation import chosen, responders
-from triagemq.dashboard.readings import Reading, Readings, _classes
-from triagemq.dashboard.rendering import render, sparkline, style_sheet
-from triagemq.dashboard.sessions import COOKIE, Sessions
-from triagemq.dashboard.values import LatestValues, Value, situation
+from triagemq.page.pages.network import network_map
+from triagemq.page.pages.situation import chosen, responders
+from triagemq.page.readings import Reading, Readings, _classes
+from triagemq.page.rendering import render, sparkline, style_sheet
+from triagemq.page.sessions import COOKIE, Sessions
+from triagemq.page.values import LatestValues, Value, situation
 
 
 def _second(

@@ -13,10 +13,10 @@ from nicegui import ui
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from triagemq.coordinator.refusals import RequestError
-from triagemq.dashboard.context import PageContext
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.rendering import render
 from triagemq.errors import TriageError
+from triagemq.page.context import PageContext
+from triagemq.page.frame import Frame, update
+from triagemq.page.rendering import render
 from triagemq.pipeline.reading import Tables
 
 _MOST_ROWS = 50

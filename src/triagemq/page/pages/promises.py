@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.rendering import render
+from triagemq.page.frame import Frame, update
+from triagemq.page.rendering import render
 
 _MOST_ROWS = 200
 

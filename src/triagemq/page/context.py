@@ -11,10 +11,10 @@ from triagemq.addresses import place
 from triagemq.client import Event, Subscriber
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.settings import Settings
-from triagemq.dashboard.readings import Readings
-from triagemq.dashboard.sessions import Sessions
-from triagemq.dashboard.values import LatestValues
 from triagemq.errors import ClientError, ParameterError
+from triagemq.page.readings import Readings
+from triagemq.page.sessions import Sessions
+from triagemq.page.values import LatestValues
 from triagemq.waiting import end
 
 _LEASE_SECONDS = 3.0

@@ -14,11 +14,11 @@ from triagemq.coordinator.api.operations import why
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError
 from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page
-from triagemq.dashboard.frame import Frame, update
-from triagemq.dashboard.rendering import render
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation
 from triagemq.intents import SUBSCRIBER, SubscriberIntent, Utility, Wanted
+from triagemq.page.frame import Frame, update
+from triagemq.page.rendering import render
 from triagemq.plan import Decision
 
 _ROWS = 20

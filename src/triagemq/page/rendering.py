@@ -137,7 +137,7 @@ def decision_words(kind: str) -> str:
 def _templates() -> Environment:
     # Names may hold anything: they are escaped wherever a template puts them.
     made = Environment(
-        loader=PackageLoader("triagemq.dashboard"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+        loader=PackageLoader("triagemq.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     own: dict[str, Callable[..., object]] = {
         "bit_rate": bit_rate,
@@ -169,7 +169,7 @@ def render(template: str, **what: object) -> str:
 @functools.cache
 def script() -> str:
     """What the browser does by itself: it says when it has lost contact."""
-    return files("triagemq.dashboard").joinpath("templates/page.js").read_text(encoding="utf-8")
+    return files("triagemq.page").joinpath("templates/page.js").read_text(encoding="utf-8")
 
 
 @functools.cache
@@ -177,5 +177,5 @@ def style_sheet() -> str:
     """The report's colours for light and dark, as the page switches between them, and the page's own rules."""
     report = files("triagemq.pipeline.report").joinpath("templates/page.css").read_text(encoding="utf-8")
     light, dark = re.findall(r":root \{(.*?)\}", report, re.DOTALL)[:2]
-    own = files("triagemq.dashboard").joinpath("templates/page.css").read_text(encoding="utf-8")
+    own = files("triagemq.page").joinpath("templates/page.css").read_text(encoding="utf-8")
     return f"body {{{light}}}\nbody.body--dark {{{dark}}}\n{own}"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from playwright.sync_api import Locator, Page, expect
 from tests.coordinator.coordinating import make_token
-from tests.dashboard.browsing import PATHS, Onlooker, browser, needs_chromium
 from tests.live.up.exchanging import TWO_PORTS, Up, ask
+from tests.page.browsing import PATHS, Onlooker, browser, needs_chromium
 
 TOPIC = "picture"
 # On a loaded machine nothing happens at once.
