@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +28,12 @@ switches.add_switch("hall", 1, [])
 print(switches.directory, flush=True)
 time.sleep(600)
 """
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with contextlib.closing(Lab(tmp_path)) as made:
+        yield made
 
 
 def test_a_machine_without_open_vswitch_is_told_what_to_install(

@@ -11,7 +11,7 @@ import pytest
 
 from triagemq.lab.papers import PAPERS, Difference, Findings, PrintedTable, reproduce
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CHEAP = {("peer-wd", "3"), ("peer-wd", "4"), ("shi", "8"), ("shi", "14")}
 """Experiments that take a second or so at full length."""
 
