@@ -6,6 +6,7 @@ import asyncio
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.coordinator.coordinating import running, served
@@ -70,8 +71,14 @@ def test_a_radio_that_begins_to_lose_events_is_planned_with_and_stays_so_after_a
                 finally:
                     publishing.cancel()
                 await here.settled()
-                said = (await here.client.get("/v1/decisions?limit=1000")).json()["decisions"]
-                (measured,) = [row for row in said if row["kind"] == "error_rate_measured"][:1]
+
+                async def decisions() -> list[dict[str, Any]]:
+                    said = (await here.client.get("/v1/decisions?limit=1000")).json()["decisions"]
+                    return said if any(row["kind"] == "error_rate_measured" for row in said) else []
+
+                # A plan is in effect a moment before its decisions are on the disk.
+                said = await here.until(decisions)
+                measured = next(row for row in said if row["kind"] == "error_rate_measured")
                 assert (measured["subject"], measured["before"]) == ("port", "0.00%")
                 assert any("measured error rate of port port" in row["reason"] for row in said)
                 words = await here.client.get("/v1/explanation?subscriber=crew&topic=smoke")
