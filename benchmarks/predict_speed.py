@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from measuring import finish, machine, options
 from triagemq.delay.estimators import Learned
 from triagemq.delay.learning.features import feature_names, feature_rows
-from triagemq.delay.learning.model_files import DelayModel
-from triagemq.delay.learning.trees import Trees, read_trees
+from triagemq.delay.learning.models import DelayModel, Trees, read_trees
 from triagemq.delay.samples import Samples
 
 COUNTERS = "linux"

@@ -18,13 +18,11 @@ import numpy as np
 import yaml
 
 from measuring import finish, machine, options
-from triagemq.delay.learning.model_files import save_model
-from triagemq.delay.learning.parameters import GRID
-from triagemq.delay.learning.rows import learning_rows, together
-from triagemq.delay.learning.runs import switch_constants
-from triagemq.delay.learning.training import best_of, ranges_of
+from triagemq.delay.learning.models import save_model
+from triagemq.delay.learning.training import GRID, learning_rows, switch_constants, together
 from triagemq.lab.papers.shi.network import FLOORS_BPS, QUEUES, WIDTHS_BPS, observe
 from triagemq.lab.papers.shi.packets import SCALE, PacketsRun, one_port, run_packets
+from triagemq.lab.queue_delay import best_of, ranges_of
 from triagemq.scenario import loads
 from triagemq.theory.interval import half_width
 

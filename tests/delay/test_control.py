@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from triagemq.delay.administrator import Administered, Administrator
-from triagemq.delay.clusters import (
+from triagemq.delay.administrator import (
+    Administered,
+    Administrator,
     ClusterConstraints,
     ClusterController,
     ClusterDelays,
     ClusterJoined,
     PlaceSeconds,
 )
-from triagemq.delay.constraints import Requirement
+from triagemq.delay.constraints import LEAST, LEAST_STEP, Pace, Requirement
 from triagemq.delay.control import ControlledPort, PortController
 from triagemq.delay.estimators import Estimator, make_estimator
-from triagemq.delay.pace import LEAST, LEAST_STEP, Pace
 from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, fed, queue_feed, restarted
 from tests.delay.trained import busy_model, small_model
 
-from triagemq.delay.estimators import ESTIMATORS, LEARNED, Estimator, Guarded, make_estimator
+from triagemq.delay.estimators import LEARNED, Estimator, Guarded, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
-from triagemq.delay.read_errors import ReadErrors, disturbed
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.errors import ParameterError
+from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors, disturbed
 
 Made: TypeAlias = tuple[str, Callable[[], Estimator]]
 
@@ -34,7 +34,7 @@ as much as its training gives."""
 def _made(name: str, counters: str) -> Made:
     if name in LEARNED:
         return counters, lambda: make_estimator(name, counters, model=small_model(counters))
-    return counters, lambda: make_estimator(name, counters)
+    return counters, lambda: make_estimator(name, counters, estimators=EVERY_ESTIMATOR)
 
 
 def _right(seconds: float, made: str) -> Any:
@@ -44,7 +44,7 @@ def _right(seconds: float, made: str) -> Any:
 
 MADE = {
     f"{name}-{counters}": _made(name, counters)
-    for name in (*ESTIMATORS, *LEARNED)
+    for name in (*EVERY_ESTIMATOR, *LEARNED)
     for counters in COUNTER_SETS
     if (name, counters) != ("backlog", "openflow")
 }
@@ -142,7 +142,7 @@ def test_backlog_refuses_a_switch_that_does_not_show_it() -> None:
     with pytest.raises(ParameterError, match="openflow does not show"):
         make_estimator("backlog", "openflow")
     with pytest.raises(ParameterError, match="does not show what its queues hold"):
-        fed(ESTIMATORS["backlog"](), queue_feed([1], "openflow"))
+        fed(EVERY_ESTIMATOR["backlog"](), queue_feed([1], "openflow"))
 
 
 def test_learned_wants_a_model_for_the_counters_it_is_fed() -> None:
@@ -155,7 +155,7 @@ def test_learned_wants_a_model_for_the_counters_it_is_fed() -> None:
 
 
 def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ParameterError, match=r"'arima' is none; there are red, .*, learned, guarded"):
+    with pytest.raises(ParameterError, match=r"'arima' is none; there are idm, .*, learned, guarded"):
         make_estimator("arima", "linux")
 
 
@@ -163,7 +163,7 @@ def test_an_unknown_estimator_is_refused_with_those_there_are() -> None:
 def test_the_printed_forms_take_losses_for_a_queue(name: str) -> None:
     samples = queue_feed([1000, *[0] * 20], buffer_packets=50)
     assert samples.drops[-1] == 750
-    assert fed(make_estimator(name, "linux"), samples)[-1][0] == pytest.approx(0.75, rel=0.01)
+    assert fed(EVERY_ESTIMATOR[name](), samples)[-1][0] == pytest.approx(0.75, rel=0.01)
 
 
 def test_idm_forgets_losses_nobody_counted_once_the_queue_sends_less_than_its_width() -> None:
@@ -173,7 +173,7 @@ def test_idm_forgets_losses_nobody_counted_once_the_queue_sends_less_than_its_wi
     said = [now for now, _ in fed(make_estimator("idm", "openflow"), hidden)]
     assert said[10] > 0.8  # what was lost seems to wait
     assert said[-1] < 0.001
-    printed = [now for now, _ in fed(make_estimator("idm-paper", "openflow"), hidden)]
+    printed = [now for now, _ in fed(EVERY_ESTIMATOR["idm-paper"](), hidden)]
     assert printed[-1] > 0.5
 
 

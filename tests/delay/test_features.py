@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 from tests.delay.feeds import PACKET_BYTES, WIDTH_BPS, queue_feed
 
-from triagemq.delay.learning.features import FeatureHistory, SwitchConstants, feature_names, feature_rows
-from triagemq.delay.learning.periods import WINDOW
-from triagemq.delay.learning.runs import switch_constants
+from triagemq.delay.learning.features import (
+    WINDOW,
+    FeatureHistory,
+    SwitchConstants,
+    feature_names,
+    feature_rows,
+)
+from triagemq.delay.learning.training import switch_constants
 from triagemq.lab.generators import prototype
 from triagemq.scenario import dumps, load
 

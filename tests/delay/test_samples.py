@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.delay.feeds import queue_feed
 
-from triagemq.delay.increments import Increments
-from triagemq.delay.read_errors import ReadErrors, disturbed
-from triagemq.delay.samples import COUNTER_SETS, Sample, Samples, by_queue, of_trace
+from triagemq.delay.samples import COUNTER_SETS, Increments, Sample, Samples
 from triagemq.errors import ParameterError
+from triagemq.lab.queue_delay import ReadErrors, by_queue, disturbed, of_trace
 from triagemq.trace import Trace, TraceWriter
 
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.simulated import ControlSettings, SimulatedControl, requirements
 from triagemq.errors import ParameterError
 from triagemq.lab.papers.shi.network import (
@@ -22,6 +21,7 @@ from triagemq.lab.papers.shi.network import (
     shi_plan,
     shi_scenario,
 )
+from triagemq.lab.queue_delay import ReadErrors
 from triagemq.scenario import ArrivalProcess, Scenario
 from triagemq.simulate import Change, Steering, simulate
 

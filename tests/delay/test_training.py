@@ -10,11 +10,18 @@ import pytest
 from tests.delay.feeds import queue_feed
 
 from triagemq.delay.learning.features import anchor_seconds
-from triagemq.delay.learning.parameters import GRID, MOST_TREES, PAPER, chosen_sets
-from triagemq.delay.learning.rows import LearningRows, held_out, learning_rows, together
-from triagemq.delay.learning.training import best_of, errors_of, grow, model_of, ranges_of
-from triagemq.delay.read_errors import ReadErrors
+from triagemq.delay.learning.training import (
+    GRID,
+    MOST_TREES,
+    PAPER,
+    LearningRows,
+    chosen_sets,
+    held_out,
+    learning_rows,
+    together,
+)
 from triagemq.errors import ParameterError
+from triagemq.lab.queue_delay import ReadErrors, best_of, errors_of, grow, model_of, ranges_of
 
 DEPTH_2 = replace(PAPER[0], name="depth-2", max_depth=2, early_stopping_rounds=5)
 

@@ -12,10 +12,9 @@ import xgboost
 from tests.delay.trained import save_small_model, train
 
 from triagemq.delay.learning.features import feature_names
-from triagemq.delay.learning.model_files import load_model, model_folders, newest_model, save_model
-from triagemq.delay.learning.training import ranges_of
-from triagemq.delay.learning.trees import read_trees
+from triagemq.delay.learning.models import load_model, model_folders, newest_model, read_trees, save_model
 from triagemq.errors import ModelError
+from triagemq.lab.queue_delay import ranges_of
 
 FEATURES = 12
 

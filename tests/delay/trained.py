@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.delay.feeds import SENT_PER_WINDOW, constant_backlog, queue_feed
 
 from triagemq.delay.learning.features import anchor_seconds, feature_names, feature_rows
-from triagemq.delay.learning.model_files import DelayModel, load_model, save_model
-from triagemq.delay.learning.training import ranges_of
+from triagemq.delay.learning.models import DelayModel, load_model, save_model
+from triagemq.lab.queue_delay import ranges_of
 
 
 @cache

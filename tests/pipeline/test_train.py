@@ -17,12 +17,12 @@ from tests.pipeline.standalone import standalone
 
 from triagemq.cli.pipeline_train import models as list_models
 from triagemq.delay.estimators import make_estimator
-from triagemq.delay.learning.model_files import model_folders, newest_model
-from triagemq.delay.learning.parameters import MOST_TREES, chosen_sets
-from triagemq.delay.read_errors import ReadErrors
+from triagemq.delay.learning.models import model_folders, newest_model
+from triagemq.delay.learning.training import MOST_TREES, chosen_sets
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.errors import ModelError, ParameterError
 from triagemq.lab.papers.shi.network import WIDTHS_BPS, observe, shi_scenario
+from triagemq.lab.queue_delay import ReadErrors
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.train import train
@@ -167,7 +167,7 @@ def test_what_cannot_be_learned_from_is_refused_in_one_line_and_the_old_model_st
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from triagemq.delay.learning.model_files import load_model, save_model
+from triagemq.delay.learning.models import load_model, save_model
 
 os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 old, new = map(Path, sys.argv[1:])

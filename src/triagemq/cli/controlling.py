@@ -52,9 +52,9 @@ class ControlOptions:
             if self.model is not None or self.read_errors or self.cluster:
                 raise ParameterError("--control", "say by which estimator, for example --control idm")
             return None
-        from triagemq.delay.learning.model_files import load_model
-        from triagemq.delay.read_errors import ReadErrors
+        from triagemq.delay.learning.models import load_model
         from triagemq.delay.simulated import ControlSettings, SimulatedControl
+        from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors
 
         model = None if self.model is None else load_model(self.model)
         counters = "linux" if self.control == "backlog" else "openflow"
@@ -65,6 +65,7 @@ class ControlOptions:
             read_errors=ReadErrors() if self.read_errors else None,
             clusters=dict(_cluster(text) for text in self.cluster or ()),
             slow_down=self.slow_down,
+            estimators=EVERY_ESTIMATOR,
         )
         return lambda replication: SimulatedControl(scenario, plan, settings, seed + replication)
 

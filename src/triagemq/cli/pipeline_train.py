@@ -41,9 +41,9 @@ def train(
 ) -> None:
     """Learn from the queues of all runs how long packets wait; the newest model is the one in force."""
     options.require("pyspark", "xgboost", "sklearn")
-    from triagemq.delay.learning.parameters import chosen_sets
-    from triagemq.delay.read_errors import ReadErrors
+    from triagemq.delay.learning.training import chosen_sets
     from triagemq.delay.samples import COUNTER_SETS
+    from triagemq.lab.queue_delay import ReadErrors
     from triagemq.pipeline.train import train as train_models
 
     folders = train_models(
@@ -65,7 +65,7 @@ def models(
     json: Json = False,
 ) -> None:
     """List the models there are, with what they learned from and how far they are from the truth."""
-    from triagemq.delay.learning.model_files import model_folders, newest_model
+    from triagemq.delay.learning.models import model_folders, newest_model
 
     found = model_folders(folder)
     if not found:
@@ -83,7 +83,7 @@ def models(
 
 def _listed(folder: Path) -> dict[str, Any]:
     """A model as it is shown: the newest of its counters is in force."""
-    from triagemq.delay.learning.model_files import load_model, model_folders
+    from triagemq.delay.learning.models import load_model, model_folders
 
     model = load_model(folder)
     newest = model_folders(folder.parent.parent, model.counters)[-1]

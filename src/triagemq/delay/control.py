@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.delay.estimators import Estimator
-from triagemq.delay.increments import Increments
-from triagemq.delay.samples import Sample
+from triagemq.delay.samples import Increments, Sample
 from triagemq.delay.widths import (
     HYSTERESIS,
     NEED_SLACK,

@@ -6,8 +6,7 @@ import math
 from collections import deque
 from typing import NamedTuple
 
-from triagemq.delay.increments import Increment
-from triagemq.delay.samples import Sample
+from triagemq.delay.samples import Increment, Sample
 
 SMOOTHING = 0.5
 """w of the papers' (4), which they do not print: a change is half seen after one sample."""
@@ -39,7 +38,7 @@ class QueueLength:
     nothing came and nothing went, or it sent for a second clearly less than its width, which a queue that holds
     something does not do. It never holds more than its buffer, where that is known.
 
-    >>> from triagemq.delay.increments import Increments
+    >>> from triagemq.delay.samples import Increments
     >>> from triagemq.delay.samples import Sample
     >>> increments, queue = Increments(), QueueLength()
     >>> for sample in (Sample(0, 0, 0, 0, 0, 0, 40e3), Sample(200_000_000, 9000, 9, 1000, 1, 5, 40e3)):
@@ -96,7 +95,7 @@ class QueueDifference:
     that nobody counted stay in it. There are such only where there are losses: after some, it begins anew with what
     `QueueLength` says as soon as the queue is seen idle, and it never holds more than its buffer, where that is known.
 
-    >>> from triagemq.delay.increments import Increments
+    >>> from triagemq.delay.samples import Increments
     >>> from triagemq.delay.samples import Sample
     >>> increments, queue, held = Increments(), QueueLength(), QueueDifference(buffer_bytes=4000.0)
     >>> for sample in (Sample(0, 0, 0, 0, 0, 0, 40e3), Sample(200_000_000, 9000, 9, 1000, 1, 2, 40e3)):

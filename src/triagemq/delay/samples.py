@@ -6,10 +6,10 @@ then dropped: packets_in = packets_out + drops + backlog. Dropped bytes are not 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
-    from triagemq.trace import Columns, Trace
+    pass
+
 
 INTERVAL_SECONDS = 0.2
 """Between two samples: the papers' monitoring period, and the window that delays are means over."""
@@ -112,6 +113,19 @@ class Samples:
         return replace(self, **{name: column[rows] for name, column in columns.items() if column is not None})
 
 
+class ReadErrorModel(Protocol):
+    """How a switch is read wrongly: at other moments, or without some losses."""
+
+    def disturbed(self, samples: Samples, seed: int) -> Samples:
+        """The samples as they are read; the same for the same seed."""
+
+    def reader(self, seed: Sequence[int]) -> Callable[[Sample], Sample]:
+        """What changes the samples of one queue as they are read, one after the other."""
+
+    def as_json(self) -> dict[str, float]:
+        """As models store what they were trained with."""
+
+
 def check_counters(counters: str) -> tuple[str, ...]:
     """The counters of a set.
 
@@ -126,34 +140,73 @@ def check_counters(counters: str) -> tuple[str, ...]:
     return COUNTER_SETS[counters]
 
 
-def by_queue(queue_samples: Columns, counters: str) -> dict[tuple[int, int], Samples]:
-    """The samples of each queue, by port_id and queue, from the columns of the Trace's table.
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What was counted since the sample before. `restarted`: the switch was, and its queue began empty."""
 
-    >>> columns = {"port_id": [0, 0, 0], "queue": [0, 1, 0], "sampled_ns": [200, 0, 0], "width_bps": [-1, 8, -1],
-    ...     **{name: [2, 1, 0] for name in COUNTER_SETS["linux"]}}
-    >>> queues = by_queue(columns, "linux")
-    >>> queues[0, 0].bytes_in, queues[0, 0].width_bps, len(queues[0, 1])
-    (array([0, 2]), array([inf, inf]), 1)
+    seconds: float
+    bytes_in: int
+    packets_in: int
+    bytes_out: int
+    packets_out: int
+    drops: int
+    dropped_bytes: float
+    restarted: bool
+
+    @property
+    def silent(self) -> bool:
+        """Nothing came and nothing went: a queue that can count on its width holds nothing then."""
+        return self.packets_in == 0 and self.packets_out == 0
+
+
+class Increments:
+    """Turns samples into increments. A sample that is not later than the one before is none.
+
+    What came in never falls but for a restart: then all counters show what they have gained. What went out may fall
+    alone, since it may be read a little earlier than the last time: then it has gained nothing.
+
+    >>> increments = Increments()
+    >>> increments.after(Sample(0, 500, 5, 400, 4, 0, 8e6)) is None
+    True
+    >>> gained = increments.after(Sample(200_000_000, 1500, 15, 1000, 10, 2, 8e6))
+    >>> gained.bytes_in, gained.bytes_out, gained.dropped_bytes
+    (1000, 600, 200.0)
+    >>> increments.after(Sample(400_000_000, 300, 3, 100, 1, 0, 8e6)).bytes_in
+    300
     """
-    arrays = {name: np.asarray(values) for name, values in queue_samples.items()}
-    order = np.lexsort((arrays["sampled_ns"], arrays["queue"], arrays["port_id"]))
-    ports, queues = arrays["port_id"][order], arrays["queue"][order]
-    starts = np.flatnonzero((np.diff(ports) != 0) | (np.diff(queues) != 0)) + 1
-    return {
-        (int(arrays["port_id"][rows[0]]), int(arrays["queue"][rows[0]])): Samples.of(
-            {name: values[rows] for name, values in arrays.items()}, counters
+
+    def __init__(self) -> None:
+        self._last: Sample | None = None
+        self._packet_bytes = 0.0
+
+    def after(self, sample: Sample) -> Increment | None:
+        """What was gained with this sample; None for the first one."""
+        last = self._last
+        if last is None:
+            self._last = sample
+            return None
+        if sample.sampled_ns <= last.sampled_ns:
+            return None
+        restarted = sample.bytes_in < last.bytes_in or sample.packets_in < last.packets_in
+        base = Sample(last.sampled_ns, 0, 0, 0, 0, 0, last.width_bps) if restarted else last
+        # The highest seen is what the next gains on: else it would gain once more what was there already.
+        self._last = replace(
+            sample,
+            bytes_out=max(sample.bytes_out, base.bytes_out),
+            packets_out=max(sample.packets_out, base.packets_out),
+            drops=max(sample.drops, base.drops),
         )
-        for rows in np.split(order, starts)
-        if len(rows)
-    }
-
-
-def of_trace(trace: Trace, counters: str) -> dict[tuple[int, int], Samples]:
-    """The samples of each queue of a run."""
-    table = trace.table(
-        "queue_samples", ["port_id", "queue", "sampled_ns", *check_counters(counters), "width_bps"]
-    )
-    columns = {
-        name: table.column(name).combine_chunks().fill_null(-1).to_numpy() for name in table.column_names
-    }
-    return by_queue(columns, counters)
+        bytes_in, packets_in = sample.bytes_in - base.bytes_in, sample.packets_in - base.packets_in
+        if packets_in:
+            self._packet_bytes = bytes_in / packets_in
+        drops = self._last.drops - base.drops
+        return Increment(
+            seconds=(sample.sampled_ns - last.sampled_ns) * 1e-9,
+            bytes_in=bytes_in,
+            packets_in=packets_in,
+            bytes_out=self._last.bytes_out - base.bytes_out,
+            packets_out=self._last.packets_out - base.packets_out,
+            drops=drops,
+            dropped_bytes=drops * self._packet_bytes,
+            restarted=restarted,
+        )

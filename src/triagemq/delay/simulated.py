@@ -7,23 +7,20 @@ is that of the start: where conditions plan anew, requirements keep the class th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.delay.administrator import Administered, Administrator
-from triagemq.delay.clusters import ClusterController
-from triagemq.delay.constraints import Requirement
+from triagemq.delay.administrator import Administered, Administrator, ClusterController
+from triagemq.delay.constraints import PROBE_PER_SECOND, Pace, Requirement
 from triagemq.delay.control import ControlledPort, PortController, PortDecision
-from triagemq.delay.estimators import Estimator, make_estimator
-from triagemq.delay.learning.model_files import DelayModel
-from triagemq.delay.learning.runs import switch_constants
-from triagemq.delay.pace import PROBE_PER_SECOND, Pace
-from triagemq.delay.read_errors import Disturbance, ReadErrors
-from triagemq.delay.samples import Sample, check_counters
+from triagemq.delay.estimators import ESTIMATORS, Estimator, make_estimator
+from triagemq.delay.learning.models import DelayModel
+from triagemq.delay.learning.training import switch_constants
+from triagemq.delay.samples import ReadErrorModel, Sample, check_counters
 from triagemq.errors import ParameterError
 from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Discipline, Floats, Scenario
@@ -46,10 +43,11 @@ class ControlSettings:
     estimator: str = "idm"
     counters: str = "openflow"
     model: DelayModel | None = None
-    read_errors: ReadErrors | None = None
+    read_errors: ReadErrorModel | None = None
     clusters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     paper_weights: bool = False
     slow_down: bool = True
+    estimators: Mapping[str, Callable[[], Estimator]] = field(default_factory=lambda: ESTIMATORS)
 
 
 class SimulatedControl:
@@ -62,8 +60,8 @@ class SimulatedControl:
         if not rows:
             raise ParameterError("control", "no port has the discipline widths; there is nothing to divide")
         self._rows = {scenario.ports.name[row]: row for row in rows}
-        self._disturbances = {
-            (row, queue): Disturbance(settings.read_errors, (seed, row, queue))
+        self._readers = {
+            (row, queue): settings.read_errors.reader((seed, row, queue))
             for row in rows
             for queue in range(len(scenario.ports.widths_bps[row]))
             if settings.read_errors is not None
@@ -122,7 +120,13 @@ class SimulatedControl:
         known = switch_constants(self._scenario, row)
 
         def estimator() -> Estimator:
-            return make_estimator(settings.estimator, settings.counters, model=settings.model, switch=known)
+            return make_estimator(
+                settings.estimator,
+                settings.counters,
+                model=settings.model,
+                switch=known,
+                estimators=settings.estimators,
+            )
 
         return PortController(port, estimator)
 
@@ -139,8 +143,8 @@ class SimulatedControl:
         for row, queue, *counters in sorted(values):
             if row in self._rows.values():
                 sample = Sample(*counters)
-                if (row, queue) in self._disturbances:
-                    sample = self._disturbances[row, queue].read(sample)
+                if (row, queue) in self._readers:
+                    sample = self._readers[row, queue](sample)
                 found.setdefault(row, []).append(sample)
         return found
 

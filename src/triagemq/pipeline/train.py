@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,19 @@ import numpy as np
 import pyarrow as pa
 
 from triagemq.delay.learning.features import SwitchConstants, feature_names
-from triagemq.delay.learning.model_files import save_model
-from triagemq.delay.learning.parameters import GRID, MOST_TREES, ParameterSet
-from triagemq.delay.learning.rows import learning_rows
-from triagemq.delay.learning.runs import KnownRun, known_runs
-from triagemq.delay.learning.training import Grown, check_enough, grown_of
-from triagemq.delay.read_errors import ReadErrors
-from triagemq.delay.samples import COUNTER_SETS, Samples, check_counters
+from triagemq.delay.learning.models import save_model
+from triagemq.delay.learning.training import (
+    GRID,
+    MOST_TREES,
+    Grown,
+    KnownRun,
+    ParameterSet,
+    check_enough,
+    grown_of,
+    known_runs,
+    learning_rows,
+)
+from triagemq.delay.samples import COUNTER_SETS, ReadErrorModel, Samples, check_counters
 from triagemq.errors import ParameterError
 from triagemq.pipeline.causes import explained
 from triagemq.pipeline.progress import TableProgress
@@ -47,7 +53,7 @@ def train(
     out: str | Path,
     *,
     counters: Sequence[str] = tuple(COUNTER_SETS),
-    read_errors: ReadErrors | None = None,
+    read_errors: ReadErrorModel | None = None,
     sets: Sequence[ParameterSet] = GRID,
     seed: int = 0,
     workers: int | None = None,
@@ -91,7 +97,7 @@ class _Training:
     source: Tables
     runs: Mapping[str, KnownRun]
     counters: str
-    errors: Sequence[ReadErrors | None]
+    errors: Sequence[ReadErrorModel | None]
     seed: int
     workers: int
     shown: TableProgress
@@ -114,7 +120,7 @@ class _Training:
                 "trained": started.isoformat(timespec="seconds"),
                 "tables": str(self.source.place),
                 "runs": {run_id: run.identity for run_id, run in self.source.manifest.runs.items()},
-                "read_errors": [None if each is None else asdict(each) for each in self.errors],
+                "read_errors": [None if each is None else each.as_json() for each in self.errors],
                 "seed": self.seed,
                 "workers": self.workers,
                 "rows": counted,
@@ -186,7 +192,7 @@ def _known_runs(source: Tables) -> dict[str, KnownRun]:
 
 
 def _row_maker(
-    counters: str, runs: Mapping[str, KnownRun], errors: Sequence[ReadErrors | None], seed: int
+    counters: str, runs: Mapping[str, KnownRun], errors: Sequence[ReadErrorModel | None], seed: int
 ) -> Callable[[tuple[pa.Scalar, ...], pa.Table], pa.Table]:
     """Rows of features of one queue."""
 

@@ -26,8 +26,8 @@ from triagemq.coordinator.gateway.config import GatewayConfig, check_control
 from triagemq.coordinator.gateway.delay_models import Estimators
 from triagemq.coordinator.gateway.queue_control import ControlledQueues
 from triagemq.delay.estimators import make_estimator
-from triagemq.delay.learning.model_files import load_model
-from triagemq.delay.learning.runs import switch_constants
+from triagemq.delay.learning.models import load_model
+from triagemq.delay.learning.training import switch_constants
 from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError, PlanError
 from triagemq.lab.generators import prototype

@@ -14,7 +14,7 @@ from triagemq.coordinator.channel.messages import Measured, PortDelays
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
-from triagemq.delay.pace import HOLD_SECONDS, PROBE_PER_SECOND, RETURN_PER_SECOND
+from triagemq.delay.constraints import HOLD_SECONDS, PROBE_PER_SECOND, RETURN_PER_SECOND
 from triagemq.scenario import Scenario, loads
 
 TEXT = """

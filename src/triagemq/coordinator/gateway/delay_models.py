@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from triagemq.delay.estimators import Estimator, Guarded, fallback_for, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
-from triagemq.delay.learning.model_files import MODEL_NAME, DelayModel, load_model, model_folders
-from triagemq.delay.learning.runs import switch_constants
+from triagemq.delay.learning.models import MODEL_NAME, DelayModel, load_model, model_folders
+from triagemq.delay.learning.training import switch_constants
 from triagemq.errors import ModelError
 from triagemq.plan import Decision
 from triagemq.scenario import load

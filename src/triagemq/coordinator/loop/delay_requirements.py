@@ -18,11 +18,15 @@ from triagemq.client.coordinator import RequiredDelay
 from triagemq.coordinator.channel.messages import PortConstraints, PortDelays
 from triagemq.coordinator.decide.account import MOST_ROWS
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.delay.administrator import Administered, Administrator
-from triagemq.delay.clusters import ClusterDelays, ClusterJoined, PlaceSeconds
-from triagemq.delay.constraints import Place, Refusal, Requirement, SlowDown
+from triagemq.delay.administrator import (
+    Administered,
+    Administrator,
+    ClusterDelays,
+    ClusterJoined,
+    PlaceSeconds,
+)
+from triagemq.delay.constraints import Pace, Place, Refusal, Requirement, SlowDown
 from triagemq.delay.control import ControlledPort
-from triagemq.delay.pace import Pace
 from triagemq.plan import Decision
 from triagemq.scenario import Discipline, Scenario, port_paths
 

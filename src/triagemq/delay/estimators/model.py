@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from collections import deque
 
-from triagemq.delay.estimators.contract import drained_seconds
-from triagemq.delay.increments import Increment, Increments
-from triagemq.delay.samples import INTERVAL_SECONDS, Sample
+from triagemq.delay.estimators.counted import drained_seconds
+from triagemq.delay.samples import INTERVAL_SECONDS, Increment, Increments, Sample
 from triagemq.theory import fifo_waits, gg1_factor
 
 SPAN = 25

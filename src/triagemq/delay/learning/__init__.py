@@ -1,7 +1,6 @@
-"""What the learned estimator stands on, in training and in use.
+"""The learned estimator, in training and in use: samples in, features, and trees that predict delays.
 
-- `features` turns samples into numbers, with the `periods` of what comes in; `runs` say what is known of the switch.
-- `rows` are what is learned from, and which of them judge; `parameters` is the grid; `training` grows trees in this
-  process and says how good they are. On Spark the same is done by `triagemq.pipeline.train`.
-- `model_files` is the folder that training and use meet in; `trees` walks what xgboost grew, without xgboost.
+- `features` turns the samples of a queue into numbers, the period of its packets among them.
+- `training` holds rows to learn from, their split and the grid of parameters; `pipeline.train` grows the trees.
+- `models` evaluates the trees of xgboost without xgboost, and reads and writes the folder of a model.
 """

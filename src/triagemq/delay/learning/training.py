@@ -1,23 +1,246 @@
-"""Growing trees with xgboost in this process, choosing among parameters, and how good a model is.
+"""Training: rows of features with the delay that followed, their split, the grid of parameters, the facts of runs.
 
-The pipeline grows them on Spark, with the same rows, parameters and choice.
+The last fifth of the time of a run judges: it stops the growing and chooses among parameters. Some runs of each kind of
+traffic are held out and judge the model. Rows are not shuffled: neighbours in time are nearly equal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from triagemq.delay.learning.features import anchor_seconds, feature_names
-from triagemq.delay.learning.model_files import DelayModel
-from triagemq.delay.learning.parameters import GRID, JUDGED_BY, MOST_TREES, ParameterSet
-from triagemq.delay.learning.rows import LearningRows
-from triagemq.delay.learning.trees import Trees, read_trees
+from triagemq.delay.learning.features import SwitchConstants, anchor_seconds, feature_names, feature_rows
+from triagemq.delay.samples import ReadErrorModel, Samples
 from triagemq.errors import ParameterError
+from triagemq.scenario import ArrivalProcess
+
+if TYPE_CHECKING:
+    from triagemq.scenario import Scenario
+
+
+MOST_TREES = 400
+"""Where growing ends if nothing has stopped it before."""
+
+JUDGED_BY = "mae"
+"""Trees are judged by how many seconds they are off in the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSet:
+    """One point of the grid: xgboost's names. Growing stops when so many trees in a row have made nothing better."""
+
+    name: str
+    max_depth: int
+    min_child_weight: float
+    subsample: float
+    colsample_bytree: float
+    early_stopping_rounds: int
+    eta: float = 0.1
+    objective: str = "reg:squarederror"
+
+    def options(self, seed: int) -> dict[str, Any]:
+        """What xgboost is told, but for when to stop. One thread: sums are the same every time."""
+        chosen = asdict(self)
+        for own in ("name", "early_stopping_rounds"):
+            del chosen[own]
+        return {**chosen, "eval_metric": JUDGED_BY, "tree_method": "hist", "nthread": 1, "seed": seed}
+
+
+PAPER = (
+    ParameterSet("shi-1", 4, 10, 0.7, 0.7, 30),
+    ParameterSet("shi-2", 6, 10, 0.7, 0.7, 40),
+    ParameterSet("shi-3", 10, 10, 1.0, 1.0, 50),
+)
+"""Shi et al., Table 2, without scale_pos_weight: that weighs classes, and regression has none."""
+
+GRID = (
+    *PAPER,
+    ParameterSet("absolute-6", 6, 10, 0.7, 0.7, 30, objective="reg:absoluteerror"),
+    ParameterSet("absolute-8", 8, 10, 0.7, 0.7, 30, objective="reg:absoluteerror"),
+)
+"""Beside the paper's two that are grown by the error they are judged by: seconds off, not their squares."""
+
+
+def chosen_sets(names: str | None) -> tuple[ParameterSet, ...]:
+    """The whole grid, or those named, separated by commas.
+
+    >>> [each.max_depth for each in chosen_sets("shi-1,shi-3")]
+    [4, 10]
+    """
+    known = {each.name: each for each in GRID}
+    if names is None:
+        return GRID
+    unknown = [name for name in names.split(",") if name not in known]
+    if unknown:
+        raise ParameterError("parameters", f"{unknown[0]!r} is no set; there are {', '.join(known)}")
+    return tuple(known[name] for name in names.split(","))
+
+
+JUDGING_SHARE = 0.2
+"""Of the time of each run, the last part; and of the runs of each kind of traffic, those that are held out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LearningRows:
+    """Features, the delay that came next, and whether the row judges instead of growing trees."""
+
+    features: NDArray[np.float32]
+    delay_seconds: NDArray[np.float64]
+    judges: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.delay_seconds)
+
+    def take(self, rows: NDArray[np.bool_]) -> LearningRows:
+        """Some of the rows."""
+        return LearningRows(self.features[rows], self.delay_seconds[rows], self.judges[rows])
+
+    def columns(self, counters: str) -> dict[str, NDArray[Any]]:
+        """All of it by name, each feature a column."""
+        features = dict(zip(feature_names(counters), self.features.T.copy(), strict=True))
+        known = {"judges": self.judges, "delay_seconds": self.delay_seconds}
+        return {**known, "difference_seconds": self.differences(counters), **features}
+
+    def differences(self, counters: str) -> NDArray[np.float64]:
+        """What trees learn: by how much the delay differs from its anchor."""
+        return self.delay_seconds - anchor_seconds(self.features, counters)
+
+
+def learning_rows(
+    samples: Samples,
+    next_delay_seconds: ArrayLike,
+    *,
+    switch: SwitchConstants | None = None,
+    errors: Sequence[ReadErrorModel | None] = (None,),
+    seed: int = 0,
+) -> LearningRows:
+    """The rows of one queue in one run: those with features after which packets came, read with each of the errors.
+
+    >>> samples = Samples.of({"sampled_ns": np.arange(6) * 200_000_000, "width_bps": [8e6] * 6,
+    ...     **{name: np.arange(6) for name in ("bytes_in", "packets_in", "bytes_out", "packets_out", "drops")}},
+    ...     "openflow")
+    >>> rows = learning_rows(samples, [0.1, 0.1, 0.1, np.nan, 0.1, 0.1])
+    >>> len(rows), rows.judges.tolist()
+    (4, [False, False, False, True])
+    """
+    delay = np.asarray(next_delay_seconds, np.float64)
+    known = np.isfinite(delay)
+    # The first sample says nothing of what was gained.
+    known[:1] = False
+    seen = [samples if each is None else each.disturbed(samples, seed) for each in errors]
+    found = [
+        LearningRows(feature_rows(each, switch)[known], delay[known], judging(samples.sampled_ns)[known])
+        for each in seen
+    ]
+    return together(found, samples.counters)
+
+
+def together(rows: Sequence[LearningRows], counters: str) -> LearningRows:
+    """The rows of several queues and runs as one."""
+    empty = LearningRows(
+        np.empty((0, len(feature_names(counters))), np.float32), np.empty(0), np.empty(0, np.bool_)
+    )
+    columns = ([getattr(each, field.name) for each in (empty, *rows)] for field in fields(LearningRows))
+    return LearningRows(*(np.concatenate(each) for each in columns))
+
+
+def judging(sampled_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each sample of a run is of the last part of its time."""
+    if not len(sampled_ns):
+        return np.empty(0, np.bool_)
+    first, last = int(sampled_ns[0]), int(sampled_ns[-1])
+    return np.asarray(sampled_ns - first > (1.0 - JUDGING_SHARE) * (last - first))
+
+
+def held_out(kinds: Mapping[str, str]) -> frozenset[str]:
+    """Of the runs of each kind of traffic a fifth, but at least one where there are two; the same for the same ids.
+
+    >>> sorted(held_out({"a": "poisson", "b": "poisson", "c": "poisson", "d": "pareto"}))
+    ['c']
+    """
+    runs = defaultdict(list)
+    for run_id, kind in kinds.items():
+        runs[kind].append(run_id)
+    found: set[str] = set()
+    for of_kind in runs.values():
+        count = max(int(JUDGING_SHARE * len(of_kind)), int(len(of_kind) > 1))
+        found.update(sorted(of_kind, key=lambda run_id: hashlib.sha256(run_id.encode()).digest())[:count])
+    return frozenset(found)
+
+
+UNKNOWN_TRAFFIC = "unknown"
+"""Of a run whose scenario nobody kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """What is known of a run beside its samples; `number` is its place among those that are learned from."""
+
+    number: int
+    traffic: str
+    held_out: bool
+    ports: Mapping[int, SwitchConstants]
+
+
+def known_runs(scenarios: Mapping[str, Scenario | None]) -> dict[str, KnownRun]:
+    """The runs that are learned from, by id, in their order."""
+    kinds = {run_id: traffic_kind(scenario) for run_id, scenario in scenarios.items()}
+    aside = held_out(kinds)
+    runs = {}
+    for number, (run_id, scenario) in enumerate(scenarios.items()):
+        rows = range(0 if scenario is None else len(scenario.ports))
+        ports = {row: switch_constants(scenario, row) for row in rows if scenario is not None}
+        runs[run_id] = KnownRun(number, kinds[run_id], run_id in aside, ports)
+    return runs
+
+
+def traffic_kind(scenario: Scenario | None) -> str:
+    """How publications arrive, all kinds in order of their names.
+
+    >>> traffic_kind(None)
+    'unknown'
+    """
+    if scenario is None or not len(scenario.publications):
+        return UNKNOWN_TRAFFIC
+    kinds = np.unique(scenario.publications.arrival_process).tolist()
+    return "+".join(sorted(ArrivalProcess(kind).name.lower() for kind in kinds))
+
+
+def switch_constants(scenario: Scenario, port: int) -> SwitchConstants:
+    """Of a port (a row of the scenario) and of its switch, from the model that this names (Shi et al., Table 1).
+
+    A scenario counts buffers in packets: in bytes they are what as many mean packets have. Where nothing is said, it is
+    not known; no model says how many addresses a switch learns.
+
+    >>> from triagemq.scenario.building import building
+    >>> found = switch_constants(building(), 0)
+    >>> found.largest_packet_bytes, found.smallest_delay_seconds, found.largest_mac_table
+    (1500.0, 0.0, nan)
+    """
+    publications, switches = scenario.publications, scenario.switches
+    switch = int(scenario.ports.switch[port])
+    sizes = np.minimum(publications.size_bytes + scenario.overhead_bytes, scenario.mtu_bytes)
+    rates = publications.rate_per_second
+    mean = np.average(sizes, weights=rates) if rates.sum() > 0 else math.nan
+    largest = _known(switches.packet_bytes[switch])
+    return SwitchConstants(
+        buffer_bytes=_known(scenario.ports.buffer_packets[port] * mean),
+        largest_packet_bytes=float(sizes.max(initial=0.0)) if math.isnan(largest) else largest,
+        smallest_delay_seconds=_known(switches.multiplexing_seconds[switch]),
+        largest_routing_table=_known(switches.rules[switch]),
+    )
+
+
+def _known(value: float) -> float:
+    return float(value) if math.isfinite(value) else math.nan
+
 
 LEAST_ROWS = 500
 """With fewer rows to learn from, trees would know single windows by heart."""
@@ -56,89 +279,7 @@ def check_enough(growing: int, judging: int) -> None:
         )
 
 
-def grow(
-    rows: LearningRows, counters: str, parameters: ParameterSet, *, seed: int = 0, metric: str = JUDGED_BY
-) -> Grown:
-    """Trees of these parameters, as many as the judging rows found useful by xgboost's `metric`."""
-    import xgboost
-
-    growing, judging = (
-        (each.features, each.differences(counters))
-        for each in (rows.take(~rows.judges), rows.take(rows.judges))
-    )
-    names = list(feature_names(counters))
-    matrix = xgboost.QuantileDMatrix(growing[0], label=growing[1], feature_names=names)
-    judges = xgboost.QuantileDMatrix(judging[0], label=judging[1], feature_names=names, ref=matrix)
-    booster = xgboost.train(
-        {**parameters.options(seed), "eval_metric": metric},
-        matrix,
-        MOST_TREES,
-        evals=[(judges, "judging")],
-        early_stopping_rounds=parameters.early_stopping_rounds,
-        verbose_eval=False,
-    )
-    return grown_of(booster, parameters)
-
-
 def grown_of(booster: Any, parameters: ParameterSet) -> Grown:
     """What a booster that stopped early has grown: its trees up to the best one, since all that are written count."""
     best = booster.best_iteration + 1
     return Grown(parameters, bytes(booster[:best].save_raw("json")), best, float(booster.best_score))
-
-
-def best_of(
-    rows: LearningRows,
-    counters: str,
-    sets: Sequence[ParameterSet] = GRID,
-    *,
-    seed: int = 0,
-    on_grown: Callable[[], None] = lambda: None,
-) -> tuple[Grown, tuple[Grown, ...]]:
-    """The best of the grid by the judging rows, and all of it."""
-    judging = int(rows.judges.sum())
-    check_enough(len(rows) - judging, judging)
-    found = []
-    for parameters in sets:
-        found.append(grow(rows, counters, parameters, seed=seed))
-        on_grown()
-    return least(found), tuple(found)
-
-
-def least(found: Sequence[Grown]) -> Grown:
-    """The one with the smallest error in the judging rows."""
-    return min(found, key=lambda each: each.judged_seconds)
-
-
-def predicted_seconds(trees: Trees, features: NDArray[np.float32], counters: str) -> NDArray[np.float64]:
-    """The delay that follows on each row: as a model in use says it."""
-    said = anchor_seconds(features, counters).astype(np.float64) + trees.predict_rows(features)
-    return np.maximum(0.0, said)
-
-
-def errors_of(trees_json: bytes, rows: LearningRows, counters: str) -> dict[str, float]:
-    """How far a model is from the truth in some rows: mean absolute and root mean square, in seconds."""
-    difference = predicted_seconds(read_trees(trees_json), rows.features, counters) - rows.delay_seconds
-    return {
-        "rows": len(rows),
-        "mean_absolute_seconds": float(np.abs(difference).mean()) if len(rows) else float("nan"),
-        "root_mean_square_seconds": float(np.sqrt((difference**2).mean())) if len(rows) else float("nan"),
-    }
-
-
-def ranges_of(features: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
-    """The smallest and the largest value of every feature; NaN of one that was never known."""
-    known = np.isfinite(features)
-    smallest = np.where(known, features, np.inf).min(axis=0, initial=np.inf)
-    largest = np.where(known, features, -np.inf).max(axis=0, initial=-np.inf)
-    return tuple(
-        (float(low), float(high)) if low <= high else (float("nan"), float("nan"))
-        for low, high in zip(smallest, largest, strict=True)
-    )
-
-
-def model_of(
-    best: Grown, grid: Sequence[Grown], rows: LearningRows, counters: str, **stated: Any
-) -> DelayModel:
-    """The best of a grid as a model; `stated` is what else is to be known of it."""
-    about = {**stated, "chosen": best.as_json(), "grid": [each.as_json() for each in grid]}
-    return DelayModel(counters, read_trees(best.trees_json), ranges_of(rows.features), about)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.delay.learning.periods import track_periods
+from triagemq.delay.learning.features import track_periods
 from triagemq.pipeline.partitions import by_group, joined
 from triagemq.pipeline.tables.port_load import COUNTERS, IN_ORDER, increments
 

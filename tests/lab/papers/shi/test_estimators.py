@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.delay.learning.parameters import MOST_TREES
+from triagemq.delay.learning.training import MOST_TREES
 from triagemq.lab.papers import reproduce, write_files
 from triagemq.lab.papers.shi.network import BUFFER_PACKETS, PACKET_BYTES, WIDTHS_BPS, observe, shi_scenario
 from triagemq.scenario import ArrivalProcess

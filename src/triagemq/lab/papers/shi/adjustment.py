@@ -8,7 +8,6 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.simulated import ControlSettings
 from triagemq.delay.widths import BEST_EFFORT
 from triagemq.lab.papers.experiment import (
@@ -36,6 +35,7 @@ from triagemq.lab.papers.shi.network import (
     observe,
     shi_scenario,
 )
+from triagemq.lab.queue_delay import ReadErrors
 from triagemq.scenario import ArrivalProcess, Floats, Scenario
 
 FREQUENCIES = (1_000, 3_000, 5_000, 10_000, 20_000)

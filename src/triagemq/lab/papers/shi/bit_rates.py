@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from triagemq.delay.samples import by_queue
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -35,6 +34,7 @@ from triagemq.lab.papers.shi.network import (
     shi_plan,
     shi_scenario,
 )
+from triagemq.lab.queue_delay import by_queue
 from triagemq.scenario import ArrivalProcess, Floats
 from triagemq.simulate import simulate
 

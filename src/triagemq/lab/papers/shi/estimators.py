@@ -10,8 +10,7 @@ import numpy as np
 
 from triagemq.delay.estimators import Estimator, make_estimator
 from triagemq.delay.learning.features import SwitchConstants
-from triagemq.delay.learning.model_files import DelayModel
-from triagemq.delay.read_errors import ReadErrors, disturbed
+from triagemq.delay.learning.models import DelayModel
 from triagemq.delay.samples import COUNTER_SETS, Samples
 from triagemq.lab.papers.experiment import (
     Claim,
@@ -36,6 +35,7 @@ from triagemq.lab.papers.shi.network import (
     observe,
     shi_scenario,
 )
+from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors, disturbed
 from triagemq.scenario import ArrivalProcess
 
 LOADS = (0.5, 0.8, 0.95, 1.5)
@@ -147,7 +147,7 @@ def errors_of_run(
 
 
 def _estimators(counters: str, model: DelayModel, switch: SwitchConstants) -> dict[str, Estimator]:
-    made = {name: make_estimator(name, counters) for name in ("red", "idm-paper", "idm", "model")}
+    made = {name: EVERY_ESTIMATOR[name]() for name in ("red", "idm-paper", "idm", "model")}
     made["idm-buffer"] = make_estimator("idm", counters, switch=switch)
     made["learned"] = make_estimator("learned", counters, model=model, switch=switch)
     if "backlog_bytes" in COUNTER_SETS[counters]:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from triagemq.delay.constraints import Requirement, first_constraints
 from triagemq.delay.control import ControlledPort
-from triagemq.delay.read_errors import ReadErrors
 from triagemq.delay.simulated import ControlSettings
 from triagemq.lab.papers.experiment import (
     Claim,
@@ -42,6 +41,7 @@ from triagemq.lab.papers.shi.network import (
     line_scenario,
     shi_plan,
 )
+from triagemq.lab.queue_delay import ReadErrors
 from triagemq.scenario import Floats
 from triagemq.simulate import Change, simulate
 from triagemq.trace import Outcome

@@ -12,11 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from triagemq.delay.learning.features import SwitchConstants
-from triagemq.delay.learning.model_files import DelayModel
-from triagemq.delay.learning.parameters import GRID, PAPER, ParameterSet
-from triagemq.delay.learning.rows import LearningRows, learning_rows, together
-from triagemq.delay.learning.training import best_of, errors_of, grow, model_of
-from triagemq.delay.read_errors import ReadErrors
+from triagemq.delay.learning.models import DelayModel
+from triagemq.delay.learning.training import GRID, PAPER, LearningRows, ParameterSet, learning_rows, together
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.lab.papers.experiment import (
     Difference,
@@ -38,6 +35,7 @@ from triagemq.lab.papers.shi.network import (
     observe,
     shi_scenario,
 )
+from triagemq.lab.queue_delay import ReadErrors, best_of, errors_of, grow, model_of
 from triagemq.scenario import ArrivalProcess, Floats
 from triagemq.simulate import Change
 

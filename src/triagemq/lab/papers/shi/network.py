@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.delay.samples import Samples, by_queue
+from triagemq.delay.samples import Samples
 from triagemq.delay.simulated import ControlSettings, SimulatedControl
+from triagemq.lab.queue_delay import by_queue
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import (
     ArrivalProcess,

@@ -38,7 +38,7 @@ def _run(
 
 def _queues(result: Any) -> dict[int, QueueRun]:
     """What the trace of a run says of each queue of its only port."""
-    from triagemq.delay.samples import of_trace
+    from triagemq.lab.queue_delay import of_trace
     from triagemq.trace import Outcome, Trace
 
     trace = Trace.open(result.trace)
