@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.plan.drops.problem import DropProblem, subscription_columns
-from triagemq.plan.drops.waterfilling import fill_ports
-from triagemq.plan.drops.worth import concave_flows, step_levels
+from triagemq.plan.drops.waterfilling import concave_flows, fill_ports, step_levels
 from triagemq.scenario import UtilityShape
 
 

@@ -20,7 +20,9 @@ VITAL = {
     "medic": ("crew/+/heart-rate", "crew/+/air-supply", "crew/+/location"),
     "pump-operator": ("command/orders", "building/water-pressure"),
     **dict.fromkeys(CREW, ("command/orders", "floor-2/+/smoke", "floor-2/+/carbon-monoxide", "crew/+/+")),
-    **dict.fromkeys(("warden-1", "warden-2", "warden-3"), ("building/evacuation", "+/+/smoke", "+/+/occupancy")),
+    **dict.fromkeys(
+        ("warden-1", "warden-2", "warden-3"), ("building/evacuation", "+/+/smoke", "+/+/occupancy")
+    ),
     "facility-manager": ("building/#", "+/+/smoke"),
     "security-desk": ("building/evacuation", "building/elevators", "+/+/occupancy"),
 }

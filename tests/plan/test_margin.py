@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from triagemq.lab.generators import table2
 from triagemq.plan import demand, explain, make_plan, step_targets
-from triagemq.plan.margin import success_needed, with_margin
+from triagemq.plan.demands import success_needed, with_margin
 from triagemq.scenario import Scenario, UtilityShape
 
 

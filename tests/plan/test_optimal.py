@@ -11,8 +11,7 @@ import pytest
 
 from triagemq.plan.drops import DROP_POLICIES, DropProblem
 from triagemq.plan.drops.problem import one_port, subscription_columns
-from triagemq.plan.drops.waterfilling import fill_ports
-from triagemq.plan.drops.worth import concave_flows
+from triagemq.plan.drops.waterfilling import concave_flows, fill_ports
 from triagemq.scenario import UtilityShape
 
 with warnings.catch_warnings():

@@ -48,13 +48,11 @@ from triagemq.plan.instructions import (
 if TYPE_CHECKING:
     from triagemq.plan.admission import promise_rows
     from triagemq.plan.contract import ContractError, check_policy
-    from triagemq.plan.demands import Demand, WireSizes, demand, wire_sizes
+    from triagemq.plan.demands import Demand, WireSizes, demand, step_targets, wire_sizes
     from triagemq.plan.difference import RANK_BAND, Carried, PlanDifference, SubscriptionChanges, carry, diff
     from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
     from triagemq.plan.explaining import explain, subscription_row
     from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
-    from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
-    from triagemq.plan.margin import step_targets
     from triagemq.plan.model import (
         LEAST_GAIN,
         Decision,
@@ -69,7 +67,10 @@ if TYPE_CHECKING:
     )
     from triagemq.plan.planner import SCOPES, make_plan
     from triagemq.plan.priorities import (
+        FLOW_ALGORITHMS,
         PRIORITY_ALGORITHMS,
+        FlowAlgorithm,
+        FlowProblem,
         PriorityAlgorithm,
         PriorityProblem,
         cluster_classes,

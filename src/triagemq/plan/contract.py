@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.drops.problem import DropProblem, DropResult, subscription_columns
-from triagemq.plan.flows import FlowProblem
-from triagemq.plan.priorities import PriorityProblem
+from triagemq.plan.priorities import FlowProblem, PriorityProblem
 from triagemq.scenario import Floats, Integers, UtilityShape
 from triagemq.scenario.model import take
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.admission import explain_promises
-from triagemq.plan.demands import demand, survival_to_port
-from triagemq.plan.margin import step_targets
+from triagemq.plan.demands import demand, step_targets, survival_to_port
 from triagemq.plan.model import Plan
 from triagemq.plan.places import places
 from triagemq.plan.planner import RANKINGS

@@ -15,14 +15,19 @@ from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
 from triagemq.plan.admission import AdmissionResult, promised
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.plan.demands import Demand, demand, survival_to_port
+from triagemq.plan.demands import Demand, demand, survival_to_port, with_margin
 from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
-from triagemq.plan.flows import FLOW_ALGORITHMS, FlowAlgorithm, FlowProblem
-from triagemq.plan.margin import with_margin
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.places import ContendedPlaces, check_widths, places
-from triagemq.plan.priorities import PRIORITY_ALGORITHMS, PriorityAlgorithm, PriorityProblem
+from triagemq.plan.priorities import (
+    FLOW_ALGORITHMS,
+    PRIORITY_ALGORITHMS,
+    FlowAlgorithm,
+    FlowProblem,
+    PriorityAlgorithm,
+    PriorityProblem,
+)
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.model import take
 

@@ -18,7 +18,7 @@ from triagemq.plan.balancing import (
     SmoothedRates,
     queue_threshold,
 )
-from triagemq.plan.balancing.offloading import OtherEnds, QueueState, publisher_order, subscriber_order
+from triagemq.plan.balancing.selection import OtherEnds, QueueState, publisher_order, subscriber_order
 from triagemq.plan.campus import Campus, Metric, Placement
 from triagemq.scenario import Floats, Scenario
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.plan.balancing.events import Completed, LoadReport, Migration
-from triagemq.plan.balancing.settings import Thresholds
+from triagemq.plan.balancing.detection import Completed, LoadReport, Migration, Thresholds
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Integers
 

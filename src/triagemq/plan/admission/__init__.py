@@ -9,7 +9,14 @@ a plan, which `words` tell.
 
 from triagemq.plan.admission.carrying import ledger_of, reconfiguration
 from triagemq.plan.admission.ledger import Admitted, Ledger, Refused
-from triagemq.plan.admission.planning import AdmissionResult, promised
+from triagemq.plan.admission.links import LevelStep
+from triagemq.plan.admission.planning import (
+    AdmissionResult,
+    explain_promises,
+    missed_flow,
+    promise_rows,
+    promised,
+)
 from triagemq.plan.admission.promises import (
     PromisedMessage,
     PromiseNetwork,
@@ -17,8 +24,6 @@ from triagemq.plan.admission.promises import (
     matching,
     promise_request,
 )
-from triagemq.plan.admission.reconfiguration import LevelStep
-from triagemq.plan.admission.words import explain_promises, missed_flow, promise_rows
 
 __all__ = [
     "AdmissionResult",

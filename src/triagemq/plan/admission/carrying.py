@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.admission.ledger import NONE, AdmittedPromise, Ledger
-from triagemq.plan.admission.links import LinkFlows
+from triagemq.plan.admission.links import LevelStep, LinkFlows, safe_order
 from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
-from triagemq.plan.admission.reconfiguration import LevelStep, safe_order
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.model import Table

@@ -15,6 +15,7 @@ import numpy as np
 
 from triagemq.plan.admission.links import (
     NEARLY,
+    LevelStep,
     LinkArrival,
     LinkFlows,
     Missed,
@@ -24,7 +25,6 @@ from triagemq.plan.admission.links import (
     smallest_deadline,
 )
 from triagemq.plan.admission.promises import PromiseNetwork, PromisePath, PromiseRequest, round_up
-from triagemq.plan.admission.reconfiguration import LevelStep
 from triagemq.scenario import Floats
 from triagemq.theory import path_arrivals
 

@@ -11,12 +11,20 @@ out. The simulator and the exchange use the same.
 - `policies` has the policies by name; PEER, the baseline, is in `lab.clusters`.
 """
 
-from triagemq.plan.balancing.balancer import Balancer
-from triagemq.plan.balancing.detection import Detected, LoadState, LoadWatch, detect, queue_threshold
-from triagemq.plan.balancing.events import Completed, LoadReport, Migration
-from triagemq.plan.balancing.policies import BALANCINGS, BalancingPolicy, balancing_policy
-from triagemq.plan.balancing.rates import SmoothedRates
-from triagemq.plan.balancing.settings import BalancingSettings, Thresholds
+from triagemq.plan.balancing.balancer import BALANCINGS, Balancer, BalancingPolicy, balancing_policy
+from triagemq.plan.balancing.detection import (
+    BalancingSettings,
+    Completed,
+    Detected,
+    LoadReport,
+    LoadState,
+    LoadWatch,
+    Migration,
+    SmoothedRates,
+    Thresholds,
+    detect,
+    queue_threshold,
+)
 
 __all__ = [
     "BALANCINGS",

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 
-from triagemq.plan.balancing.basis import Leaving, OffloadBasis
-from triagemq.plan.balancing.detection import Detected, LoadState, LoadWatch
-from triagemq.plan.balancing.events import NOBODY, Completed, LoadReport, Migration
-from triagemq.plan.balancing.heads import from_head
-from triagemq.plan.balancing.selection import from_edge
-from triagemq.plan.balancing.settings import BalancingSettings
+from triagemq.plan.balancing.detection import (
+    NOBODY,
+    BalancingSettings,
+    Completed,
+    Detected,
+    LoadReport,
+    LoadState,
+    LoadWatch,
+    Migration,
+)
+from triagemq.plan.balancing.selection import from_edge, from_head
+from triagemq.plan.balancing.trial import Leaving, OffloadBasis
 from triagemq.plan.campus import Campus, Flags, Metric
+from triagemq.plan.planner import resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,3 +155,32 @@ class Balancer:
             if now >= each.ends_seconds:
                 del self._under_way[number]
                 self._rests_until[list(each.sources)] = now + self._settings.rest_seconds
+
+
+class BalancingPolicy(Protocol):
+    """Who decides about migrations."""
+
+    def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
+        """What is to be done after this has happened."""
+
+
+class Unbalanced:
+    """Everybody stays."""
+
+    def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
+        return ()
+
+
+BALANCINGS: Mapping[str, Callable[[Campus], BalancingPolicy]] = MappingProxyType(
+    {"ours": Balancer, "none": lambda campus: Unbalanced()}
+)
+
+
+def balancing_policy(name: str) -> Callable[[Campus], BalancingPolicy]:
+    """The policy of that name, or of your own as `module:function`. ParameterError if there is none.
+
+    >>> balancing_policy("fair")
+    Traceback (most recent call last):
+    triagemq.errors.ParameterError: balancing: 'fair' is unknown; known: ours, none, or your own as module:function
+    """
+    return resolve("balancing", name, BALANCINGS)

@@ -6,17 +6,149 @@ they are missed (PEER-WD Table 3 and 4.2.3).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 
-from triagemq.plan.balancing.events import Completed, LoadReport
-from triagemq.plan.balancing.rates import SmoothedRates
-from triagemq.plan.balancing.settings import BalancingSettings, Thresholds
-from triagemq.plan.campus import Campus, Flags, Metric, TopicWays
+from triagemq.plan.campus import Campus, Flags, Metric, Placement, TopicWays
+from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers
 from triagemq.scenario.model import Codes
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """Parts of a capacity: below `low` a broker takes more, above `high` it has too much (PEER-WD 4.2.3).
+
+    The uplink of an edge has no upper threshold. `full` is how far clients of others may fill it: predictions miss by
+    hundredths, and beyond all of it queues would grow.
+    """
+
+    low: float = 0.9
+    high: float = 0.95
+    full: float = 0.98
+
+
+@dataclass(frozen=True, slots=True)
+class BalancingSettings:
+    """How our balancing goes about.
+
+    A balancing that is not completed after `timeout_seconds` is over; its broker begins no other for `rest_seconds`,
+    in which queues may shrink; and who has moved stays for `stay_seconds`. Where two brokers serve a client that moves,
+    the old one is relieved of it after `relief_seconds`, until balancings have shown how long that takes.
+    """
+
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    interval_seconds: float = 1.0
+    timeout_seconds: float = 10.0
+    rest_seconds: float = 5.0
+    stay_seconds: float = 60.0
+    relief_seconds: float = 0.0
+
+
+NOBODY: Integers = np.empty(0, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadReport:
+    """What the management agents of all brokers report of the interval that has just ended.
+
+    `use` has a row for each metric and a column for each broker, in parts of its capacity; `wait_seconds` is how long
+    events wait in front of a broker, before they are matched. Of every subscription, whether it is `present`, the
+    events in its output queue, and how many left it in a second; of every publication, its rate.
+    """
+
+    at_seconds: float
+    placement: Placement
+    present: Flags
+    use: Floats
+    wait_seconds: Floats
+    rate_per_second: Floats
+    queue_events: Floats
+    output_per_second: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All clients of a balancing have moved; `notified_seconds` is how long it took until they knew.
+
+    `relieved_seconds` is how long it took until the broker that they left served them no more, where another serves
+    them beside it for a while.
+    """
+
+    at_seconds: float
+    balancing: int
+    notified_seconds: float
+    relieved_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Migration:
+    """Subscriptions go to another edge, or publications to another head; one balancing may have several targets."""
+
+    balancing: int
+    at_seconds: float
+    source: int
+    target: int
+    metric: Metric
+    reason: str
+    subscriptions: Integers = field(default_factory=lambda: NOBODY)
+    publications: Integers = field(default_factory=lambda: NOBODY)
+
+    def topics(self, campus: Campus) -> list[str]:
+        """The names of what moves."""
+        scenario = campus.scenario
+        moved = np.concatenate(
+            [scenario.subscriptions.topic[self.subscriptions], scenario.publications.topic[self.publications]]
+        )
+        return [scenario.topics.name[each] for each in np.unique(moved)]
+
+    def decision(self, campus: Campus) -> Decision:
+        """As traces hold it."""
+        brokers = campus.scenario.brokers.name
+        subject = ", ".join(self.topics(campus))
+        return Decision("migration", subject, brokers[self.source], brokers[self.target], self.reason)
+
+
+LEVEL, TREND, DAMPING = 0.8, 0.2, 0.5
+"""How much of a new rate, and of its change, counts at once; and how much of a trend lasts for another interval. A
+rate that jumps and stays is known after two intervals and overshot by little more than a hundredth; one that climbs is
+followed without a lag."""
+
+
+class SmoothedRates:
+    """Levels and trends of many rates at once.
+
+    >>> rates = SmoothedRates(1)
+    >>> for measured in (100, 100, 200, 200, 200):
+    ...     rates.add(np.array([measured]))
+    >>> rates.expected().round(0)
+    array([203.])
+    """
+
+    def __init__(self, count: int) -> None:
+        self._level = np.full(count, np.nan)
+        self._trend = np.zeros(count)
+
+    def add(self, measured: Floats) -> None:
+        """The rates of one more interval."""
+        begun = np.isfinite(self._level)
+        expected = self._level + DAMPING * self._trend
+        level = np.where(begun, LEVEL * measured + (1 - LEVEL) * expected, measured)
+        change = np.where(begun, level - self._level, 0.0)
+        self._trend = TREND * change + (1 - TREND) * DAMPING * self._trend
+        self._level = level
+
+    def forget(self, which: Flags) -> None:
+        """Begin anew where what was measured means nothing any more."""
+        self._level = np.where(which, np.nan, self._level)
+        self._trend = np.where(which, 0.0, self._trend)
+
+    def expected(self) -> Floats:
+        """The rates of the next interval; 0 where nothing was measured."""
+        return np.maximum(np.nan_to_num(self._level + DAMPING * self._trend), 0.0)
+
 
 COST_WEIGHT = 0.3
 """How much of the last balancing's cost counts in the average."""

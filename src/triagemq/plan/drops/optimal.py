@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from triagemq.plan.drops.by_class import flat
 from triagemq.plan.drops.problem import FITS, DropProblem, DropResult, overloads
-from triagemq.plan.drops.waterfilling import fill_ports
-from triagemq.plan.drops.worth import ConcaveFlows, StepLevels, concave_flows, step_levels
+from triagemq.plan.drops.waterfilling import ConcaveFlows, StepLevels, concave_flows, fill_ports, step_levels
 from triagemq.plan.model import LEAST_GAIN, Decision
 from triagemq.plan.ranking import Rows, group_rows
 from triagemq.scenario import Floats, Integers, UtilityShape
