@@ -14,8 +14,9 @@ import numpy as np
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.forecast import forecast
 from triagemq.lab.generators import table2
-from triagemq.plan import cluster_classes, make_plan
+from triagemq.plan import make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
+from triagemq.plan.priorities import cluster_classes
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
 from triagemq.scenario.model import filled
 

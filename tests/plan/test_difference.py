@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from triagemq.errors import PlanError
 from triagemq.lab.generators import table2
-from triagemq.plan import RANK_BAND, carry, make_plan
+from triagemq.plan import make_plan
+from triagemq.plan.difference import RANK_BAND, carry
 from triagemq.scenario import Scenario
 from triagemq.scenario.model import take
 

@@ -9,8 +9,8 @@ import pytest
 from scipy.stats import binom
 
 from triagemq.lab.generators import table2
-from triagemq.plan import demand, explain, make_plan, step_targets
-from triagemq.plan.demands import success_needed, with_margin
+from triagemq.plan import demand, explain, make_plan
+from triagemq.plan.demands import step_targets, success_needed, with_margin
 from triagemq.scenario import Scenario, UtilityShape
 
 

@@ -16,8 +16,8 @@ from triagemq.plan import (
     PRIORITY_ALGORITHMS,
     FlowProblem,
     PriorityProblem,
-    cluster_classes,
 )
+from triagemq.plan.priorities import cluster_classes
 
 
 def exhaustive(values: np.ndarray, classes: int) -> float:

@@ -56,7 +56,7 @@ def show_placement(
     file: Path, campus: CampusOptions, seed: int, explain: tuple[str, str] | None, *, as_json: bool
 ) -> None:
     """Which broker serves which topics, or why one subscription is where it is."""
-    from triagemq.plan import subscription_row
+    from triagemq.plan.explaining import subscription_row
     from triagemq.plan.placement import explain_placement
     from triagemq.scenario import load
 

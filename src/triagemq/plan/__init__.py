@@ -46,26 +46,14 @@ from triagemq.plan.instructions import (
 )
 
 if TYPE_CHECKING:
-    from triagemq.plan.admission import promise_rows
     from triagemq.plan.contract import ContractError, check_policy
-    from triagemq.plan.demands import Demand, WireSizes, demand, step_targets, wire_sizes
-    from triagemq.plan.difference import RANK_BAND, Carried, PlanDifference, SubscriptionChanges, carry, diff
+    from triagemq.plan.demands import Demand, demand
+    from triagemq.plan.difference import PlanDifference, diff
     from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
-    from triagemq.plan.explaining import explain, subscription_row
+    from triagemq.plan.explaining import explain
     from triagemq.plan.files import dump_plan, load_plan, parse_plan, save_plan
-    from triagemq.plan.model import (
-        LEAST_GAIN,
-        Decision,
-        Flows,
-        LatencyFactors,
-        Limiters,
-        Plan,
-        PlannerChoice,
-        PortLoads,
-        PromisedHops,
-        Promises,
-    )
-    from triagemq.plan.planner import SCOPES, make_plan
+    from triagemq.plan.model import Decision, Flows, LatencyFactors, Plan, PlannerChoice
+    from triagemq.plan.planner import make_plan
     from triagemq.plan.priorities import (
         FLOW_ALGORITHMS,
         PRIORITY_ALGORITHMS,
@@ -73,19 +61,14 @@ if TYPE_CHECKING:
         FlowProblem,
         PriorityAlgorithm,
         PriorityProblem,
-        cluster_classes,
     )
     from triagemq.plan.rounds import plan
 
 __all__ = [
     "DROP_POLICIES",
     "FLOW_ALGORITHMS",
-    "LEAST_GAIN",
     "LIMITER_PACKETS",
     "PRIORITY_ALGORITHMS",
-    "RANK_BAND",
-    "SCOPES",
-    "Carried",
     "ContractError",
     "Counters",
     "DataPlane",
@@ -104,18 +87,14 @@ __all__ = [
     "Instructed",
     "Instruction",
     "LatencyFactors",
-    "Limiters",
     "OnFate",
     "OutgoingPacket",
     "Plan",
     "PlanDifference",
     "PlannerChoice",
     "PortCounters",
-    "PortLoads",
     "PriorityAlgorithm",
     "PriorityProblem",
-    "PromisedHops",
-    "Promises",
     "QueueCounters",
     "RemoveFlow",
     "RemoveLimiter",
@@ -125,13 +104,9 @@ __all__ = [
     "SetLimiter",
     "SetPort",
     "SetPrefix",
-    "SubscriptionChanges",
     "Treatment",
     "UnmanagedCounters",
-    "WireSizes",
-    "carry",
     "check_policy",
-    "cluster_classes",
     "demand",
     "diff",
     "dump_plan",
@@ -140,27 +115,12 @@ __all__ = [
     "make_plan",
     "parse_plan",
     "plan",
-    "promise_rows",
     "save_plan",
-    "step_targets",
-    "subscription_row",
-    "wire_sizes",
 ]
 
 _MAKING = (
-    "model",
-    "files",
-    "contract",
-    "demands",
-    "difference",
-    "margin",
-    "flows",
-    "priorities",
-    "drops",
-    "explaining",
-    "admission",
-    "planner",
-    "rounds",
+    *("model", "files", "contract", "demands", "difference", "priorities", "drops", "explaining"),
+    *("planner", "rounds"),
 )
 
 

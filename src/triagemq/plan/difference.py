@@ -128,6 +128,24 @@ def matched(before: Scenario, after: Scenario) -> tuple[NDArray[np.intp], NDArra
     return old, new
 
 
+def new_rows(before: Scenario, after: Scenario, table: str, owner: str) -> Integers:
+    """Per row of a table of pairs, its row in the other scenario; -1 where it is gone, and at the end."""
+    if before is after:
+        return np.append(np.arange(len(getattr(before, table)), dtype=np.int32), np.int32(-1))
+    keys = []
+    for scenario in (before, after):
+        rows, owners = getattr(scenario, table), getattr(scenario, f"{owner}s").name
+        pairs = zip(getattr(rows, owner).tolist(), rows.topic.tolist(), strict=True)
+        keys.append([(owners[one], scenario.topics.name[topic]) for one, topic in pairs])
+    return new_rows_by_name(*keys)
+
+
+def new_rows_by_name(before: Sequence[object], after: Sequence[object]) -> Integers:
+    """Per name, its place among those of now; -1 where it is gone, and at the end."""
+    place = {name: number for number, name in enumerate(after)}
+    return np.array([*(place.get(name, -1) for name in before), -1], dtype=np.int32)
+
+
 def _subscriptions(count: int) -> str:
     return f"{count} subscription{'' if count == 1 else 's'}"
 

@@ -104,7 +104,6 @@ def make_plan(
     priority_classes: int | None = None,
     rho_tolerance: float | None = None,
     latency: LatencyFactors | None = None,
-    flow_limits: Integers | None = None,
     no_promises: str = "",
 ) -> Plan:
     """The plan of the named algorithms (PrioDeX section 4); what is not given is taken from the scenario.
@@ -112,7 +111,6 @@ def make_plan(
     An algorithm is named by its key in FLOW_ALGORITHMS, PRIORITY_ALGORITHMS or DROP_POLICIES, or is a
     function of your own named `module:function`. With `latency` factors of an earlier forecast, drops are set by
     worth times factor, and flows and classes cut by rank times urgency (`plan.plan` does that).
-    `flow_limits` says per subscriber how many flows it can open, where that is fewer than `flows_per_subscriber`.
 
     With a `previous` plan, which was made for the scenario `before` (this one, if not given), ranks that have changed
     by less than RANK_BAND stay as they are, so that small changes of rates move nothing between flows and classes; and
@@ -156,17 +154,14 @@ def make_plan(
         factors, cut_by = _checked(latency, len(rank)).factor, rank * latency.precedence
     rows = _utility_rows(scenario, secured)
     subscriber = scenario.subscriptions.subscriber[rows]
-    limits = _flow_limits(flow_limits, len(scenario.subscribers), choice.flows_per_subscriber)
     place = _called(
         "flow algorithm",
         flows,
         cut_flows,
-        FlowProblem(subscriber, cut_by[rows], choice.flows_per_subscriber, seed, limits),
+        FlowProblem(subscriber, cut_by[rows], choice.flows_per_subscriber, seed),
         len(subscriber),
         choice.flows_per_subscriber,
     )
-    if limits is not None and (place >= limits[subscriber]).any():
-        raise PlanError(f"flow algorithm {flows!r} gave a subscriber more flows than it can open")
     flow, owner = _number_flows(subscriber, place, choice.flows_per_subscriber)
     count = len(owner)
     made = Flows(
@@ -295,17 +290,6 @@ def _checked(latency: LatencyFactors, count: int) -> LatencyFactors:
     if not (np.isfinite(latency.urgency) & (latency.urgency >= 0)).all():
         raise ParameterError("latency", "holds urgencies below 0 or without bound")
     return latency
-
-
-def _flow_limits(limits: Integers | None, count: int, most: int) -> Integers | None:
-    if limits is None:
-        return None
-    limits = np.asarray(limits)
-    if limits.shape != (count,) or not np.issubdtype(limits.dtype, np.integer):
-        raise ParameterError("flow_limits", f"has shape {limits.shape}; one integer per subscriber is needed")
-    if (limits < 1).any():
-        raise ParameterError("flow_limits", "holds a number below 1")
-    return np.minimum(limits, most).astype(np.int32)
 
 
 def _called(

@@ -1,4 +1,4 @@
-"""Which priority class each flow gets: classes of equal size by value, of like value, drawn at random, or only one.
+"""Flows of a subscriber and classes of flows: nearly equal lists by rank or at random; for classes clusters, too.
 
 Classes of like value are one-dimensional k-means over the flows' values, solved exactly.
 """
@@ -18,21 +18,12 @@ from triagemq.scenario import Floats, Integers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FlowProblem:
-    """Columns over subscriptions in canonical order, and how many flows one subscriber can open.
-
-    `flow_limits` has one entry per subscriber, where some can open fewer flows than the others.
-    """
+    """Columns over subscriptions in canonical order, and how many flows one subscriber can open."""
 
     subscriber: Integers
     rank: Floats
     flows_per_subscriber: int
     seed: int = 0
-    flow_limits: Integers | None = None
-
-    @property
-    def most_flows(self) -> int | Integers:
-        """How many flows a subscriber may have: one number for all, or one for each."""
-        return self.flows_per_subscriber if self.flow_limits is None else self.flow_limits
 
 
 FlowAlgorithm = Callable[[FlowProblem], Integers]
@@ -46,7 +37,7 @@ def greedy_flows(problem: FlowProblem) -> Integers:
     >>> greedy_flows(FlowProblem(np.array([0, 0, 0, 1], dtype=np.int32), rank, flows_per_subscriber=2)).tolist()
     [0, 1, 0, 0]
     """
-    return cut_evenly(problem.subscriber, problem.rank, problem.most_flows)
+    return cut_evenly(problem.subscriber, problem.rank, problem.flows_per_subscriber)
 
 
 def random_flows(problem: FlowProblem) -> Integers:
@@ -57,7 +48,7 @@ def random_flows(problem: FlowProblem) -> Integers:
     [3, 2]
     """
     drawn = np.random.default_rng(problem.seed).random(len(problem.subscriber))
-    return cut_evenly(problem.subscriber, drawn, problem.most_flows)
+    return cut_evenly(problem.subscriber, drawn, problem.flows_per_subscriber)
 
 
 FLOW_ALGORITHMS: dict[str, FlowAlgorithm] = {"greedy": greedy_flows, "random": random_flows}

@@ -82,10 +82,9 @@ def _sort_groups(offsets: Rows, rows: Rows, preference: Floats) -> None:
         own[:] = own[np.argsort(-preference[own], kind="mergesort")]
 
 
-def cut_evenly(group: Integers, preference: Floats, lists: int | Integers) -> Integers:
+def cut_evenly(group: Integers, preference: Floats, lists: int) -> Integers:
     """The list of every row when each group is sorted and cut into `lists` nearly equal lists.
 
-    `lists` may have a number of its own for every group.
     Rows are sorted by preference, highest first, ties by row. The larger lists come first (PrioDeX 4.2:
     "preferring higher priorities first"); a group with fewer rows than lists gets one list per row.
 
@@ -99,7 +98,7 @@ def cut_evenly(group: Integers, preference: Floats, lists: int | Integers) -> In
     _sort_groups(offsets, rows, np.ascontiguousarray(preference))
     sizes = np.diff(offsets)
     position = np.arange(len(rows)) - np.repeat(offsets[:-1], sizes)
-    small, larger_lists = np.divmod(sizes, lists if isinstance(lists, int) else lists[:count])
+    small, larger_lists = np.divmod(sizes, lists)
     small = np.repeat(small, sizes)
     larger_lists = np.repeat(larger_lists, sizes)
     in_larger = larger_lists * (small + 1)

@@ -8,7 +8,7 @@ smallest deadline that it can keep, which is also what a refusal offers. Whateve
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -106,6 +106,25 @@ class Ledger:
 
     def release(self, publication: int, subscription: int) -> tuple[LevelStep, ...]:
         """End a promise: what no other promise of the publication needs is freed, all others stay where they are."""
+        return self.release_all([(publication, subscription)])
+
+    def release_all(self, keys: Iterable[tuple[int, int]]) -> tuple[LevelStep, ...]:
+        """End several promises."""
+        touched: dict[int, None] = {}
+        steps = []
+        for key in keys:
+            touched |= dict.fromkeys(self.entries[key].path.links)
+            steps += self._freed(*key)
+        self.bound_again(touched)
+        return tuple(steps)
+
+    def bound_again(self, links: Iterable[int]) -> None:
+        """Compute the bounds of all flows of these links."""
+        for link in links:
+            flows = self.links[link]
+            self.links[link] = replace(flows, bound=flows.bounds(self.network.link(link), flows.level))
+
+    def _freed(self, publication: int, subscription: int) -> list[LevelStep]:
         gone = self.entries.pop((publication, subscription))
         self._of[publication].remove(gone)
         self._count(gone, -1)
@@ -124,8 +143,8 @@ class Ledger:
                 if self.network.port(link) >= 0:
                     steps.append(LevelStep(publication, link, int(flows.level[row]), -1))
                 flows = flows.without(row)
-            self.links[link] = replace(flows, bound=flows.bounds(self.network.link(link), flows.level))
-        return tuple(steps)
+            self.links[link] = flows
+        return steps
 
     def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float, bool]]:
         """Deadline and jitter of every promise of a publication over a link, and whether it goes on."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Floats
+from triagemq.scenario import Floats, Integers
 from triagemq.theory import assign_classes, delay_bounds
 from triagemq.theory.worst_case import bounds_of_class, port_flows
 
@@ -146,6 +146,18 @@ class LinkFlows:
         whole, real = np.empty(0, dtype=np.int64), np.empty(0)
         no = np.empty(0, dtype=np.bool_)
         return cls(whole, real, real, real, real, real, real, no, no, whole, real)
+
+    @classmethod
+    def of(cls, publication: list[int], columns: NDArray[np.float64]) -> LinkFlows:
+        """From a row of numbers for each publication, in the order of the columns."""
+        kinds = [np.bool_ if each.name in ("bucket", "passing") else np.float64 for each in fields(cls)[1:]]
+        kinds[-2] = np.int64
+        rows = [column.astype(kind) for column, kind in zip(columns.T, kinds, strict=True)]
+        return cls(np.array(publication, dtype=np.int64), *rows)
+
+    def renumbered(self, publications: Integers) -> LinkFlows:
+        """The same under other numbers of publications."""
+        return replace(self, publication=publications[self.publication].astype(np.int64))
 
     def row(self, publication: int) -> int:
         """The row of a publication's flow, -1 if it does not cross this link."""
