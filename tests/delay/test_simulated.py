@@ -21,7 +21,7 @@ from triagemq.lab.papers.shi.network import (
     shi_plan,
     shi_scenario,
 )
-from triagemq.lab.queue_delay import ReadErrors
+from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors
 from triagemq.scenario import ArrivalProcess, Scenario
 from triagemq.simulate import Change, Steering, simulate
 
@@ -82,7 +82,9 @@ def test_at_all_times_widths_are_above_floors_and_add_up(
     rates: list[int], traffic: ArrivalProcess, estimator: str, errors: bool
 ) -> None:
     counters = "linux" if estimator == "backlog" else "openflow"
-    control = ControlSettings(estimator, counters, read_errors=ReadErrors() if errors else None)
+    control = ControlSettings(
+        estimator, counters, read_errors=ReadErrors() if errors else None, estimators=EVERY_ESTIMATOR
+    )
     widths = _widths(_run(shi_scenario(rates, traffic), control, 1.2)[0])
     assert (widths.sum(axis=1) == PORT_BPS).all()
     assert (widths >= FLOORS_BPS).all()
