@@ -1,15 +1,14 @@
 """Planners: from what is wanted to flows, priority classes and drop rates.
 
-In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explaining` tells it in words.
+In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `explaining` says why.
 
-- `planner` goes through it: `demands` is what a subscription asks of the network, `ranking` what it is worth for that;
-  then `flows`, `priorities` and `drops` decide, each with algorithms by name that pass one `contract`.
+- `planner` goes through it: `demands` is what a subscription asks of the network, with a margin for steps, and
+  `ranking` what it is worth for that; then `priorities` and `drops` decide, by algorithms that pass one `contract`.
 - `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
 - `campus` is a scenario with clusters of brokers: `placement` says which broker serves which topic, `balancing` who
   moves when one has too much.
 - `rounds` leads: it plans, forecasts and plans again where worth depends on latency (`plan`); one round is `make_plan`.
-- `margin` plans steps a little higher than asked; `difference` tells what changed, and keeps what an earlier plan still
-  says.
+- `difference` says what changed between two plans, and what an earlier plan still says.
 - `instructions` carry a plan out, on a `dataplane`. Who only follows them starts without the rest, which is loaded when
   it is first asked for.
 """

@@ -1,6 +1,8 @@
-"""What is to be placed: every topic that somebody in a cluster wants is one bundle, to be served by one edge broker.
+"""Placement: which edge broker of its cluster serves each topic (PEER-WD section 4.1).
 
-A topic that asks for more than any edge of the cluster takes comes as several.
+Every topic that is wanted in a cluster is one bundle, to be served by one edge broker; a topic that asks for more than
+any edge takes comes as several. Algorithms are by name (`lab.clusters` has the baselines); `Newcomers` are subscribers
+that come later, one by one.
 """
 
 from __future__ import annotations

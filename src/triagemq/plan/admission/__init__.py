@@ -2,9 +2,8 @@
 
 In come a scenario and what was promised before, out go the promises, hops and limiters of a Plan, and why the others
 are refused. `promises` finds the pairs that match and what their messages are on the links of the network; the `ledger`
-decides one by one, over `links` that are judged each for itself; `reconfiguration` finds the order in which levels can
-be changed while every promise holds; `carrying` brings in what an earlier plan promised, and `planning` does it all for
-a plan, which `words` tell.
+decides one by one, over `links` that are judged each for itself, and whose levels change in an order that keeps every
+promise; `carrying` brings in what an earlier plan promised, and `planning` does it all for a plan, and explains it.
 """
 
 from triagemq.plan.admission.carrying import ledger_of, reconfiguration

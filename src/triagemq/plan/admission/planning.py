@@ -1,4 +1,4 @@
-"""The promises of a plan: those of the plan before first, in their order, and then the new ones by name.
+"""The promises of a plan, as tables, rows and words: those of the plan before first, then the new ones by name.
 
 What was admitted stays as it was, unless its own terms or a link on its way have changed: then it is decided on again,
 before anything new.

@@ -3,12 +3,10 @@
 Decisions without input, output or a clock: what is measured goes in as events that carry their time, migrations come
 out. The simulator and the exchange use the same.
 
-- `settings` has thresholds and times, `events` what goes in and comes out;
-- `rates` predicts the next interval, `detection` says which brokers are in LOW, HIGH and OVERLOAD;
-- `offloading` is the order in which clients leave; `basis` what is known then;
-- `selection` who leaves an edge for where, tried out in a `trial`, and `heads` who leaves a head;
-- `balancer` is the state machine around these: one balancing at a time for a broker, time-outs, no ping-pong;
-- `policies` has the policies by name; PEER, the baseline, is in `lab.clusters`.
+- `detection`: settings, events in and out, rates of the next interval, and which brokers are LOW, HIGH or OVERLOAD;
+- `trial`: edges as they would be while subscriptions are selected; `selection`: who leaves an edge or a head for where;
+- `balancer`: the state machine around these (one balancing at a time for a broker, time-outs), and the policies by
+  name; PEER, the baseline, is in `lab.clusters`.
 """
 
 from triagemq.plan.balancing.balancer import BALANCINGS, Balancer, BalancingPolicy, balancing_policy

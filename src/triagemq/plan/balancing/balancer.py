@@ -1,4 +1,4 @@
-"""The state machine of balancing: what is measured in, migrations out; it does nothing by itself and has no clock."""
+"""The state machine of balancing: what is measured in, migrations out; and the policies by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which brokers have room, and which have too much: static thresholds, and one of every queue by its deadline.
+"""Reports of load in; which brokers have room and which have too much: static thresholds, and deadlines of queues.
 
 Edges are not called overloaded by their uplink, however full: what it may do to deadlines shows in the queues, before
 they are missed (PEER-WD Table 3 and 4.2.3).

@@ -1,6 +1,8 @@
-"""Who leaves an overloaded edge for where: bundle by bundle, until it would not be overloaded any more.
+"""Who leaves an overloaded broker for where: bundle by bundle, until it would not be overloaded any more.
 
-A bundle is split only if no bundle fits anywhere (PEER-WD 4.4.2).
+Clients of one topic are a bundle. Bundles are grouped by where the other ends of their topics are, or by their queues;
+within a group those that may wait longest leave first (PEER-WD 4.3.2 and Table 4). At an edge a bundle is split only if
+no bundle fits anywhere (4.4.2).
 """
 
 from __future__ import annotations
