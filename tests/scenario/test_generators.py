@@ -12,6 +12,7 @@ import pytest
 
 from triagemq.errors import ParameterError
 from triagemq.lab.generators import prototype, table2
+from triagemq.lab.generators.columns import truncated_exponential
 from triagemq.plan import make_plan
 from triagemq.scenario import (
     ArrivalProcess,
@@ -22,7 +23,6 @@ from triagemq.scenario import (
     maximum_utility,
 )
 from triagemq.scenario.building import building
-from triagemq.scenario.columns import truncated_exponential
 
 NAN = math.nan
 

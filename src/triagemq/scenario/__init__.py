@@ -4,7 +4,7 @@
 - `utility` and `routes` work out what deliveries are worth and which way they go;
 - `files` reads and writes scenarios, and says what is wrong with a file;
 - `conditions` is what happens during a run, `situations` how things stand in between;
-- `building` makes a scenario by rule, `estimated` one of what was measured; `columns` has what they have in common.
+- `building` makes a scenario by rule, `estimated` one of what was measured.
 """
 
 from triagemq.scenario.files import (

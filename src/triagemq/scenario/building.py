@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -10,16 +11,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import columns
-from triagemq.scenario.columns import checked_count, checked_number, numbered
+from triagemq.errors import ParameterError
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
+    Brokers,
+    OutputPorts,
     PlanningSettings,
     Publications,
+    Publishers,
     Scenario,
+    Subscribers,
     Subscriptions,
+    Switches,
     Topics,
     UnmanagedSwitches,
+    filled,
 )
 
 OVERHEAD_BYTES = 49
@@ -208,17 +214,24 @@ def building(
     return Scenario.of(
         name="building-fire",
         topics=Topics(tuple(source.topic for source in sources)),
-        brokers=columns.one_broker("bms"),
+        brokers=filled(Brokers, 1, name=("bms",)),
         unmanaged_switches=UnmanagedSwitches(("sensor-network",), np.array([SENSOR_NETWORK_BPS])),
-        switches=columns.one_switch("edge-switch"),
-        ports=columns.output_ports(
-            PORTS,
-            load * 8 / checked_number("overload", overload),
-            checked_number("buffer_packets", buffer_packets, infinite=True),
+        switches=filled(Switches, 1, name=("edge-switch",)),
+        ports=filled(
+            OutputPorts,
+            len(PORTS),
+            name=PORTS,
+            switch=0,
+            bandwidth_bps=load * 8 / checked_number("overload", overload),
+            buffer_packets=checked_number("buffer_packets", buffer_packets, infinite=True),
         ),
-        publishers=columns.publishers(publisher_names, unmanaged_switch=0),
+        publishers=filled(
+            Publishers, len(publisher_names), name=publisher_names, broker=0, unmanaged_switch=0
+        ),
         publications=published,
-        subscribers=columns.subscribers([person.name for person in people], port),
+        subscribers=filled(
+            Subscribers, len(people), name=[person.name for person in people], broker=0, port=port
+        ),
         subscriptions=wanted,
         planning=PLANNING,
         overhead_bytes=OVERHEAD_BYTES,
@@ -250,10 +263,12 @@ def _publications(
     rate = np.array([signal.rate_per_second for signal in signals])
     rate[smoky] *= FIRE_FLOOR_SMOKE_RATE
     in_room = np.array([source.signal in ROOM_SIGNALS for source in sources])
-    (stream,) = columns.random_streams(seed, 1)
+    (stream,) = random_streams(seed, 1)
     rate[in_room] *= stream.uniform(1 - ROOM_RATE_VARIATION, 1 + ROOM_RATE_VARIATION, in_room.sum())
     publisher_row = {name: row for row, name in enumerate(publisher_names)}
-    return columns.publications(
+    return filled(
+        Publications,
+        len(sources),
         publisher=[publisher_row[source.publisher] for source in sources],
         topic=np.arange(len(sources)),
         rate_per_second=rate,
@@ -277,7 +292,9 @@ def _subscriptions(
     subscriber, topic = np.array(pairs).T
     wishes = [WISHES[people[row].role][sources[column].signal] for row, column in pairs]
     weight = np.array([wish.weight for wish in wishes])
-    return columns.subscriptions(
+    return filled(
+        Subscriptions,
+        len(pairs),
         subscriber=subscriber,
         topic=topic,
         utility_weight=weight * np.where(smoky[topic], FIRE_FLOOR_SMOKE_WEIGHT, 1.0),
@@ -285,3 +302,40 @@ def _subscriptions(
         utility_threshold=[wish.threshold for wish in wishes],
         freshness_seconds=[wish.freshness_seconds for wish in wishes],
     )
+
+
+def checked_count(parameter: str, value: object, minimum: int = 1) -> int:
+    """A whole number of at least `minimum`."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+        raise ParameterError(parameter, f"is {value!r}; write a whole number of at least {minimum}")
+    return int(value)
+
+
+def checked_number(
+    parameter: str, value: float, *, zero: bool = False, infinite: bool = False, below: float = math.inf
+) -> float:
+    """A number above 0; `zero` and `infinite` also admit these, `below` is a bound it must not reach."""
+    admitted = (value > 0 or (zero and value == 0)) and (value < below or (infinite and value == math.inf))
+    if not admitted:  # NaN compares false with everything
+        bound = "" if below == math.inf else f" below {below:g}"
+        kind = "number" if infinite or bound else "finite number"
+        raise ParameterError(
+            parameter, f"is {value!r}; write a {kind} {'of at least' if zero else 'above'} 0{bound}"
+        )
+    return float(value)
+
+
+def random_streams(seed: int, count: int) -> list[np.random.Generator]:
+    """Independent generators, one per quantity, so that drawing more of one never changes another."""
+    children = np.random.SeedSequence(checked_count("seed", seed, minimum=0)).spawn(count)
+    return [np.random.Generator(np.random.PCG64(child)) for child in children]
+
+
+def numbered(prefix: str, count: int, width: int = 2) -> tuple[str, ...]:
+    """Names counted from 1, padded with zeros so that their order is that of their numbers.
+
+    >>> numbered("port", 3)
+    ('port-01', 'port-02', 'port-03')
+    """
+    width = max(width, len(str(count)))
+    return tuple(f"{prefix}-{number:0{width}}" for number in range(1, count + 1))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from triagemq.scenario import columns
-from triagemq.scenario.columns import checked_count, checked_number, numbered
+from triagemq.lab.generators import columns
+from triagemq.scenario.building import checked_count, checked_number, numbered, random_streams
 from triagemq.scenario.model import PlanningSettings, Scenario, Topics
 
 MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 5.0, 0.01, 100.0
@@ -38,7 +38,7 @@ def prototype(
     >>> float(situation.ports.bandwidth_bps[0])
     640000.0
     """
-    (random,) = columns.random_streams(seed, 1)
+    (random,) = random_streams(seed, 1)
     subscribers, topics = checked_count("subscribers", subscribers), checked_count("topics", topics)
     publishers = checked_count("publishers_per_topic", publishers_per_topic)
     event_bytes = checked_number("event_bytes", event_bytes)

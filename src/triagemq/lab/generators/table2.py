@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.scenario import columns
-from triagemq.scenario.columns import checked_count, checked_number, checked_range, numbered
+from triagemq.lab.generators import columns
+from triagemq.lab.generators.columns import checked_range
+from triagemq.scenario.building import checked_count, checked_number, numbered, random_streams
 from triagemq.scenario.kinds import SendingOrder
 from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
 
@@ -73,7 +74,7 @@ def table2(
         checked_count("publishers", publishers),
         checked_count("subscribers", subscribers),
     )
-    streams = columns.random_streams(seed, 2 * DRAWS_PER_KIND)
+    streams = random_streams(seed, 2 * DRAWS_PER_KIND)
     telemetry, event = (
         _draw(
             _Kind(

@@ -1,22 +1,21 @@
-"""What the generators share: checked arguments, padded names, random streams, and tables with usual values.
+"""What the generators share beside those of the building: arguments, a truncated distribution, tables of usual values.
 
 A value that a generator does not set is the default (`model.DEFAULTS`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError
+from triagemq.scenario.building import checked_number
 from triagemq.scenario.kinds import SizeDistribution
 from triagemq.scenario.model import (
     Brokers,
     Floats,
-    Integers,
     OutputPorts,
     Publications,
     Publishers,
@@ -25,27 +24,6 @@ from triagemq.scenario.model import (
     Switches,
     filled,
 )
-
-
-def checked_count(parameter: str, value: object, minimum: int = 1) -> int:
-    """A whole number of at least `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
-        raise ParameterError(parameter, f"is {value!r}; write a whole number of at least {minimum}")
-    return int(value)
-
-
-def checked_number(
-    parameter: str, value: float, *, zero: bool = False, infinite: bool = False, below: float = math.inf
-) -> float:
-    """A number above 0; `zero` and `infinite` also admit these, `below` is a bound it must not reach."""
-    admitted = (value > 0 or (zero and value == 0)) and (value < below or (infinite and value == math.inf))
-    if not admitted:  # NaN compares false with everything
-        bound = "" if below == math.inf else f" below {below:g}"
-        kind = "number" if infinite or bound else "finite number"
-        raise ParameterError(
-            parameter, f"is {value!r}; write a {kind} {'of at least' if zero else 'above'} 0{bound}"
-        )
-    return float(value)
 
 
 def checked_range(parameter: str, bounds: tuple[float, float], *, zero: bool = False) -> tuple[float, float]:
@@ -69,12 +47,6 @@ def checked_distribution(parameter: str, sizes: str) -> SizeDistribution:
     return known[sizes]
 
 
-def random_streams(seed: int, count: int) -> list[np.random.Generator]:
-    """Independent generators, one per quantity, so that drawing more of one never changes another."""
-    children = np.random.SeedSequence(checked_count("seed", seed, minimum=0)).spawn(count)
-    return [np.random.Generator(np.random.PCG64(child)) for child in children]
-
-
 def truncated_exponential(uniform: Floats, mean: float, low: float, high: float) -> Floats:
     """Exponential values of the given mean (before truncation), redrawn while outside [low, high].
 
@@ -86,21 +58,6 @@ def truncated_exponential(uniform: Floats, mean: float, low: float, high: float)
     """
     values = low - mean * np.log1p(uniform * np.expm1((low - high) / mean))
     return np.asarray(np.clip(values, low, high), dtype=np.float64)
-
-
-def numbered(prefix: str, count: int, width: int = 2) -> tuple[str, ...]:
-    """Names counted from 1, padded with zeros so that their order is that of their numbers.
-
-    >>> numbered("port", 3)
-    ('port-01', 'port-02', 'port-03')
-    """
-    width = max(width, len(str(count)))
-    return tuple(f"{prefix}-{number:0{width}}" for number in range(1, count + 1))
-
-
-def references(rows: ArrayLike) -> Integers:
-    """A column that refers to rows of another table."""
-    return np.asarray(rows, dtype=np.int32)
 
 
 def one_broker(name: str) -> Brokers:
@@ -125,15 +82,14 @@ def output_ports(names: Sequence[str], bandwidth_bps: ArrayLike, buffer_packets:
     )
 
 
-def publishers(names: Sequence[str], unmanaged_switch: int = -1) -> Publishers:
+def publishers(names: Sequence[str]) -> Publishers:
     """Publishers at the only broker, without link errors or delays."""
-    return filled(Publishers, len(names), name=names, broker=0, unmanaged_switch=unmanaged_switch)
+    return filled(Publishers, len(names), name=names, broker=0)
 
 
 def publications(*, publisher: ArrayLike, **columns: ArrayLike) -> Publications:
     """Publications; a single value stands for the whole column, and what is left out is not stated."""
-    publisher = references(publisher)
-    return filled(Publications, len(publisher), publisher=publisher, **columns)
+    return filled(Publications, np.size(publisher), publisher=publisher, **columns)
 
 
 def subscribers(names: Sequence[str], port: ArrayLike) -> Subscribers:
@@ -143,5 +99,4 @@ def subscribers(names: Sequence[str], port: ArrayLike) -> Subscribers:
 
 def subscriptions(*, subscriber: ArrayLike, **columns: ArrayLike) -> Subscriptions:
     """Subscriptions; a single value stands for the whole column, and what is left out is not stated."""
-    subscriber = references(subscriber)
-    return filled(Subscriptions, len(subscriber), subscriber=subscriber, **columns)
+    return filled(Subscriptions, np.size(subscriber), subscriber=subscriber, **columns)
