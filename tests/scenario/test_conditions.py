@@ -18,8 +18,8 @@ from triagemq.scenario.conditions import (
     PublisherState,
     SubscriberState,
     WorthChange,
+    situations,
 )
-from triagemq.scenario.situations import situations
 
 TREE = """\
 brokers: {hall: }

@@ -44,7 +44,7 @@ from triagemq.scenario.conditions import Conditions
 from triagemq.waiting import end, is_set_within
 
 if TYPE_CHECKING:
-    from triagemq.scenario.situations import Situation
+    from triagemq.scenario.conditions import Situation
     from triagemq.simulate.replay import RecordedStream
     from triagemq.simulate.source import PublicationStream
 
@@ -329,7 +329,7 @@ def tell(path: str, message: dict[str, Any]) -> None:
 
 def _course(scenario: Scenario, conditions: Conditions) -> list[Situation]:
     """What the conditions of the scenario lead to, from its start on."""
-    from triagemq.scenario.situations import situations
+    from triagemq.scenario.conditions import situations
 
     return situations(scenario, conditions)
 

@@ -33,7 +33,7 @@ from triagemq.errors import NetworkError
 from triagemq.live.receipts import Receipts
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.situations import Situation
+from triagemq.scenario.conditions import Situation
 from triagemq.waiting import is_set_within
 
 if TYPE_CHECKING:

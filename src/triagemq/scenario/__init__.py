@@ -1,9 +1,9 @@
 """The data model of a situation, its files and its checks.
 
 - `model` is the Scenario: frozen tables of columns; `kinds` their closed vocabularies;
-- `utility` and `routes` work out what deliveries are worth and which way they go;
+- `utility` and `routes` compute what deliveries are worth and which paths they take;
 - `files` reads and writes scenarios, and says what is wrong with a file;
-- `conditions` is what happens during a run, `situations` how things stand in between;
+- `conditions` is what happens during a run, and the situations in between;
 - `building` makes a scenario by rule, `estimated` one of what was measured.
 """
 

@@ -16,9 +16,8 @@ from triagemq.compiled import step
 from triagemq.errors import ParameterError
 from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Discipline, Floats, Integers, Scenario
-from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.conditions import Conditions, Situation, situations
 from triagemq.scenario.model import WIDTH_ROUNDING, take
-from triagemq.scenario.situations import Situation, situations
 from triagemq.simulate.promised.direct import (
     LIMITERS,
     Direct,

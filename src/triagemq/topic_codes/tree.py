@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from triagemq.errors import CodeError, ScenarioError
-from triagemq.scenario.files.yaml_lines import LinedFile
+from triagemq.scenario.files.reading import LinedFile
 
 TopicPaths = list[str]
 """Topics in the order in which they stand in a file."""

@@ -15,7 +15,7 @@ from tests.lab.box.traffic import arrives
 from triagemq.lab.box import Box, lay_out, new_run, play
 from triagemq.network.journal import Journal
 from triagemq.scenario import load, load_with_conditions
-from triagemq.scenario.situations import Situation
+from triagemq.scenario.conditions import Situation
 
 FILE = (
     TWO_SWITCHES.replace("{fed_by: trunk}", "{fed_by: trunk, backup: trunk-2}").replace(

@@ -15,8 +15,7 @@ from triagemq.lab.box import Host, Layout, Link, lay_out
 from triagemq.lab.box.forwarding import ForwardingEntry, active_links, forwarding
 from triagemq.lab.generators import prototype
 from triagemq.scenario import loads, port_paths
-from triagemq.scenario.conditions import Conditions, LinkState
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import Conditions, LinkState, situations
 
 KINDS = st.sampled_from(["bridge", "openvswitch"])
 

@@ -37,8 +37,7 @@ from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
 from triagemq.scenario import Scenario, loads
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import Conditions, situations
 from triagemq.trace import Trace
 
 ROOT = pytest.mark.needs_root("it makes namespaces of the network")

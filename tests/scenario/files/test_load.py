@@ -19,7 +19,7 @@ from triagemq.scenario import (
     load_with_conditions,
     loads,
 )
-from triagemq.scenario.files import yaml_lines
+from triagemq.scenario.files import reading
 
 BUILDING = """\
 name: Building fire
@@ -233,7 +233,7 @@ def test_a_scenario_without_a_name_is_called_after_its_file(tmp_path: Path) -> N
 def test_files_are_read_alike_without_the_compiled_parser(
     monkeypatch: pytest.MonkeyPatch, building: Scenario
 ) -> None:
-    monkeypatch.delattr(yaml_lines.yaml, "CBaseLoader", raising=False)
+    monkeypatch.delattr(reading.yaml, "CBaseLoader", raising=False)
     assert loads(BUILDING).fingerprint == building.fingerprint
     for text in ("a: [", "a: \x01", "a: *b", "\ta: 1", "[" * 5000):
         with pytest.raises(ScenarioError):
@@ -244,13 +244,13 @@ def test_a_file_is_parsed_once_for_its_scenario_and_its_conditions(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     texts: list[str] = []
-    parse = yaml_lines.yaml.parse
+    parse = reading.yaml.parse
 
     def counted(text: str, **options: Any) -> Iterator[Any]:
         texts.append(text)
         return parse(text, **options)
 
-    monkeypatch.setattr(yaml_lines.yaml, "parse", counted)
+    monkeypatch.setattr(reading.yaml, "parse", counted)
     path = tmp_path / "fire.yaml"
     path.write_text(f"{MINIMAL}conditions: [{{at_seconds: 5, port: radio, bandwidth_bps: 1e6}}]\n")
     scenario, conditions = load_with_conditions(path)

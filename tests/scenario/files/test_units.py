@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from triagemq.errors import ScenarioError
 from triagemq.scenario import dumps, load_with_conditions, loads
-from triagemq.scenario.files.quantities import (
+from triagemq.scenario.files.explain import (
     BANDWIDTH,
     PACKETS,
     PART,

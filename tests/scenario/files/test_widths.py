@@ -11,8 +11,7 @@ import pytest
 from triagemq.errors import ScenarioError
 from triagemq.plan import make_plan
 from triagemq.scenario import Discipline, Scenario, dumps, load, loads, save
-from triagemq.scenario.conditions import Conditions, PortBandwidth
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import Conditions, PortBandwidth, situations
 
 HALL = """\
 name: Hall

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from triagemq.lab.box.box import Box
 from triagemq.scenario import Scenario
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import Situation, situations
+from triagemq.scenario.conditions import Conditions, Situation, situations
 
 
 class Actors(Protocol):

@@ -24,8 +24,7 @@ from triagemq.plan.balancing import (
 )
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import Conditions, situations
 
 INTERVAL_SECONDS = 1.0
 STEP_SECONDS = 0.05

@@ -57,8 +57,7 @@ from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, uns
 from triagemq.network.processes import Running
 from triagemq.plan import Counters, Instructed
 from triagemq.scenario import Scenario
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import Conditions, situations
 from triagemq.waiting import end
 
 if TYPE_CHECKING:

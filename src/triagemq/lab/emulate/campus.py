@@ -23,7 +23,7 @@ from triagemq.lab.emulate.conditions import play_conditions
 from triagemq.live.receipts import SENT, read_receipts
 from triagemq.live.run import let_run, moved_clients, stop_publishing
 from triagemq.scenario import Scenario, load_with_conditions
-from triagemq.scenario.situations import situations
+from triagemq.scenario.conditions import situations
 from triagemq.waiting import end
 
 

@@ -11,8 +11,7 @@ from triagemq.client import Coordinator
 from triagemq.errors import CoordinatorError
 from triagemq.lab.box import play
 from triagemq.lab.emulate.boxed import BoxedExchange
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import Situation, situations
+from triagemq.scenario.conditions import Conditions, Situation, situations
 
 _TELLING_SECONDS = 10.0
 _PAUSE_SECONDS = 0.1

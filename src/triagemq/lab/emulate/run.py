@@ -32,8 +32,7 @@ from triagemq.live.run import (
 from triagemq.plain import plain
 from triagemq.plan import dump_plan
 from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, port_paths
-from triagemq.scenario.conditions import Conditions
-from triagemq.scenario.situations import Situation, situations
+from triagemq.scenario.conditions import Conditions, Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
 from triagemq.simulate.replay import recorded_publications, recording

@@ -4,12 +4,10 @@ In comes the text of a file; out comes a Scenario with its Conditions, or a Scen
 at once, each with its line, its field, what is wrong and what to write. On the way:
 
 - `loading` opens the files and leads through the rest;
-- `yaml_lines` makes values of the text, and knows the line of each;
-- `reading` checks them against `document`, the one model of a file; numbers may have the units in `quantities`;
+- `reading` makes values of the text, with the line of each, and checks them against `document`, the model of a file;
 - `rows` (YAML) and `parquet` bring publications and subscriptions as columns, `rules` says what these may be;
 - `references` checks what entries say of each other, and what is published and wanted against the network;
-  `clusters` does so for clusters of brokers;
-- `explain` puts all that is wrong into words.
+- `explain` reads numbers with units, and puts all that is wrong into words.
 
 `saving` writes, in plain numbers of base units.
 """

@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from triagemq.intents import utility_parts
-from triagemq.scenario.files.explain import described, entry_error
-from triagemq.scenario.files.quantities import (
+from triagemq.scenario.files.explain import (
     BANDWIDTH,
     NUMBER,
     PACKETS,
@@ -24,10 +23,11 @@ from triagemq.scenario.files.quantities import (
     SIZE,
     TIME,
     Quantity,
+    described,
+    entry_error,
     number_text,
     parse_number,
 )
-from triagemq.scenario.files.yaml_lines import LinedMapping
 from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, WIDTH_ROUNDING, PlanningSettings
 
@@ -507,17 +507,6 @@ def _holders(key: str) -> str:
     return " or ".join(subject for subject, keys in CHANGES.items() if key in keys)
 
 
-def _in_a_list(example: str) -> BeforeValidator:
-    """A section that is a list; its entries come here by their numbers."""
-
-    def check(given: Any) -> Any:
-        if isinstance(given, dict) and not isinstance(given, LinedMapping):
-            return given
-        raise entry_error("", "is not a list", f"write - {example} under it")
-
-    return BeforeValidator(check)
-
-
 def _worth_factor(given: Any) -> float:
     number = parse_number(given) if type(given) is str else None
     if number is None or not 0 <= number < math.inf:
@@ -543,7 +532,7 @@ class ScenarioFile(FileEntry):
     sending_order: Literal["by_class", "random"] = "by_class"
     planning: PlanningEntry = PlanningEntry()
     brokers: dict[Name, BrokerEntry] = {}
-    broker_links: Annotated[dict[str, BrokerLinkEntry], _in_a_list("{between: [hall, annex]}")] = {}
+    broker_links: dict[str, BrokerLinkEntry] = {}
     unmanaged_switches: dict[Name, UnmanagedSwitchEntry] = {}
     switches: dict[Name, SwitchEntry] = {}
     ports: dict[Name, PortEntry] = {}
@@ -551,9 +540,7 @@ class ScenarioFile(FileEntry):
     publishers: dict[Name, PublisherEntry] = {}
     subscribers: dict[Name, SubscriberEntry] = {}
     worth_profiles: dict[Name, WorthProfile] = {}
-    conditions: Annotated[
-        dict[str, ConditionEntry], _in_a_list("{at_seconds: 20, port: radio, bandwidth_bps: 160000}")
-    ] = {}
+    conditions: dict[str, ConditionEntry] = {}
 
     @model_validator(mode="after")
     def _fits(self) -> ScenarioFile:

@@ -25,10 +25,8 @@ from triagemq.scenario.files.document import (
     Name,
     SwitchEntry,
 )
-from triagemq.scenario.files.explain import Problems, entry_error, explain, listed, nearest
-from triagemq.scenario.files.quantities import number_text
-from triagemq.scenario.files.reading import Document
-from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
+from triagemq.scenario.files.explain import Problems, entry_error, explain, listed, nearest, number_text
+from triagemq.scenario.files.reading import Document, LinedFile, LinedMapping
 from triagemq.scenario.kinds import LimiterKind
 from triagemq.scenario.model import DEFAULTS
 

@@ -20,7 +20,7 @@ from triagemq.scenario.files.document import (
     empirical_mean,
 )
 from triagemq.scenario.files.explain import explain, filter_error, topic_error
-from triagemq.scenario.files.reading import Document
+from triagemq.scenario.files.reading import Document, LinedFile, LinedMapping
 from triagemq.scenario.files.rules import (
     PUBLICATION_COLUMNS,
     SUBSCRIPTION_COLUMNS,
@@ -33,7 +33,6 @@ from triagemq.scenario.files.rules import (
     checked_publications,
     checked_subscriptions,
 )
-from triagemq.scenario.files.yaml_lines import LinedFile, LinedMapping
 from triagemq.scenario.kinds import SizeDistribution, UtilityShape
 
 MOST_ROWS = 2_000_000

@@ -15,8 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario.files.explain import counted, described
-from triagemq.scenario.files.quantities import number_text, unit_of
+from triagemq.scenario.files.explain import counted, described, number_text, unit_of
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution, UtilityShape
 from triagemq.scenario.model import (
     DEFAULTS,

@@ -29,10 +29,10 @@ from triagemq.scenario.conditions import (
     WorthChange,
 )
 from triagemq.scenario.files.document import FIGURES, empirical_mean
+from triagemq.scenario.files.explain import number_text
 from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
 from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
-from triagemq.scenario.files.quantities import number_text
 from triagemq.scenario.kinds import (
     ArrivalProcess,
     Discipline,
