@@ -1,4 +1,4 @@
-"""What happens during a run: the `conditions` of a scenario file, the backups of its switches, and the situations between.
+"""What happens during a run: the `conditions` of a scenario file, backups of its switches, and situations in between.
 
 Conditions are no part of the Scenario, which a plan starts from.
 """
