@@ -212,6 +212,6 @@ def test_a_publisher_slows_down_by_half_at_most_and_comes_back(requests: list[tu
     for pause, share in requests:
         now += pause
         before = pace.share(now)
-        pace.asked(share, now)
+        pace.requested(share, now)
         assert max(LEAST, LEAST_STEP * before) <= pace.share(now) <= before
     assert pace.share(now + 90.0) == 1.0

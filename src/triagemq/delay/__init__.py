@@ -1,4 +1,4 @@
-"""How long packets wait in the queues of switches that do not tell, and what is done about it (Shi et al., 2019).
+"""How long packets wait in the queues of switches that do not show it, and what is done about it (Shi et al., 2019).
 
     queue_samples ─► samples ─► estimators ─► delays of queues ─► widths         of the queues of a port
                      increments  learning            │              ▲

@@ -68,7 +68,7 @@ class ClusterController:
         self._periods = 0
 
     def joined(self, packet_bytes: float) -> ClusterJoined:
-        """What the administrator is told first; the largest packet says what a switch takes at least."""
+        """The first report to the administrator; the largest packet says what a switch takes at least."""
         smallest = ((name, each.port.smallest_seconds(packet_bytes)) for name, each in self.ports.items())
         return ClusterJoined(self.name, tuple(smallest))
 
@@ -91,7 +91,7 @@ class ClusterController:
         return decisions
 
     def report(self) -> ClusterDelays | None:
-        """What the administrator is told after this period; None in most."""
+        """The report to the administrator after this period; None in most."""
         if self._periods % SPAN:
             return None
         measured = (
@@ -109,9 +109,9 @@ class ClusterController:
 
 @dataclass(frozen=True, slots=True)
 class Administered:
-    """What is to be told: constraints to clusters, refusals to subscribers, and requests to those who publish to them.
+    """What is to be sent: constraints to clusters, refusals to subscribers, and requests to those who publish to them.
 
-    Refusals are told once, requests to slow down as long as they hold.
+    Refusals are sent once, requests to slow down as long as they hold.
     """
 
     constraints: tuple[ClusterConstraints, ...] = ()
@@ -124,7 +124,7 @@ class Administrator:
 
     >>> administrator = Administrator(reserve=0.0)
     >>> for cluster, switch in (("north", "n1"), ("south", "s1")):
-    ...     told = administrator.joined(ClusterJoined(cluster, ((switch, 0.001),)))
+    ...     sent = administrator.joined(ClusterJoined(cluster, ((switch, 0.001),)))
     >>> wish = Requirement("hut", ("n1", "s1"), 0, 0.010)
     >>> for constraints in administrator.require([wish]).constraints:
     ...     print(constraints.cluster, constraints.allowed[0].seconds)
@@ -132,8 +132,8 @@ class Administrator:
     south 0.005
     >>> administrator.measured(ClusterDelays("north", (PlaceSeconds("n1", 0, 0.036),), ())).constraints
     ()
-    >>> told = administrator.measured(ClusterDelays("south", (PlaceSeconds("s1", 0, 0.004),), ()))
-    >>> [(each.cluster, round(each.allowed[0].seconds, 5)) for each in told.constraints]
+    >>> sent = administrator.measured(ClusterDelays("south", (PlaceSeconds("s1", 0, 0.004),), ()))
+    >>> [(each.cluster, round(each.allowed[0].seconds, 5)) for each in sent.constraints]
     [('north', 0.00125), ('south', 0.00125)]
     """
 
@@ -197,7 +197,7 @@ class Administrator:
         return {switch: seconds for own in self._smallest.values() for switch, seconds in own.items()}
 
     def _changed(self) -> tuple[ClusterConstraints, ...]:
-        """What clusters have to be told that they were not told yet."""
+        """The constraints that clusters do not know yet."""
         found = []
         for cluster, own in self._smallest.items():
             allowed = tuple(

@@ -225,7 +225,7 @@ RETURN_PER_SECOND = 0.1
 """How much of its own rate it takes back every second after that."""
 
 BEYOND, PROBE_PER_SECOND = 1.1, 0.01
-"""From halfway back to the rate that it was asked at last to so much more than that, it takes back no more than this: a
+"""From halfway back to the rate of the last request to so much more than that, it takes back no more than this: a
 queue that is offered a hundredth too much fills so slowly that requests come before it is full."""
 
 
@@ -233,8 +233,8 @@ class Pace:
     """The part of its own rate that a publisher publishes at; times are seconds of any clock.
 
     >>> pace = Pace()
-    >>> pace.asked(0.8, at_seconds=1.0)
-    >>> pace.asked(0.1, at_seconds=2.0)
+    >>> pace.requested(0.8, at_seconds=1.0)
+    >>> pace.requested(0.1, at_seconds=2.0)
     >>> [round(pace.share(seconds), 2) for seconds in (2.0, 7.0, 9.0, 20.0, 60.0)]
     [0.4, 0.4, 0.6, 0.8, 1.0]
     """
@@ -244,7 +244,7 @@ class Pace:
         self._too_much = 1.0
         self._asked_seconds = -HOLD_SECONDS
 
-    def asked(self, share: float, at_seconds: float) -> None:
+    def requested(self, share: float, at_seconds: float) -> None:
         """A request to publish only this part of what it publishes now."""
         now = self.share(at_seconds)
         if at_seconds - self._asked_seconds >= HOLD_SECONDS:

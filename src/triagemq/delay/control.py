@@ -85,7 +85,7 @@ class PortController:
     """Algorithm 1 of Shi et al. for one port, fed every 200 ms with a sample of each queue, class 0 first.
 
     What a queue holds is its estimated delay times the width it was read at, (8), a mean over `SPAN` windows. Besides
-    its floor and its constraint, a queue is kept at what it needs for what comes: up to its configured width all
+    its floor and its constraint, a queue has at least what it needs for what comes: up to its configured width all
     classes but the last, then all of them as far as it fits. Without this, a queue that keeps up with what comes would
     hold nothing, get nothing, and be full a second later.
 

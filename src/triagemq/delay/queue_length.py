@@ -34,7 +34,7 @@ class QueueLength:
     """qLen += dEnQ - dDeQ - dDrops: (7) of Shi et al. with what it lacks.
 
     Losses are taken off as far as the switch counts them, and a queue never holds less than nothing. What could not be
-    known (losses nobody counted, the queue before the first sample) is forgotten as soon as the queue is seen idle:
+    known (uncounted losses, the queue before the first sample) is forgotten as soon as the queue is seen idle:
     nothing came and nothing went, or it sent for a second clearly less than its width, which a queue that holds
     something does not do. It never holds more than its buffer, where that is known.
 
@@ -89,10 +89,10 @@ class QueueLength:
 
 
 class QueueDifference:
-    """All that came less all that went and was dropped: `red` with drops, freed of losses that nobody counted.
+    """All that came less all that went and was dropped: `red` with drops, freed of uncounted losses.
 
     Errors of reading do not add up in it as they do in `QueueLength`, and where nothing is lost it is exact. Losses
-    that nobody counted stay in it. There are such only where there are losses: after some, it begins anew with what
+    that are not counted stay in it. There are such only where there are losses: after some, it begins anew with what
     `QueueLength` says as soon as the queue is seen idle, and it never holds more than its buffer, where that is known.
 
     >>> from triagemq.delay.samples import Increments

@@ -36,8 +36,8 @@ class ControlSettings:
     """How a network is controlled.
 
     Without `read_errors` counters are read without any. `clusters` names the switches of each; those of no cluster
-    are one, too. `paper_weights` are q + 1, of which 8 is class 0's. Publishers that are asked to slow down do so by
-    `Pace` if they `slow_down`.
+    are one, too. `paper_weights` are q + 1, of which 8 is class 0's. Publishers follow requests to slow down by `Pace`
+    if they `slow_down`.
     """
 
     estimator: str = "idm"
@@ -174,11 +174,11 @@ class SimulatedControl:
             found.append(
                 Decision("refused", subject, _milliseconds(wanted.delay_seconds), offer, str(refusal))
             )
-        asked: dict[str, float] = {}
+        requests: dict[str, float] = {}
         for request in answer.slow_down:
             topic = request.requirement.topic
-            asked[topic] = min(asked.get(topic, 1.0), request.share)
-        for topic, share in asked.items():
+            requests[topic] = min(requests.get(topic, 1.0), request.share)
+        for topic, share in requests.items():
             found.append(self._slow_down(topic, share, seconds))
         return found
 
@@ -188,7 +188,7 @@ class SimulatedControl:
         ).tolist()
         before = max(self._paces[row].share(seconds) for row in rows)
         for row in rows:
-            self._paces[row].asked(share, seconds)
+            self._paces[row].requested(share, seconds)
         after = max(self._paces[row].share(seconds) for row in rows)
         reason = "what is published comes later than required, and its switches cannot be quicker"
         return Decision("slow_down", topic, f"{before:.3g}", f"{after:.3g}", reason)
@@ -201,8 +201,8 @@ def requirements(scenario: Scenario, plan: Plan) -> list[Requirement]:
     found = []
     for row in np.flatnonzero(np.isfinite(wanted.max_latency_seconds) & (plan.flow >= 0)).tolist():
         subscriber = int(wanted.subscriber[row])
-        way = [port for port in hops[scenario.subscribers.port[subscriber]].tolist() if port >= 0]
-        path = tuple(ports.name[port] for port in way if ports.discipline[port] == Discipline.WIDTHS)
+        crossed = [port for port in hops[scenario.subscribers.port[subscriber]].tolist() if port >= 0]
+        path = tuple(ports.name[port] for port in crossed if ports.discipline[port] == Discipline.WIDTHS)
         if path:
             found.append(
                 Requirement(

@@ -40,7 +40,7 @@ class PortDivision:
     """How a port is divided: whole bits per second that add up to the port, never below the floors.
 
     `cannot_hold` are the queues whose delay constraint does not fit beside those that matter more; the administrator
-    has to be told. Their floor is what keeps them from starving.
+    has to know. Their floor is what keeps them from starving.
     """
 
     width_bps: NDArray[np.int64]
@@ -125,10 +125,10 @@ def divide_port(
     # Far above any port and below what an integer holds: more than that fits nowhere either.
     constrained = np.where(np.isfinite(constraint), np.clip(8.0 * held / constraint, 1.0, 1e18), 0.0)
     floors = np.asarray(port.starvation_bps, np.int64)
-    kept, needed = per_row("kept_bps", kept_bps, count), per_row("needed_bps", needed_bps, count)
-    _raise(port, floors, kept if sure_bps is None else per_row("sure_bps", sure_bps, count))
+    rights, needed = per_row("kept_bps", kept_bps, count), per_row("needed_bps", needed_bps, count)
+    _raise(port, floors, rights if sure_bps is None else per_row("sure_bps", sure_bps, count))
     cannot_hold = _raise(port, floors, np.where(constrained > 0.0, needed, 0.0), constrained)
-    _raise(port, floors, kept)
+    _raise(port, floors, rights)
     _raise(port, floors, needed)
     widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
     whole = np.maximum(np.floor(widths).astype(np.int64), floors)
@@ -177,7 +177,7 @@ class WidthControl:
         least_bps: ArrayLike | None = None,
     ) -> PortDivision:
         """The division to be in force from now on; see `divide_port`. Widths in force stay down to `least_bps` of what
-        is kept, a little less than that where nothing is said."""
+        is reserved, a little less than that where nothing is said."""
         best = divide_port(
             self._port,
             queue_bytes,
@@ -189,12 +189,14 @@ class WidthControl:
         old = self._width_bps
         self._age += 1
         if old is not None:
-            kept = per_row("kept_bps", kept_bps, len(old))
+            rights = per_row("kept_bps", kept_bps, len(old))
             least = (
-                (1.0 - NEED_SLACK) * kept if least_bps is None else per_row("least_bps", least_bps, len(old))
+                (1.0 - NEED_SLACK) * rights
+                if least_bps is None
+                else per_row("least_bps", least_bps, len(old))
             )
-            # What is needed beyond what is kept changes with every reading, and may be missed by a little.
-            least = np.where(best.floor_bps > np.ceil(kept), (1.0 - NEED_SLACK) * best.floor_bps, least)
+            # What is needed beyond the rights changes with every reading, and may be missed by a little.
+            least = np.where(best.floor_bps > np.ceil(rights), (1.0 - NEED_SLACK) * best.floor_bps, least)
             least = np.minimum(least, best.floor_bps)
             strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
             if (old >= np.maximum(least, np.minimum(strict, best.floor_bps))).all():

@@ -10,7 +10,7 @@ In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `e
 - `rounds` leads: it plans, forecasts and plans again where worth depends on latency (`plan`); one round is `make_plan`.
 - `difference` says what changed between two plans, and what an earlier plan still says.
 - `instructions` carry a plan out, on a `dataplane`. Who only follows them starts without the rest, which is loaded when
-  it is first asked for.
+  it is first used.
 """
 
 from importlib import import_module

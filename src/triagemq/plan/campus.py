@@ -142,7 +142,7 @@ class Campus:
         rate_per_second: Floats | None = None,
         present: Flags | None = None,
     ) -> Floats:
-        """Per metric and broker, the part of its capacity that is asked for (PEER-WD Tables 1 and 2).
+        """Per metric and broker, the part of its capacity that is required (PEER-WD Tables 1 and 2).
 
         An edge gets each of its topics once and sends it to every subscriber. A head gets what is published at it and
         what its cluster wants of others, and sends each topic to every edge and every other head that wants it.
@@ -155,7 +155,7 @@ class Campus:
         served = np.zeros(brokers * topics, dtype=np.bool_)
         served[broker.astype(np.int64) * topics + topic] = True
         at_broker, at_topic = np.divmod(np.flatnonzero(served), topics)
-        asked = np.stack(
+        required = np.stack(
             [
                 total_by(at_broker, all_bytes[at_topic], brokers),
                 total_by(at_broker, all_events[at_topic], brokers),
@@ -163,11 +163,11 @@ class Campus:
             ]
         )
         edges = sum_by(self.cluster[at_broker], at_topic.astype(np.int32), size.shape, np.ones(len(at_topic)))
-        asked[[Metric.DOWNLINK, Metric.UPLINK], self.heads[:, None]] = head_traffic(size, edges)
-        return np.asarray(asked / self.capacity)
+        required[[Metric.DOWNLINK, Metric.UPLINK], self.heads[:, None]] = head_traffic(size, edges)
+        return np.asarray(required / self.capacity)
 
-    def ways(self, placement: Placement, wait_seconds: Floats | None = None) -> TopicWays:
-        """The ways of all topics to their subscribers, with the waits in front of brokers, if there are any."""
+    def delays(self, placement: Placement, wait_seconds: Floats | None = None) -> TopicDelays:
+        """The delays of all topics to their subscribers, with the waits in front of brokers, if there are any."""
         scenario = self.scenario
         publications = scenario.publications
         longest = np.full((len(self.clusters), len(scenario.topics)), -np.inf)
@@ -177,7 +177,7 @@ class Campus:
             self.publisher_seconds[publications.publisher],
         )
         wait = np.zeros(len(self.cluster)) if wait_seconds is None else wait_seconds
-        return TopicWays(self, longest, wait)
+        return TopicDelays(self, longest, wait)
 
     def notification_seconds(self, broker: Integers, rows: Rows = slice(None)) -> Floats:
         """How long news of its cluster's head take to every subscription of `rows`, if `broker` serves it."""
@@ -193,10 +193,10 @@ class Campus:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TopicWays:
+class TopicDelays:
     """How long events take to subscriptions, wherever these are served.
 
-    `longest_seconds` is the longest way of any publisher of a topic to the head of each cluster, minus infinity where
+    `longest_seconds` is the longest delay of any publisher of a topic to the head of each cluster, minus infinity where
     there is none; `wait_seconds` how long events wait in front of each broker.
     """
 
@@ -205,16 +205,16 @@ class TopicWays:
     wait_seconds: Floats
 
     def seconds(self, broker: Integers, rows: Rows = slice(None)) -> Floats:
-        """The longest way of any publisher's events to every subscription of `rows`, if `broker` served it."""
+        """The longest delay of any publisher's events to every subscription of `rows`, if `broker` served it."""
         campus, wait = self.campus, self.wait_seconds
         topic = campus.scenario.subscriptions.topic[rows]
         # From the head of each cluster to each broker; where both are of one cluster, its head waits once.
         other = np.arange(len(campus.heads))[:, None] != campus.cluster
         between = campus.delay_seconds + wait[campus.heads, None] + other * wait[campus.heads[campus.cluster]]
         before = np.full(len(topic), -np.inf)
-        for longest, ways in zip(self.longest_seconds, between, strict=True):
+        for longest, seconds in zip(self.longest_seconds, between, strict=True):
             if (longest > -np.inf).any():
-                np.maximum(before, longest[topic] + ways[broker], out=before)
+                np.maximum(before, longest[topic] + seconds[broker], out=before)
         unpublished = before == -np.inf
         return np.asarray(np.where(unpublished, 0.0, before) + wait[broker] + campus.last_seconds(rows))
 
@@ -222,13 +222,13 @@ class TopicWays:
         """How long an event may wait in the output queue of every subscription of `rows`, if `broker` served it;
         infinity for no limit.
 
-        What it may take in all, less its way, and its arrival, matching and departure there (PEER-WD 4.2.6).
+        What it may take in all, less its path, and its arrival, matching and departure there (PEER-WD 4.2.6).
         """
         campus, wanted = self.campus, self.campus.scenario.subscriptions
         size = campus.topic_bytes[wanted.topic[rows]]
         down, matching, up = campus.capacity[:, broker]
-        way = self.seconds(broker, rows)
-        return np.asarray(wanted.max_latency_seconds[rows] - way - size / down - 1 / matching - size / up)
+        on_path = self.seconds(broker, rows)
+        return np.asarray(wanted.max_latency_seconds[rows] - on_path - size / down - 1 / matching - size / up)
 
 
 def head_traffic(published: Floats, edges: Floats) -> Floats:

@@ -263,8 +263,8 @@ def _check_lists(
 ) -> None:
     group, worth, lists = _columns(problem)
 
-    def labels_of(asked: FlowProblem | PriorityProblem) -> Integers:
-        labels = np.asarray(algorithm(asked))
+    def labels_of(given: FlowProblem | PriorityProblem) -> Integers:
+        labels = np.asarray(algorithm(given))
         right = labels.shape == worth.shape and np.issubdtype(labels.dtype, np.integer)
         _demand(
             "result", right, f"{where}: {labels.dtype} of shape {labels.shape}; one integer per row is needed"

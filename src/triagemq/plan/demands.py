@@ -89,8 +89,8 @@ def demand(scenario: Scenario) -> Demand:
     """Compute the demand of every subscription.
 
     >>> from triagemq.scenario.building import building
-    >>> asked = demand(building())
-    >>> bool((asked.notify_rate <= asked.published_rate).all())
+    >>> demanded = demand(building())
+    >>> bool((demanded.notify_rate <= demanded.published_rate).all())
     True
     """
     publications, subscriptions = scenario.publications, scenario.subscriptions
@@ -119,7 +119,7 @@ def wire_sizes(
 ) -> WireSizes:
     """Moments on the wire of the events of these publications (all of them), one element each.
 
-    `packet_survival` is the share of packets that the links on the way do not lose. An event is whole if none of its
+    `packet_survival` is the share of packets that the links of the path do not lose. An event is whole if none of its
     packets is lost, so what survives is smaller than what was sent.
     """
     publications = scenario.publications
@@ -275,19 +275,19 @@ def success_needed(threshold: ArrayLike, events: ArrayLike) -> Floats:
     return np.asarray((middle + np.sqrt(spread * (share * (1 - share) + spread / 4))) / (1 + spread))
 
 
-def step_targets(scenario: Scenario, asked: Demand) -> Floats:
+def step_targets(scenario: Scenario, demanded: Demand) -> Floats:
     """Per subscription, the success rate to plan so that its step is reached; the threshold of those without a step.
 
     Where the links let less arrive than that, but as much as the threshold, all of it is the target.
     """
     threshold = scenario.subscriptions.utility_threshold
     stepped = (scenario.subscriptions.utility_shape == UtilityShape.STEP) & (threshold > 0)
-    reachable = np.maximum(asked.ideal_success, threshold)
-    needed = np.minimum(success_needed(threshold, _events(scenario, asked)), reachable)
+    reachable = np.maximum(demanded.ideal_success, threshold)
+    needed = np.minimum(success_needed(threshold, _events(scenario, demanded)), reachable)
     return np.where(stepped, needed, threshold)
 
 
-def with_margin(scenario: Scenario, asked: Demand) -> Subscriptions:
+def with_margin(scenario: Scenario, demanded: Demand) -> Subscriptions:
     """The subscriptions as drops are planned for them: steps at their targets, worth what is to be expected there.
 
     A step that even an undropped flow reaches in some periods only is worth its share of them.
@@ -295,8 +295,8 @@ def with_margin(scenario: Scenario, asked: Demand) -> Subscriptions:
     wanted = scenario.subscriptions
     if not (wanted.utility_shape == UtilityShape.STEP).any():
         return wanted
-    target, weight = step_targets(scenario, asked), wanted.utility_weight.copy()
-    events = _events(scenario, asked)
+    target, weight = step_targets(scenario, demanded), wanted.utility_weight.copy()
+    events = _events(scenario, demanded)
     short = np.flatnonzero(
         (target > wanted.utility_threshold) & (success_needed(wanted.utility_threshold, events) > target)
     )
@@ -310,6 +310,6 @@ def with_margin(scenario: Scenario, asked: Demand) -> Subscriptions:
     return replace(wanted, utility_threshold=target, utility_weight=weight)
 
 
-def _events(scenario: Scenario, asked: Demand) -> Floats:
+def _events(scenario: Scenario, demanded: Demand) -> Floats:
     """Per subscription, the events of the period in which its success is judged."""
-    return np.maximum(asked.published_rate * scenario.planning.judged_over_seconds, 1e-9)
+    return np.maximum(demanded.published_rate * scenario.planning.judged_over_seconds, 1e-9)

@@ -211,9 +211,9 @@ class Carried:
         return np.where(np.abs(rank - self.rank) <= RANK_BAND * np.abs(self.rank), self.rank, rank)
 
     def flow_keep(self, flow: Integers, count: int, rows: Rows | slice) -> Floats:
-        """What was kept of the subscriptions `rows`, which flows carry now, in the mean; new ones count as dropped."""
-        kept = np.bincount(flow, np.nan_to_num(self.keep[rows]), minlength=count)
-        return np.asarray(kept / np.bincount(flow, minlength=count))
+        """The mean share of `rows`, which flows carry now, that was not dropped; new subscriptions count as dropped."""
+        total = np.bincount(flow, np.nan_to_num(self.keep[rows]), minlength=count)
+        return np.asarray(total / np.bincount(flow, minlength=count))
 
 
 def carry(previous: Plan, before: Scenario, scenario: Scenario) -> Carried:

@@ -60,7 +60,7 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
         turn = "before all others" if level == 0 else "after all others"
     else:
         turn = f"after {level} of {last + 1} classes"
-    name, offered, _ = max(_on_the_way(scenario, plan, flow), key=lambda place: place[1])
+    name, offered, _ = max(_on_the_path(scenario, plan, flow), key=lambda place: place[1])
     if offered <= 1 - plan.made_by.rho_tolerance:
         why = f"port {name} has room for all that is wanted"
     else:
@@ -90,7 +90,7 @@ def _index(names: Sequence[str], name: str, kind: str, where: str) -> int:
 
 
 def _worth(scenario: Scenario, row: int) -> str:
-    wanted, asked = scenario.subscriptions, demand(scenario)
+    wanted, demanded = scenario.subscriptions, demand(scenario)
     shape = UtilityShape(int(wanted.utility_shape[row]))
     weight = wanted.utility_weight[row]
     formula = {
@@ -99,7 +99,7 @@ def _worth(scenario: Scenario, row: int) -> str:
         UtilityShape.STEP: f"{weight:.6g} once {wanted.utility_threshold[row]:.6g} of all is delivered",
     }[shape]
     if shape == UtilityShape.STEP:
-        target, period = step_targets(scenario, asked)[row], scenario.planning.judged_over_seconds
+        target, period = step_targets(scenario, demanded)[row], scenario.planning.judged_over_seconds
         formula += f" (planned for {target:.4g}, so that nearly every period of {period:.6g} s reaches it)"
     fresh = wanted.freshness_seconds[row]
     aging = f", times exp(-latency / {fresh:.6g} s)" if np.isfinite(fresh) else ""
@@ -108,9 +108,9 @@ def _worth(scenario: Scenario, row: int) -> str:
         aging += f", times the part that is met of {share:.4g} within {seconds:.6g} s"
     return (
         f"worth {formula}{aging}, at most {maximum_utility(wanted)[row]:.6g}. "
-        f"{asked.notify_rate[row]:.6g} events/s of {asked.sizes.event_bytes[row]:.6g} bytes on the wire take "
-        f"{asked.load_bytes_per_second[row]:.6g} bytes/s; the links alone let "
-        f"{asked.ideal_success[row]:.2%} arrive."
+        f"{demanded.notify_rate[row]:.6g} events/s of {demanded.sizes.event_bytes[row]:.6g} bytes on the wire take "
+        f"{demanded.load_bytes_per_second[row]:.6g} bytes/s; the links alone let "
+        f"{demanded.ideal_success[row]:.2%} arrive."
     )
 
 
@@ -169,22 +169,22 @@ def _class(scenario: Scenario, plan: Plan, row: int) -> str:
 
 def _drop(scenario: Scenario, plan: Plan, row: int) -> str:
     flow = int(plan.flow[row])
-    way = _on_the_way(scenario, plan, flow)
+    path = _on_the_path(scenario, plan, flow)
     allowed = 1 - plan.made_by.rho_tolerance
     loads = "; ".join(
         f"port {name} is offered {offered:.4g} of its bandwidth, may carry {allowed:.4g} and carries {planned:.4g}"
-        for name, offered, planned in way
+        for name, offered, planned in path
     )
     if plan.flows.load_bytes_per_second[flow] <= 0:
         why = "no events reach this flow"
-    elif all(offered <= allowed * (1 + 1e-12) for _, offered, _ in way):
+    elif all(offered <= allowed * (1 + 1e-12) for _, offered, _ in path):
         why = "everything fits, nothing is dropped"
     else:
         why = f"policy {plan.made_by.drops}"
     return f"{plan.flows.drop_rate[flow]:.6g}; {why}. On the way, {loads}."
 
 
-def _on_the_way(scenario: Scenario, plan: Plan, flow: int) -> list[tuple[str, float, float]]:
+def _on_the_path(scenario: Scenario, plan: Plan, flow: int) -> list[tuple[str, float, float]]:
     """Where a flow competes for bandwidth: the name, and what is offered there and planned, in parts of it."""
     where = places(scenario, plan.flows)
     found = []
@@ -201,12 +201,12 @@ def _on_the_way(scenario: Scenario, plan: Plan, flow: int) -> list[tuple[str, fl
 
 
 def _decisions(scenario: Scenario, plan: Plan, row: int) -> list[str]:
-    """Decisions about the ports on the way, this subscriber, or the whole plan."""
+    """Decisions about the ports on the path, this subscriber, or the whole plan."""
     wanted = scenario.subscriptions
     who, topic = scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]
     subjects = {who, f"{who} {topic}", scenario.name, "all ports"}
     if plan.flow[row] >= 0:
-        subjects |= {name for name, _, _ in _on_the_way(scenario, plan, int(plan.flow[row]))}
+        subjects |= {name for name, _, _ in _on_the_path(scenario, plan, int(plan.flow[row]))}
     return [
         f"{each.subject} ({each.kind}): {each.before} -> {each.after}; {each.reason}."
         for each in plan.decisions

@@ -301,14 +301,14 @@ def _assembled(
 def _check_promises(plan: Plan, source: str) -> None:
     """Promises of a file name subscriptions, hops and ports that are there."""
     promises, hops = plan.promises, plan.hops
-    kept = promises.admitted > 0
+    admitted = promises.admitted > 0
     last = promises.first_hop.astype(np.int64) + promises.hop_count
     errors = {
         "promises.admitted is neither 0 nor 1": ~np.isin(promises.admitted, (0, 1)),
         "promises.publication is negative": promises.publication < 0,
         "promises.subscription names a subscription that is not there": (promises.subscription < 0)
         | (promises.subscription >= len(plan.flow)),
-        "promises.first_hop and hop_count name hops that are not there": kept
+        "promises.first_hop and hop_count name hops that are not there": admitted
         & ((promises.first_hop < 0) | (promises.hop_count < 1) | (last > len(hops))),
         "hops.port names a port that is not there": (hops.port < -1) | (hops.port >= len(plan.ports)),
         "hops.level is negative": hops.level < 0,

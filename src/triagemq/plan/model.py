@@ -85,7 +85,7 @@ class Promises(Table):
     refused.
 
     `bound_seconds` is the proven worst case from the publisher's beginning to transmit to the subscriber's interface,
-    `max_latency_seconds` what was asked for. Where a promise is refused the bound is 0, and `offer_seconds` the
+    `max_latency_seconds` what was requested. Where a promise is refused the bound is 0, and `offer_seconds` the
     smallest max_latency that would be admitted instead, 0 if none would; `missed_publication` is whose flow would then
     be late, -1 if that is not why, and `missed_by_seconds` by how much, 0 if it would have no bound. `first_hop` and
     `hop_count` are its rows in Plan.hops.
@@ -107,7 +107,7 @@ class Promises(Table):
 class PromisedHops(Table):
     """The links of admitted promises, the publisher's access link (port -1) first; seconds.
 
-    A bound runs from the arrival of a message's last packet at the link to the end of its transmission, and is kept
+    A bound runs from the arrival of a message's last packet at the link to the end of its transmission, and stays
     below the `deadline_seconds` that was fixed at admission. `jitter_seconds` is how much later than the quickest a
     message may come. Promises of one publication that share a port are one flow there: they have the same level and
     bound, and its packets cross the port once.
@@ -215,9 +215,9 @@ class Plan:
     def subscription_class(self) -> Integers:
         """The priority class of every subscription; of promised ones the level at their own port."""
         classes = np.append(self.flows.priority_class, np.int32(0))[self.flow]
-        kept = self.promises.admitted > 0
-        last = self.promises.first_hop[kept] + self.promises.hop_count[kept] - 1
-        classes[self.promises.subscription[kept]] = self.hops.level[last]
+        admitted = self.promises.admitted > 0
+        last = self.promises.first_hop[admitted] + self.promises.hop_count[admitted] - 1
+        classes[self.promises.subscription[admitted]] = self.hops.level[last]
         return classes
 
     @property

@@ -23,7 +23,7 @@ from triagemq.plan.planner import resolve
 from triagemq.scenario import Floats, Integers, Scenario, Table
 
 STRONG = 0.5
-"""From this correlation on, two topics are kept apart. Only positive correlation makes peaks meet."""
+"""From this correlation on, two topics are placed apart. Only positive correlation makes peaks meet."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,12 +131,12 @@ def _parts(campus: Campus, cell: NDArray[np.int64], bytes_of: Floats) -> NDArray
 def _possible(campus: Campus, home: Integers, bundle: NDArray[np.int64], bundles: int) -> Flags:
     """Per bundle and broker, whether it is an edge of the cluster, where an event that waits nowhere keeps every
     deadline."""
-    found, ways = np.zeros((bundles, len(campus.cluster)), dtype=np.bool_), campus.ways(campus.stated)
+    found, delays = np.zeros((bundles, len(campus.cluster)), dtype=np.bool_), campus.delays(campus.stated)
     for cluster in range(len(campus.clusters)):
         rows = np.flatnonzero(home == cluster)
         for broker in campus.edges_of(cluster).tolist():
             at_broker = np.full(len(rows), broker, dtype=np.int32)
-            late = ways.allowed_seconds(at_broker, rows) <= 0
+            late = delays.allowed_seconds(at_broker, rows) <= 0
             found[np.unique(bundle[rows]), broker] = True
             found[bundle[rows[late]], broker] = False
     return found
@@ -375,10 +375,10 @@ class Newcomers:
         wanted, edges = np.array(topics, dtype=np.int64), np.array(brokers, dtype=np.int64)
         size, events = self._need[:, wanted]
         new = ~self._serves[np.ix_(edges, wanted)]
-        asked = np.stack([new @ size, new @ events, np.full(len(edges), size.sum())])
-        after = self._use[:, edges] + asked / self._campus.capacity[:, edges]
+        required = np.stack([new @ size, new @ events, np.full(len(edges), size.sum())])
+        after = self._use[:, edges] + required / self._campus.capacity[:, edges]
         most = after.max(axis=0)
-        anew = np.where(most < Thresholds().low, asked[Metric.DOWNLINK], np.inf)
+        anew = np.where(most < Thresholds().low, required[Metric.DOWNLINK], np.inf)
         best = int(np.lexsort((most, anew))[0])
         self._use[:, edges[best]] = after[:, best]
         self._serves[edges[best], wanted] = True

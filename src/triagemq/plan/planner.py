@@ -76,7 +76,7 @@ def _load(kind: str, name: str) -> Any:
         raise ParameterError(kind, f"{name!r} should read module:function")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # a user's module may fail in any way while it is imported
+    except Exception as error:  # a user's module may fail anyhow while it is imported
         raise ParameterError(
             kind,
             f"{name!r}: module {module_name!r} cannot be imported ({type(error).__name__}: {error}); "
@@ -118,7 +118,7 @@ def make_plan(
 
     Guaranteed subscriptions come first (`admission`): what is promised takes the upper classes and its share of ports,
     and all else is planned with what is left. One that is refused is planned like any other, by what it is worth
-    without a promise; if that is nothing, it gets nothing. `no_promises` is why all are, where nobody could keep one.
+    without a promise; if that is nothing, it gets nothing. `no_promises` is why all are, if they are.
 
     >>> from triagemq.scenario.building import building
     >>> plan = make_plan(building(), drops="flat", flows_per_subscriber=3)
@@ -142,8 +142,8 @@ def make_plan(
 
     secured = promised(scenario, previous, before, no_promises)
     choice = _classes_left(scenario, choice, secured.levels)
-    asked = demand(scenario)
-    load = asked.load_bytes_per_second
+    demanded = demand(scenario)
+    load = demanded.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
     carried = None if previous is None else carry(previous, before or scenario, scenario)
     if carried is not None and RANKINGS.get(carried.made_by.priorities) is RANKINGS.get(priorities):
@@ -184,7 +184,7 @@ def make_plan(
     made = replace(made, priority_class=classes + np.int32(secured.levels))
     check_widths(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
     where = places(scenario, made)
-    problem = _drop_problem(scenario, where, made, flow, rows, asked, choice, factors, secured)
+    problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, secured)
     if carried is not None and carried.made_by == choice:
         problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count, rows))
     result = _drops(drops, set_drops, problem)
@@ -215,9 +215,9 @@ def _utility_rows(scenario: Scenario, secured: AdmissionResult) -> ranking.Rows 
     asking = secured.promises.subscription
     if not len(asking):
         return slice(None)
-    kept = secured.promises.admitted > 0
+    admitted = secured.promises.admitted > 0
     left = np.ones(len(scenario.subscriptions), dtype=bool)
-    left[asking[kept | (scenario.subscriptions.utility_weight[asking] <= 0)]] = False
+    left[asking[admitted | (scenario.subscriptions.utility_weight[asking] <= 0)]] = False
     return np.flatnonzero(left)
 
 
@@ -237,7 +237,7 @@ def _rho(
     secured: AdmissionResult,
     keep: Floats | None = None,
 ) -> Floats:
-    """The load of every port by utility flows, of which so much is kept, and by promises."""
+    """The load of every port by utility flows, of which this share is sent, and by promises."""
     utility = where.by_port(problem.arriving(problem.port_loads(keep)))
     return np.asarray((utility + secured.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
 
@@ -266,7 +266,7 @@ def _choice(scenario: Scenario, choice: PlannerChoice) -> PlannerChoice:
             f"{choice.priority_classes} priority classes do not fit port {scenario.ports.name[port]!r}, "
             f"which has {queues[port]} queues{others}; ask for at most {queues[short].min()} classes"
         )
-    # NumPy's numbers are welcome; plain ones are kept, because they are written to files.
+    # NumPy's numbers are welcome; plain ones are stored, because they are written to files.
     return replace(
         choice,
         seed=int(choice.seed),
@@ -327,7 +327,7 @@ def _drop_problem(
     flows: Flows,
     flow: Integers,
     rows: ranking.Rows | slice,
-    asked: Demand,
+    demanded: Demand,
     choice: PlannerChoice,
     freshness: Floats,
     secured: AdmissionResult,
@@ -336,7 +336,7 @@ def _drop_problem(
     capacity = where.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
     # No promise leads over a port with widths.
     capacity = np.maximum(capacity - secured.port_bytes_per_second[where.port], 0.0)
-    wanted = with_margin(scenario, asked)
+    wanted = with_margin(scenario, demanded)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,
         flow_class=flows.priority_class,
@@ -345,7 +345,7 @@ def _drop_problem(
         # What a link before it has lost takes no room at a port, so more may be sent towards it.
         port_capacity_bytes_per_second=capacity / np.maximum(survival, TINY),
         subscription_flow=flow,
-        subscription_success=asked.ideal_success[rows],
+        subscription_success=demanded.ideal_success[rows],
         subscription_freshness=freshness[rows],
         subscriptions=wanted if isinstance(rows, slice) else take(wanted, rows),
         port_survival=survival,

@@ -234,7 +234,7 @@ def _split(points: Floats, weights: Floats, classes: int) -> Integers:
                         starts[j] = start
             stride //= 2
     j = count - 1
-    if classes > 1:  # of the lowest class only the split of all points is asked
+    if classes > 1:  # of the lowest class only the split of all points is needed
         least = np.inf
         for start in range(classes - 1, count):
             cost = best[start - 1] + _cost(sums, start, j)

@@ -47,8 +47,8 @@ def latency_factors(
     """The factors under a forecast: everything that latency does to worth reaches the planner through here.
 
     Freshness is exp(-T/tau), falling by 1/tau of itself a second. A deadline's factor is the part that is met of the
-    share asked for; it falls by the density of the latency there, met or not, so that what is met stays so. A further
-    way to judge by latency multiplies its own factor in, adds its own fall, and says so in `judged_by_latency` and in
+    share requested; it falls by the density of the latency there, met or not, so that what is met stays so. A further
+    judgement by latency multiplies its own factor in, adds its own fall, and says so in `judged_by_latency` and in
     the forecast's utility; `make_plan` lowers a subscription's worth by the factor when it sets drops, and cuts flows
     and classes by worth per byte times urgency (the c-mu rule: what loses most per byte and second of waiting goes
     first).
@@ -73,11 +73,11 @@ def _deadlines(scenario: Scenario, predicted: Forecast) -> tuple[Floats, Floats]
     """What lateness leaves of each worth by its deadline share, and how fast that falls by the second."""
     wanted = scenario.subscriptions
     falling = np.zeros(len(wanted))
-    asked = np.flatnonzero(wanted.max_latency_share > 0)
-    if asked.size:
-        limit, share = wanted.max_latency_seconds[asked], wanted.max_latency_share[asked]
-        earlier = share_within(predicted.times[asked], limit * (1 - _NEARBY))
-        falling[asked] = (predicted.share_within[asked] - earlier) / (_NEARBY * limit) / share
+    requested = np.flatnonzero(wanted.max_latency_share > 0)
+    if requested.size:
+        limit, share = wanted.max_latency_seconds[requested], wanted.max_latency_share[requested]
+        earlier = share_within(predicted.times[requested], limit * (1 - _NEARBY))
+        falling[requested] = (predicted.share_within[requested] - earlier) / (_NEARBY * limit) / share
     return deadline_factor(wanted, predicted.share_within), falling
 
 
@@ -177,22 +177,22 @@ def _not_by_forecast(name: str) -> Decision:
 def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: bool) -> Decision:
     rounds = len(tried) - 1 - stays
     ended = "the last changed nothing more" if still else "all that are made"
-    asked = tried[stays].utility
+    utility = tried[stays].utility
     largest = max(each.utility for each in tried)
-    gain = f"{largest / asked - 1:.2%}" if asked > 0 else "all there is"
-    kept = "the plan before stays" if stays else "the first plan stays"
+    gain = f"{largest / utility - 1:.2%}" if utility > 0 else "all there is"
+    stayed = "the plan before stays" if stays else "the first plan stays"
     if best != stays:
         outcome = (
             f"round {best - stays} is the best and gains {gain}" if best else f"from nothing it gains {gain}"
         )
-    elif largest > asked:
-        outcome = f"{kept}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
+    elif largest > utility:
+        outcome = f"{stayed}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
     else:
-        outcome = f"{kept}, no other is worth more"
+        outcome = f"{stayed}, no other is worth more"
     return Decision(
         kind="planned_by_forecast",
         subject=name,
-        before=f"utility {asked:.6g}",
+        before=f"utility {utility:.6g}",
         after=f"utility {tried[best].utility:.6g}",
         reason=f"worth depends on latency, so it was forecast and planned again {rounds} times ({ended}): {outcome}",
     )
@@ -201,14 +201,14 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
 def _deadline_decisions(scenario: Scenario, predicted: Forecast) -> tuple[Decision, ...]:
     """How many get the share in time that they ask for, and some of those that do not; the same while these stay."""
     wanted = scenario.subscriptions
-    asked = wanted.max_latency_share
-    if not (asked > 0).any():
+    requested = wanted.max_latency_share
+    if not (requested > 0).any():
         return ()
     figures = deadline_figures(wanted, predicted.share_within)
-    missed = np.flatnonzero((asked > 0) & ~(np.nan_to_num(predicted.share_within) >= asked))
+    missed = np.flatnonzero((requested > 0) & ~(np.nan_to_num(predicted.share_within) >= requested))
     named = [
         f"{scenario.subscribers.name[wanted.subscriber[row]]} {scenario.topics.name[wanted.topic[row]]} "
-        f"({asked[row]:.4g} within {wanted.max_latency_seconds[row]:.6g} s)"
+        f"({requested[row]:.4g} within {wanted.max_latency_seconds[row]:.6g} s)"
         for row in missed[:NAMED_DEADLINES]
     ]
     more = f" and {len(missed) - len(named)} more" if len(missed) > len(named) else ""

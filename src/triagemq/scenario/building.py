@@ -92,7 +92,7 @@ class Wish(NamedTuple):
 
 # Most readings repeat themselves, so the first share that arrives is worth the most: logarithmic. Someone who
 # moves is soon elsewhere: locations lose their worth with age. Every order differs, so each one lost is a
-# full loss: linear. Announcements are repeated, so half of them tell the whole story; fewer may not: step.
+# full loss: linear. Announcements are repeated, so half of them say everything; fewer may not: step.
 WISHES = {
     "incident-commander": {
         "location": Wish(20.0, freshness_seconds=2.0),

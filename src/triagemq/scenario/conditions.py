@@ -141,8 +141,7 @@ class Situation:
     def carried_bps(self, scenario: Scenario) -> Floats:
         """What each port carries; one that feeds a switch in the scenario, what the port in its place carries now.
 
-        So the way to a switch has the bandwidth of the backup while that is used, whoever thinks of it by its usual
-        name.
+        So the link to a switch has the bandwidth of the backup while that is used, under its usual name.
 
         >>> from triagemq.scenario.building import building
         >>> scenario = building()
@@ -293,8 +292,8 @@ def _feeders(scenario: Scenario, backups: Mapping[int, int], link_up: Flags) -> 
     reached = feeders < 0
     ordinary = {switch: int(port) for switch, port in enumerate(feeders) if port >= 0}
 
-    def next_reached(ways: Mapping[int, int]) -> tuple[int, int] | None:
-        for switch, port in ways.items():
+    def next_reached(links: Mapping[int, int]) -> tuple[int, int] | None:
+        for switch, port in links.items():
             if not reached[switch] and link_up[port] and reached[scenario.ports.switch[port]]:
                 return switch, port
         return None

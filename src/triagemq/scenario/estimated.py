@@ -1,6 +1,6 @@
 """A Scenario of what was measured: so that a building's real log can be planned, forecast and simulated.
 
-Rates and mean sizes are those measured while a source was there; when it was not is told as conditions. An arrival
+Rates and mean sizes are those measured while a source was there; its absence becomes conditions. An arrival
 process is periodic, Poisson, Pareto or on-off, whichever has the measured variability of gaps, but Poisson as long as
 chance may have made that of Poisson's: of a thousand scenarios of Poisson sources about one is to have a source that is
 taken for anything else, however many sources it has and however few their events. A size distribution is constant,
@@ -66,7 +66,7 @@ class Estimate:
     guessed: tuple[tuple[str, str], ...]
     """Publisher and topic where the trace does not say who published, and the scenario has only one who might have."""
     assumed: tuple[tuple[str, str], ...]
-    """Publisher and topic of what is taken for Poisson only because so few events cannot tell it from anything else."""
+    """Publisher and topic of what is taken for Poisson because its events are too few to show anything else."""
 
 
 def measured(
@@ -106,11 +106,11 @@ def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
     ]
     # What was silent all the time: at most one event in as long as was observed.
     rarely = 1.0 / max(max(row["observed_seconds"] for row in profile), 1e-9)
-    kept = take(base.publications, np.array(silent, dtype=np.int64))
-    kept = replace(
-        kept,
-        rate_per_second=np.minimum(kept.rate_per_second, rarely),
-        size_samples=np.where(kept.size_samples >= 0, kept.size_samples + len(samples), -1).astype(np.int32),
+    rest = take(base.publications, np.array(silent, dtype=np.int64))
+    rest = replace(
+        rest,
+        rate_per_second=np.minimum(rest.rate_per_second, rarely),
+        size_samples=np.where(rest.size_samples >= 0, rest.size_samples + len(samples), -1).astype(np.int32),
     )
     # Those that are new publish to the first broker.
     names = tuple(publishers)[len(base.publishers) :]
@@ -121,7 +121,7 @@ def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
             "name": name,
             "topics": Topics(tuple(topics)),
             "publishers": joined(base.publishers, strangers),
-            "publications": joined(measured, kept),
+            "publications": joined(measured, rest),
             "size_samples": joined(samples, base.size_samples),
         }
     )
@@ -139,9 +139,9 @@ def _guessed(profile: Sequence[Row], base: Scenario | None) -> dict[str, str]:
     of: dict[str, set[str]] = {}
     for topic, publisher in _pairs(base.publications):
         of.setdefault(base.topics.name[topic], set()).add(base.publishers.name[publisher])
-    said = {_topic(row) for row in profile if row["publisher"] is not None}
-    asked = {_topic(row) for row in profile} - said
-    return {topic: min(those) for topic, those in of.items() if topic in asked and len(those) == 1}
+    named = {_topic(row) for row in profile if row["publisher"] is not None}
+    unnamed = {_topic(row) for row in profile} - named
+    return {topic: min(those) for topic, those in of.items() if topic in unnamed and len(those) == 1}
 
 
 def _numbered(names: list[str]) -> dict[str, int]:

@@ -285,7 +285,7 @@ class OutputPorts(Table):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publishers(Table):
-    """Publishers and their ways to a broker; `access_switch` is the managed switch that they are plugged into."""
+    """Publishers and their paths to a broker; `access_switch` is the managed switch that they are plugged into."""
 
     name: Names
     broker: Integers
@@ -419,13 +419,13 @@ class Scenario:
     ) -> Scenario:
         """A Scenario in canonical order, whatever order the rows are given in."""
         empty = np.empty(0)
-        nobody = np.empty(0, dtype=np.int32)
+        no_rows = np.empty(0, dtype=np.int32)
         return _canonical(
             cls(
                 name=name,
                 topics=topics,
                 brokers=brokers,
-                broker_links=broker_links or BrokerLinks(nobody, nobody, empty, empty, empty),
+                broker_links=broker_links or BrokerLinks(no_rows, no_rows, empty, empty, empty),
                 unmanaged_switches=unmanaged_switches or UnmanagedSwitches((), empty),
                 switches=switches,
                 ports=ports,
@@ -473,7 +473,7 @@ def _says_nothing(column: str, values: Any) -> bool:
 
 def _digest_column(digest: Any, values: Any) -> None:
     if isinstance(values, np.ndarray):
-        # Minus zero is zero, and a file does not tell them apart.
+        # Minus zero is zero, and a file does not distinguish them.
         digest.update(np.ascontiguousarray(values + 0.0 if values.dtype.kind == "f" else values).data)
     elif values and isinstance(values[0], np.ndarray):
         for part in values:
@@ -522,13 +522,13 @@ def _renumber_samples(publications: Publications, samples: SizeSamples) -> tuple
     used = publications.size_samples[publications.size_samples >= 0]
     first_use = np.sort(np.unique(used, return_index=True)[1])
     new_index = np.full(len(samples) + 1, -1, dtype=np.int32)
-    kept: dict[tuple[bytes, bytes], int] = {}
+    numbers: dict[tuple[bytes, bytes], int] = {}
     rows: list[int] = []
     for row in used[first_use].tolist():
         content = samples.size_bytes[row].tobytes(), samples.weight[row].tobytes()
-        if content not in kept:
+        if content not in numbers:
             rows.append(row)
-        new_index[row] = kept.setdefault(content, len(kept))
+        new_index[row] = numbers.setdefault(content, len(numbers))
     return (
         replace(publications, size_samples=new_index[publications.size_samples]),
         take(samples, np.array(rows, dtype=np.int64)),

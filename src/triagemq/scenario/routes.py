@@ -1,5 +1,5 @@
 """Where events travel: the paths between brokers, the output ports from the broker to each subscriber, and for promises
-the direct ways from publishers to subscribers."""
+the direct paths from publishers to subscribers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BrokerRoutes:
     """Shortest paths between brokers, fewest hops first, then the least propagation delay.
 
     `next_link[a, b]` is the link that broker a uses towards broker b, -1 where a is b or no path exists.
-    `reach[a, b]` is the share of events that survives the links on the way, 0 where no path exists.
+    `reach[a, b]` is the share of events that survives the links of the path, 0 where no path exists.
     """
 
     next_link: Integers
@@ -81,7 +81,7 @@ def port_paths(scenario: Scenario) -> Integers:
 
 
 def port_depths(scenario: Scenario) -> Integers:
-    """How many ports lie before each port on the way from the broker."""
+    """How many ports lie before each port on the path from the broker."""
     return np.asarray((port_paths(scenario) >= 0).sum(axis=1) - 1, dtype=np.int32)
 
 
@@ -127,10 +127,10 @@ def switch_links(scenario: Scenario) -> SwitchLinks:
 def direct_paths(
     scenario: Scenario, publisher: int, subscriber: int, links: SwitchLinks | None = None
 ) -> Iterator[tuple[int, ...]]:
-    """The ports of every way from a publisher's access switch to a subscriber, the subscriber's own port last.
+    """The ports of every path from a publisher's access switch to a subscriber, the subscriber's own port last.
 
-    Fewest ports first, then the lower port numbers; no way crosses a switch twice (Yen, Finding the K shortest loopless
-    paths, 1971). Each is looked for when it is asked for. Whoever asks often works `links` out once.
+    Fewest ports first, then the lower port numbers; no path crosses a switch twice (Yen, Finding the K shortest
+    loopless paths, 1971). Each is searched for when it is requested; callers with many requests pass `links`.
     """
     source, last = (
         int(scenario.publishers.access_switch[publisher]),
@@ -150,7 +150,7 @@ def direct_paths(
         _, path, begins = heapq.heappop(waiting)
         yield (*path, last)
         found.append(path)
-        # Every later way leaves one that was found at some switch, by a port that none with the same start has taken.
+        # Every later path leaves one that was found at some switch, by a port that none with the same start has taken.
         switches = [int(scenario.ports.switch[port]) for port in path]
         for turn in range(begins, len(path)):
             start = path[:turn]
@@ -164,7 +164,7 @@ def direct_paths(
 def _shortest(
     links: SwitchLinks, source: int, target: int, crossed: frozenset[int], taken: frozenset[int]
 ) -> tuple[int, ...] | None:
-    """The way with the fewest ports, then the lowest ones, that avoids some switches and some ports of the source."""
+    """The path with the fewest ports, then the lowest ones, that avoids some switches and some ports of the source."""
     if source == target:
         return ()
     distance, front = {target: 0}, [target]

@@ -50,18 +50,18 @@ def achieved_utility(
 
 
 def deadline_factor(subscriptions: Subscriptions, share_within: Floats) -> Floats:
-    """What is left of a worth when such a share comes in time: the part of the share that is asked for, at most all."""
-    asked = subscriptions.max_latency_share
-    part = np.ones(len(asked))
-    np.divide(np.nan_to_num(share_within), asked, out=part, where=asked > 0)
+    """What is left of a worth when such a share comes in time: the part of the share that is requested, at most all."""
+    requested = subscriptions.max_latency_share
+    part = np.ones(len(requested))
+    np.divide(np.nan_to_num(share_within), requested, out=part, where=requested > 0)
     return np.minimum(part, 1.0)
 
 
 def deadline_figures(subscriptions: Subscriptions, share_within: Floats) -> dict[str, int]:
     """How many subscriptions ask for a share within a latency, and how many of them get it."""
-    asked = subscriptions.max_latency_share
-    judged = asked > 0
-    met = np.nan_to_num(share_within[judged]) >= asked[judged]
+    requested = subscriptions.max_latency_share
+    judged = requested > 0
+    met = np.nan_to_num(share_within[judged]) >= requested[judged]
     return {"judged": int(judged.sum()), "met": int(met.sum())}
 
 

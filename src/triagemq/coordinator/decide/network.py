@@ -15,7 +15,21 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.intents import SubscriberIntent
-from triagemq.scenario import Floats, Integers, PlanningSettings, Scenario, Topics, columns
+from triagemq.scenario import (
+    Brokers,
+    Floats,
+    Integers,
+    OutputPorts,
+    PlanningSettings,
+    Publications,
+    Publishers,
+    Scenario,
+    Subscribers,
+    Subscriptions,
+    Switches,
+    Topics,
+)
+from triagemq.scenario.model import filled
 
 OVERHEAD_BYTES = 49
 """Around every event on the wire: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""
@@ -39,20 +53,26 @@ class Network:
     @classmethod
     def plain(cls, bandwidth_bps: float = 10e6, buffer_packets: float = 200) -> Network:
         """One broker, one switch and one port, for an exchange without a scenario file."""
-        nobody = columns.references(np.empty(0))
         return cls(
             Scenario.of(
                 name="exchange",
                 topics=Topics(()),
-                brokers=columns.one_broker("broker"),
-                switches=columns.one_switch("switch"),
-                ports=columns.output_ports(["port"], [bandwidth_bps], buffer_packets),
-                publishers=columns.publishers([]),
-                publications=columns.publications(
-                    publisher=nobody, topic=nobody, rate_per_second=[], size_bytes=[], size_distribution=[]
+                brokers=filled(Brokers, 1, name=("broker",)),
+                switches=filled(Switches, 1, name=("switch",)),
+                ports=filled(
+                    OutputPorts,
+                    1,
+                    name=("port",),
+                    switch=0,
+                    bandwidth_bps=bandwidth_bps,
+                    buffer_packets=buffer_packets,
                 ),
-                subscribers=columns.subscribers([], nobody),
-                subscriptions=columns.subscriptions(subscriber=nobody, topic=nobody, utility_weight=[]),
+                publishers=filled(Publishers, 0, name=(), broker=0),
+                publications=filled(
+                    Publications, 0, publisher=0, topic=0, rate_per_second=0.0, size_bytes=0.0
+                ),
+                subscribers=filled(Subscribers, 0, name=(), broker=0, port=0),
+                subscriptions=filled(Subscriptions, 0, subscriber=0, topic=0, utility_weight=0.0),
                 planning=PLANNING,
                 overhead_bytes=OVERHEAD_BYTES,
             )

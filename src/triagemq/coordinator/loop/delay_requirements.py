@@ -167,7 +167,7 @@ class DelayRequirements:
         for (name, topic), request in asked.items():
             slowed = self._slowed[name, topic]
             before = slowed.pace.share(now)
-            slowed.pace.asked(request.share, now)
+            slowed.pace.requested(request.share, now)
             if before == 1:
                 required = (
                     f"{1e3 * request.requirement.delay_seconds:.4g} ms for {request.requirement.subscriber}"

@@ -18,7 +18,7 @@ from triagemq.errors import ParameterError
 class Learned:
     """What the trees of a model say of the features of the samples so far.
 
-    They are trained for the window that comes next; of the one that ended they are asked nothing else. A queue that
+    They are trained for the window that comes next; for the one that ended they say the same. A queue that
     was silent for a window holds nothing, whatever trees say.
     """
 
@@ -86,8 +86,8 @@ class Guarded:
 
     One looks at the inputs: trees know nothing of what is outside the ranges they were trained with. An idle queue is
     not drift: windows in which it was silent are not judged, nor features that look back on them. The other watch is
-    told what deliveries really waited, as far as anybody measures it (`measured`), and compares. `fallen_back` says why
-    the fallback is in force, None while the model is: it is what a decision tells.
+    given what deliveries really waited, where that is measured (`measured`), and compares. `fallen_back` says why
+    the fallback is in force, None while the model is: it is what a decision says.
     """
 
     def __init__(self, model: DelayModel, switch: SwitchConstants | None = None) -> None:
@@ -112,14 +112,14 @@ class Guarded:
         self._high[self._names.index("window_seconds")] = math.inf
         self._outside: deque[bool] = deque(maxlen=SPAN)
         self._errors: deque[tuple[float, float]] = deque(maxlen=SPAN)
-        # When, and what either said of the window that began then.
-        self._said: deque[tuple[int, float, float]] = deque(maxlen=SPAN)
+        # When, and what either estimated of the window that began then.
+        self._estimates: deque[tuple[int, float, float]] = deque(maxlen=SPAN)
         self.fallen_back: str | None = None
 
     def feed(self, sample: Sample) -> None:
         self._learned.feed(sample)
         self._other.feed(sample)
-        self._said.append((sample.sampled_ns, self._learned.next_seconds, self._other.next_seconds))
+        self._estimates.append((sample.sampled_ns, self._learned.next_seconds, self._other.next_seconds))
         self._busy = 0 if self._learned.silent else self._busy + 1
         if not self._busy:
             return
@@ -129,11 +129,11 @@ class Guarded:
         self._decide(int(outside[0]) if len(outside) else None)
 
     def measured(self, came_ns: NDArray[np.int64], delay_seconds: NDArray[np.float64]) -> None:
-        """Packets that came then waited so long; of each window the mean is compared with what was said of it."""
-        windows = np.searchsorted([said[0] for said in self._said], came_ns, side="right") - 1
+        """Packets that came then waited so long; of each window the mean is compared with what was estimated."""
+        windows = np.searchsorted([estimate[0] for estimate in self._estimates], came_ns, side="right") - 1
         for window in np.unique(windows[windows >= 0]).tolist():
             truth = float(delay_seconds[windows == window].mean())
-            _, of_learned, of_other = self._said[window]
+            _, of_learned, of_other = self._estimates[window]
             self._errors.append((abs(of_learned - truth), abs(of_other - truth)))
         self._decide(None)
 

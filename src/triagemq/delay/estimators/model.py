@@ -22,7 +22,7 @@ class QueueingModel:
     Chance: the G/G/1 wait (docs/background/theory.md), at the width's service rate. The variability of arrivals is the
     index of dispersion of packets per window, that of sizes what bytes per window vary by beyond their packets. Near
     full load this wait takes forever to build up. In a window of t seconds chance builds up sqrt(2 v t / pi), with v
-    the variance of work that comes per second (Brownian motion held above zero), and no more is said: what takes
+    the variance of work that comes per second (Brownian motion held above zero), and no more is assumed: what takes
     longer than a window is seen, and is overload.
 
     Overload: bytes that came, without those dropped, less what the width can send, never below zero.

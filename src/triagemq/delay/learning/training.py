@@ -46,7 +46,7 @@ class ParameterSet:
     objective: str = "reg:squarederror"
 
     def options(self, seed: int) -> dict[str, Any]:
-        """What xgboost is told, but for when to stop. One thread: sums are the same every time."""
+        """The parameters of xgboost, but for when to stop. One thread: sums are the same every time."""
         chosen = asdict(self)
         for own in ("name", "early_stopping_rounds"):
             del chosen[own]
@@ -176,7 +176,7 @@ def held_out(kinds: Mapping[str, str]) -> frozenset[str]:
 
 
 UNKNOWN_TRAFFIC = "unknown"
-"""Of a run whose scenario nobody kept."""
+"""Of a run whose scenario is not stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +216,8 @@ def traffic_kind(scenario: Scenario | None) -> str:
 def switch_constants(scenario: Scenario, port: int) -> SwitchConstants:
     """Of a port (a row of the scenario) and of its switch, from the model that this names (Shi et al., Table 1).
 
-    A scenario counts buffers in packets: in bytes they are what as many mean packets have. Where nothing is said, it is
-    not known; no model says how many addresses a switch learns.
+    A scenario counts buffers in packets: in bytes they are what as many mean packets have. What is not stated is
+    unknown; no model says how many addresses a switch learns.
 
     >>> from triagemq.scenario.building import building
     >>> found = switch_constants(building(), 0)
@@ -256,7 +256,7 @@ class Grown:
     judged_seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """What is kept of it beside the model."""
+        """What is stored of it beside the model."""
         return {
             "parameters": self.parameters.name,
             "trees": self.trees,

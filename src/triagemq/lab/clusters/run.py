@@ -103,7 +103,7 @@ class _Traffic:
         through[Metric.UPLINK, campus.edge] = 0.0
         published = campus.published(placement, rate)[0]
         arriving = published.sum(axis=0)[campus.scenario.subscriptions.topic]
-        allowed = campus.ways(placement).allowed_seconds(placement.subscriptions)
+        allowed = campus.delays(placement).allowed_seconds(placement.subscriptions)
         return cls(use, through.max(axis=0), published, np.where(present, arriving, 0.0), allowed)
 
 
@@ -211,7 +211,7 @@ class _Run:
             forwarded = (traffic.published * passing[campus.heads][:, None]).sum(axis=0)
             topic = campus.scenario.subscriptions.topic
             arriving = np.where(self._present, forwarded[topic] * passing[broker], 0.0)
-            allowed = campus.ways(placement, self._backlog_seconds).allowed_seconds(broker)
+            allowed = campus.delays(placement, self._backlog_seconds).allowed_seconds(broker)
         left = self._queues.step(arriving, allowed)
         overloaded = tightest > 1
         overloaded[self._queues.broker[self._queues.depth > 0]] = True

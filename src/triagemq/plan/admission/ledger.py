@@ -52,7 +52,7 @@ class Admitted:
 class Refused:
     """Why a promise cannot be made, and the smallest max_latency with which it could be now; 0 if with none.
 
-    `too_long_by_seconds`: the way alone takes so much longer than is asked for.
+    `too_long_by_seconds`: the path alone takes so much longer than requested.
     """
 
     reason: str
@@ -242,7 +242,7 @@ class Ledger:
             return Refused(self._words(smallest), smallest)
         left = budget - float(smallest.sum())
         if left >= 0.0:
-            # Behind the last link nobody is disturbed by what comes late.
+            # Behind the last link, what comes late disturbs no other flow.
             roomy = smallest.copy()
             roomy[-1] += left
             for deadline in (roomy, smallest):
@@ -378,7 +378,7 @@ class Ledger:
                 if row < 0:
                     added.append(LevelStep(request.publication, link, -1, int(placed.flows.level[new])))
         entry = AdmittedPromise(request, path, deadline, np.array([arrival.jitter for arrival in arrivals]))
-        # The way is laid from its end, so that nothing is sent where nothing leads on.
+        # The path is laid from its end, so that nothing is sent where nothing leads on.
         return Admitted(entry, changed, (*moves, *reversed(added)))
 
     def recomputed(self) -> dict[int, Floats]:

@@ -45,7 +45,7 @@ class LevelStep:
 def safe_order(
     keeps: Callable[[Rows], bool], publication: Rows, before: Rows, after: Rows
 ) -> tuple[Move, ...] | None:
-    """An order of moving flows from their levels to others in which every state is kept; None if none is found.
+    """An order of moving flows from their levels to others in which every state holds; None if none is found.
 
     Here no two may share a level, so the lower one makes room first:
 
@@ -79,8 +79,6 @@ def safe_order(
     return tuple(Move(int(publication[row]), int(before[row]), int(after[row])) for row in order)
 
 
-Rows = NDArray[np.int64]
-
 NEARLY = 1.0 + 1e-9
 """A deadline is so much above the bound that it is made of."""
 
@@ -92,7 +90,7 @@ NARROW, MOST_HALVINGS = 1.05, 2
 milliseconds, not a wait for everybody who asks."""
 
 MOST_MOVED = 32
-"""Where more flows share a port, nobody is moved for an offer."""
+"""Where more flows share a port, no flow is moved for an offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +209,7 @@ class LinkFlows:
         )[:-1]
 
     def judge(self, link: PromiseLink) -> Callable[[Rows], bool]:
-        """Whether every deadline would be kept with given levels; which takes less than to know all bounds."""
+        """Whether every deadline would hold with given levels; which takes less than to know all bounds."""
         flows = port_flows(
             np.append(self.transmission, link.control_seconds),
             np.append(self.separation, link.control_separation_seconds),
@@ -244,7 +242,7 @@ class LinkFlows:
         return keeps
 
     def keeps(self, link: PromiseLink, level: Rows) -> bool:
-        """Whether every deadline would be kept with these levels."""
+        """Whether every deadline would hold with these levels."""
         return self.judge(link)(level)
 
 
@@ -306,7 +304,7 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
     moves = safe_order(before.judge(link), before.publication, before.level, level[there])
     if moves is not None:
         return Placed(replace(flows, level=level, bound=bound), moves)
-    # Below all others nobody has to make room.
+    # Below all others no flow has to make room.
     below = _placed_in(link, flows, new, lowest + 1, keeps) if lowest + 1 < link.levels else None
     return below or replace(_missed(link, flows, new, float(bound[new])), no_safe_order=True)
 

@@ -1,6 +1,6 @@
 """The promises of a plan, as tables, rows and words: those of the plan before first, then the new ones by name.
 
-What was admitted stays as it was, unless its own terms or a link on its way have changed: then it is decided on again,
+What was admitted stays as it was, unless its own terms or a link on its path have changed: then it is decided on again,
 before anything new.
 """
 
@@ -279,7 +279,7 @@ def missed_flow(scenario: Scenario, promises: Promises, promise: int) -> dict[st
 
 
 def explain_promises(scenario: Scenario, plan: Plan, subscription: int) -> list[str]:
-    """What a guaranteed subscription is promised, and what stands in its way at every link; or why it is refused."""
+    """What a guaranteed subscription is promised, and what it waits for at every link; or why it is refused."""
     own = np.flatnonzero(plan.promises.subscription == subscription).tolist()
     ledger = ledger_of(scenario, plan) if plan.promises.admitted[own].any() else None
     lines: list[str] = []

@@ -1,6 +1,6 @@
 """What is to be promised: publications and guaranteed subscriptions that match, as messages on the links of a network.
 
-A promise is asked of one publication and one guaranteed subscription to its topic, if the publication's largest
+A promise is requested for one publication and one guaranteed subscription to its topic, if the publication's largest
 separation is not above the subscription's (MIDAS II). A message crosses the publisher's access link and then output
 ports, as packets; promises of one publication are one flow, which is replicated where their paths part.
 """
@@ -50,7 +50,7 @@ SHORT_PACKETS = 4
 """So many packets of shorter messages a limiter remembers beside those of the largest."""
 
 MOST_PATHS = 4
-"""Ways that are tried, the shortest first."""
+"""Paths that are tried, the shortest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class PromiseNetwork:
 
     def limiter_jitter(self, request: PromiseRequest, switch: int) -> tuple[float, float]:
         """How much sooner than messages come a limiter may let others through: by what it has to hold besides them, so
-        that it cuts nobody whose host or link pauses for a moment, nor where it is filled in steps, and by what may
-        come out besides that."""
+        that it cuts no publisher whose host or link pauses for a moment, nor where it is filled in steps, and by what
+        may come out besides that."""
         tolerance = float(self.scenario.switches.limiter_tolerance_seconds[switch])
         if not self.has_buckets(switch):
             return tolerance, 0.0
@@ -143,7 +143,7 @@ class PromiseNetwork:
             publisher = number - len(ports)
             rate = min(float(scenario.publishers.access_bps[publisher]), MOST_BPS) / 8
             name = f"the access link of {scenario.publishers.name[publisher]}"
-            # Utility traffic leaves the publisher another way, through its unmanaged switch or link to the broker.
+            # Utility traffic leaves the publisher by its unmanaged switch or its link to the broker.
             return PromiseLink(
                 name, rate, 1, 0.0, CONTROL_BYTES / rate, CONTROL_SEPARATION_SECONDS, in_order=True
             )
@@ -190,7 +190,7 @@ class PromiseNetwork:
         return largest
 
     def paths(self, publisher: int, subscriber: int) -> Iterator[PromisePath]:
-        """The paths from a publisher to a subscriber, the shortest first; each is looked for when it is asked for."""
+        """The paths from a publisher to a subscriber, the shortest first; each is searched for when it is needed."""
         scenario = self.scenario
         between = (
             int(scenario.publishers.access_switch[publisher]),
@@ -288,7 +288,7 @@ def promise_request(scenario: Scenario, publication: int, subscription: int) -> 
             f"a message of {who} has {message.packets} packets, and limiters count {most}; with a max_size_bytes of "
             f"{most * (packet - overhead):.0f} it could be promised"
         )
-    # A limiter is set so much higher that it cuts nobody, and may then let through as much more.
+    # A limiter is set so much higher that it cuts no publisher, and may then let through as much more.
     slack = 1.0 + float(scenario.switches.limiter_precision[switch])
     counted = separation / slack**2
     if scenario.switches.limiter[switch] == LimiterKind.BUCKET:
@@ -304,7 +304,7 @@ def promise_request(scenario: Scenario, publication: int, subscription: int) -> 
 
 
 def round_up(seconds: float, digits: int = 4) -> float:
-    """The number of so many digits next above: what is offered can be read, written and asked for again.
+    """The number of so many digits next above: what is offered can be read, written and requested again.
 
     >>> round_up(0.00123412), round_up(2.0)
     (0.001235, 2.0)

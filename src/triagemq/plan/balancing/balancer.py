@@ -63,7 +63,7 @@ class Balancer:
             return ()
         found: list[Migration] = []
         now = event.at_seconds
-        asked = self._campus.use(event.placement, outlook.expected_rate, event.present)
+        required = self._campus.use(event.placement, outlook.expected_rate, event.present)
         for broker in overloaded:
             free = self._free()
             if not free[broker] or self._rests(event, broker):
@@ -73,7 +73,7 @@ class Balancer:
                 settings=self._settings,
                 measured=event,
                 outlook=outlook,
-                asked=asked,
+                required=required,
                 free=free,
                 movable=self._stays_until <= now,
                 movable_publications=self._publication_stays_until <= now,

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from triagemq.plan.campus import Campus, Flags, Metric, Placement, TopicWays
+from triagemq.plan.campus import Campus, Flags, Metric, Placement, TopicDelays
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers
 from triagemq.scenario.model import Codes
@@ -168,7 +168,7 @@ class LoadState(IntEnum):
 @dataclass(frozen=True, slots=True, eq=False)
 class Expected:
     """Of every subscription in the next interval: events that come for it and leave for it in a second, how long an
-    event may wait, and how long it would take to move it; and for how long queues grow on while somebody moves."""
+    event may wait, and how long it would take to move it; and for how long queues grow on while clients move."""
 
     input_per_second: Floats
     output_per_second: Floats
@@ -233,12 +233,12 @@ def detect(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
-    """What was detected, what is expected of subscriptions, the rates of publications, and the ways of topics."""
+    """What was detected, what is expected of subscriptions, the rates of publications, and the delays of topics."""
 
     detected: Detected
     expected: Expected
     expected_rate: Floats
-    ways: TopicWays
+    delays: TopicDelays
 
 
 class LoadWatch:
@@ -258,7 +258,7 @@ class LoadWatch:
         campus, broker = self._campus, event.placement.subscriptions
         # A rate that has risen is not taken to fall again before it does: too little would be moved.
         rate = np.maximum(self._rates.expected(), event.rate_per_second)
-        ways = campus.ways(event.placement, event.wait_seconds)
+        delays = campus.delays(event.placement, event.wait_seconds)
         events = campus.published(event.placement, rate)[0].sum(axis=0)
         # Until a balancing has shown what it costs, it is taken to cost what the news of it takes to the client.
         cost = campus.notification_seconds(broker)
@@ -267,13 +267,13 @@ class LoadWatch:
         expected = Expected(
             input_per_second=events[campus.scenario.subscriptions.topic],
             output_per_second=self._outputs.expected(),
-            allowed_seconds=ways.allowed_seconds(broker),
+            allowed_seconds=delays.allowed_seconds(broker),
             balancing_seconds=cost,
             relief_seconds=self._relief_seconds,
         )
         settings = self._settings
         detected = detect(campus, event, expected, settings.thresholds, settings.interval_seconds)
-        return Outlook(detected, expected, rate, ways)
+        return Outlook(detected, expected, rate, delays)
 
     def completed(self, event: Completed) -> None:
         """A balancing has shown what it costs."""

@@ -83,7 +83,7 @@ def _ordered(rank: Integers, allowed_seconds: Floats) -> Integers:
 def from_edge(basis: OffloadBasis, source: int) -> list[Leaving]:
     """Subscriptions that leave an edge, and those of other edges for which there would be no room after that.
 
-    A broker that has taken clients may not be in LOW any more. Where others are asked for more than they can send, and
+    A broker that has taken clients may not be in LOW any more. Where others have to send more than they can, and
     could not be relieved later, they are relieved at once.
     """
     accepting = basis.accepting(basis.metric(source), edges=True)
@@ -230,5 +230,5 @@ def _late(campus: Campus, measured: LoadReport, publications: NDArray[np.int32],
     rows = rows[measured.present[rows]]
     placement = Placement(measured.placement.subscriptions, publications)
     broker = measured.placement.subscriptions[rows]
-    ways = campus.ways(placement, measured.wait_seconds)
-    return bool((ways.allowed_seconds(broker, rows) <= 0).any())
+    delays = campus.delays(placement, measured.wait_seconds)
+    return bool((delays.allowed_seconds(broker, rows) <= 0).any())

@@ -38,15 +38,15 @@ class Leaving(NamedTuple):
 class OffloadBasis:
     """All that is known when clients are selected.
 
-    `asked` is what the next interval asks of every metric and broker; `free` are the brokers that no balancing is under
-    way at; `movable` and `movable_publications` who has not moved lately.
+    `required` is what the next interval needs of every metric and broker; `free` are the brokers of no balancing under
+    way; `movable` and `movable_publications` are what has not moved lately.
     """
 
     campus: Campus
     settings: BalancingSettings
     measured: LoadReport
     outlook: Outlook
-    asked: Floats
+    required: Floats
     free: Flags
     movable: Flags
     movable_publications: Flags
@@ -81,7 +81,7 @@ class EdgeTrial:
         self.basis = basis
         campus, measured, expected = basis.campus, basis.measured, basis.outlook.expected
         # A broker that has only just taken some was not measured with all that they ask for.
-        self._use = np.maximum(measured.use, basis.asked)
+        self._use = np.maximum(measured.use, basis.required)
         self._topic = campus.scenario.subscriptions.topic
         events, size = campus.published(measured.placement, basis.outlook.expected_rate)
         self._events, self._bytes = events.sum(axis=0), size.sum(axis=0)
@@ -98,7 +98,7 @@ class EdgeTrial:
         self._uplink, self._metrics = campus.capacity[Metric.UPLINK], dict[int, Metric]()
         # Of an edge, a queue that was too deep when it was looked at, what those who waited got, and what was freed.
         self._deep: dict[int, tuple[int, float, float]] = {}
-        # What waits at a broker that has too much is not what it will be asked for.
+        # What waits at a broker that has too much is not what it will be required to do.
         overfull = self.growing
         self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
         thresholds = basis.settings.thresholds
@@ -143,7 +143,7 @@ class EdgeTrial:
 
     def spare(self, source: int, since: int) -> None:
         """Of the moves from number `since` on, take back those that later ones make unnecessary."""
-        needed, kept = np.inf, self.moves[-1:]
+        needed, remaining = np.inf, self.moves[-1:]
         for move in reversed(self.moves[since:-1]):
             # Where one cannot be spared, none that takes more can, either.
             load = float(self.load(move.rows).sum())
@@ -153,8 +153,8 @@ class EdgeTrial:
                     continue
                 self._move(move)
                 needed = load if move.source == source else needed
-            kept.append(move)
-        self.moves[since:] = kept[::-1]
+            remaining.append(move)
+        self.moves[since:] = remaining[::-1]
 
     def load(self, rows: RowNumbers) -> Floats:
         """Bytes a second for each of these subscriptions."""
@@ -167,7 +167,7 @@ class EdgeTrial:
 
     @property
     def growing(self) -> RowNumbers:
-        """The edges that are asked for more than they can send: sooner or later queues there are too deep."""
+        """The edges that are required to send more than they can send: sooner or later queues there are too deep."""
         campus = self.basis.campus
         return np.flatnonzero(campus.edge & (self._coming > campus.capacity[Metric.UPLINK]))
 
@@ -268,7 +268,7 @@ class EdgeTrial:
             here = np.flatnonzero(self.basis.measured.placement.subscriptions == source)
             self._timely[source, target] = found = np.zeros(len(self._broker), dtype=bool)
             broker = np.full(len(here), target, dtype=np.int32)
-            found[here] = self.basis.outlook.ways.allowed_seconds(broker, here) > 0
+            found[here] = self.basis.outlook.delays.allowed_seconds(broker, here) > 0
         return self._timely[source, target]
 
     def _metric(self, source: int) -> Metric:
@@ -283,23 +283,23 @@ class EdgeTrial:
 
     def _leaving(self, rows: RowNumbers, source: int, served: Integers) -> Floats:
         """What these subscriptions of one topic ask of their broker, in parts of its capacities: the topic itself only
-        if nobody else there has it."""
+        if no other subscription there has it."""
         topic, alone = int(self._topic[rows[0]]), served[source] == len(rows)
         size = self._bytes[topic]
-        asked = np.array([alone * size, alone * self._events[topic], len(rows) * size])
-        return np.asarray(asked / self.basis.campus.capacity[:, source])
+        required = np.array([alone * size, alone * self._events[topic], len(rows) * size])
+        return np.asarray(required / self.basis.campus.capacity[:, source])
 
     def _added(self, rows: RowNumbers, brokers: RowNumbers, served: Integers) -> Floats:
-        """The same for brokers to which they come, with the topic itself where nobody has it yet."""
+        """The same for brokers to which they come, with the topic itself where no subscription has it yet."""
         return self._asked(rows, brokers, served[brokers] == 0)
 
     def _asked(self, rows: RowNumbers, brokers: RowNumbers, alone: Flags) -> Floats:
         topic = int(self._topic[rows[0]])
-        size, asked = self._bytes[topic], np.empty((3, len(brokers)))
-        asked[Metric.DOWNLINK] = alone * size
-        asked[Metric.MATCHING] = alone * self._events[topic]
-        asked[Metric.UPLINK] = len(rows) * size
-        return np.asarray(asked / self.basis.campus.capacity[:, brokers])
+        size, required = self._bytes[topic], np.empty((3, len(brokers)))
+        required[Metric.DOWNLINK] = alone * size
+        required[Metric.MATCHING] = alone * self._events[topic]
+        required[Metric.UPLINK] = len(rows) * size
+        return np.asarray(required / self.basis.campus.capacity[:, brokers])
 
     def _move(self, move: Leaving) -> None:
         """Count these subscriptions at another broker."""

@@ -43,9 +43,9 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
         if len(exceeded) == 0:
             continue
         capacity = problem.port_capacity_bytes_per_second[exceeded]
-        kept = np.ones((count, classes))
-        kept[exceeded], parameter[exceeded] = rule(loads[exceeded], capacity)
-        keep[flows] *= kept.reshape(-1)[cell]
+        share = np.ones((count, classes))
+        share[exceeded], parameter[exceeded] = rule(loads[exceeded], capacity)
+        keep[flows] *= share.reshape(-1)[cell]
         zero_load = problem.arriving(loads[:, 0])
         carried = problem.arriving(problem.port_capacity_bytes_per_second)
         for which, of_port in enumerate(exceeded):
@@ -56,7 +56,7 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
                         kind="class_zero_dropped",
                         subject=problem.port_names[of_port],
                         before="drop 0",
-                        after=f"drop {1 - kept[of_port, 0]:.6g}",
+                        after=f"drop {1 - share[of_port, 0]:.6g}",
                         reason=f"class 0 alone brings {zero_load[of_port]:.6g} bytes/s, the port may carry "
                         f"{carried[of_port]:.6g}; all other classes are dropped whole",
                     )
@@ -139,8 +139,8 @@ def _linear_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
     beta = np.where(for_others > 0, np.minimum(beta, end), 1.0)
     keep = np.maximum(0.0, 1.0 - beta[:, None] * number)
     # What the rounding of beta took or gave is a few ulps; one scaling puts the port onto its capacity.
-    kept = (keep * others).sum(axis=1)
-    keep *= np.divide(for_others, kept, out=np.ones(ports), where=kept > 0)[:, None]
+    sent = (keep * others).sum(axis=1)
+    keep *= np.divide(for_others, sent, out=np.ones(ports), where=sent > 0)[:, None]
     return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1), beta
 
 
@@ -180,6 +180,6 @@ def _exponential_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
         a = np.where(moving, np.maximum(a - step, 0.0), a)
     keep = a[:, None] ** number
     # What the rounding of a took or gave is a few ulps; one scaling puts the port onto its capacity.
-    kept = (keep * others).sum(axis=1)
-    keep *= np.divide(for_others, kept, out=np.ones(ports), where=kept > 0)[:, None]
+    sent = (keep * others).sum(axis=1)
+    keep *= np.divide(for_others, sent, out=np.ones(ports), where=sent > 0)[:, None]
     return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1), a

@@ -25,7 +25,7 @@ SEARCH_WORK = 2_000_000
 """Flows that the local search may evaluate in all: it bounds the search on large plans to seconds."""
 
 LEVEL_BAND = 0.02
-"""A level within this share above what an earlier plan kept was that plan's."""
+"""A level within this share above what an earlier plan sent was that plan's."""
 
 MOST_TRIALS = 2_000
 FEWEST_TRIALS = 8
@@ -256,9 +256,9 @@ def _neighbours(part: _Part, best: _Answer, moves: Rows) -> Iterator[Rows]:
             changed[flow], moved[flow] = level, True
         # Per byte the best to give up, in all the best to give up: a large level can be the wrong one to
         # lose.
-        ways = [_lowered(part, changed, moved, per_byte=per_byte) for per_byte in (True, False)]
-        for way, fitting in enumerate(ways):
-            if fitting is None or (way and ways[0] is not None and (fitting == ways[0]).all()):
+        fitted = [_lowered(part, changed, moved, per_byte=per_byte) for per_byte in (True, False)]
+        for number, fitting in enumerate(fitted):
+            if fitting is None or (number and fitted[0] is not None and (fitting == fitted[0]).all()):
                 continue
             yield fitting
             raised = _raised(part, fitting, moved)

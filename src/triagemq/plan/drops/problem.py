@@ -27,7 +27,8 @@ class DropProblem:
     `subscription_success` is s_r, what arrives when nothing is dropped; `subscription_freshness` is the
     factor exp(-T/tau) by which a previous forecast's latency lowers the worth, 1 where there is none.
     `subscriptions` have steps where they are to be planned, which is a margin above their thresholds.
-    `flow_keep_before` is what an earlier plan kept of each flow, if there is one: to stay near it, all else equal.
+    `flow_keep_before` is the share of each flow that an earlier plan did not drop, if there is one: to stay near it,
+    all else equal.
     """
 
     flow_load_bytes_per_second: Floats
@@ -60,7 +61,7 @@ class DropProblem:
         return [padded[everyone, padding + depth] for depth in range(longest)]
 
     def port_loads(self, keep: Floats | None = None) -> Floats:
-        """Bytes per second sent to every port when the given share of each flow is kept (all by default)."""
+        """Bytes per second sent to every port when the given share of each flow is not dropped (all by default)."""
         load = self.flow_load_bytes_per_second if keep is None else self.flow_load_bytes_per_second * keep
         count = len(self.port_names)
         total = np.zeros(count)

@@ -38,7 +38,7 @@ REACHED = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ConcaveFlows:
-    """Flow f kept to the share x, 0 <= x <= limit, takes load * x bytes per second and is worth
+    """Flow f held at the share x, 0 <= x <= limit, takes load * x bytes per second and is worth
 
         linear_gain * x + sum over its log terms of (log_gain / log_rate) * log(1 + log_rate * x),
 
@@ -71,7 +71,7 @@ class ConcaveFlows:
         )
 
     def of(self, flows: Rows) -> ConcaveFlows:
-        """Some of the flows, in the given order; a flow may be asked for more than once."""
+        """Some of the flows, in the given order; a flow may be repeated."""
         sizes = np.diff(self.log_start)[flows]
         log_start = np.concatenate([[0], np.cumsum(sizes)])
         terms = np.arange(log_start[-1]) + np.repeat(self.log_start[flows] - log_start[:-1], sizes)
@@ -425,7 +425,7 @@ def _fill_port(
 
 @inlined
 def _fraction(first: float, between: float, last: float) -> float:
-    """How far `between` lies on the way from `first` to `last`."""
+    """How far `between` lies between `first` to `last`."""
     return min(max((between - first) / (last - first), 0.0), 1.0) if last > first else 0.0
 
 
@@ -462,7 +462,7 @@ def _loads_at(
     weightless: NDArray[np.bool_],
     share: Floats,
 ) -> tuple[float, float]:
-    """Bytes per second kept at the price nu, and how fast they fall with nu; `share` is start and answer."""
+    """Bytes per second held at the price nu, and how fast they fall with nu; `share` is start and answer."""
     total, slope = 0.0, 0.0
     for row in range(len(flows)):
         if weightless[row]:

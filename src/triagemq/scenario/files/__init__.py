@@ -1,7 +1,7 @@
 """Scenario files: YAML, or a directory with YAML and Parquet tables, read into a Scenario and written from one.
 
 In comes the text of a file; out comes a Scenario with its Conditions, or a ScenarioError with every problem in the file
-at once, each with its line, its field, what is wrong and what to write. On the way:
+at once, each with its line, its field, what is wrong and what to write:
 
 - `loading` opens the files and leads through the rest;
 - `reading` makes values of the text, with the line of each, and checks them against `document`, the model of a file;

@@ -159,7 +159,7 @@ class UnmanagedSwitchEntry(FileEntry):
 
 
 class BuiltEntry(FileEntry):
-    """How a switch is built: said by a switch, or by the model of it."""
+    """How a switch is built: stated by a switch, or by the model of it."""
 
     multiplexing_seconds: Delay | None = None
     packet_bytes: Size | None = None

@@ -41,7 +41,7 @@ class PortGroup(FileEntry):
 
 
 class SwitchModel(BuiltEntry):
-    """What a switch of this make can do; what is left out has no limit. `assumed` are keys that nobody vouches for."""
+    """What a switch of this make can do; what is left out has no limit. `assumed` are keys without a source."""
 
     description: Name | None = None
     ports: list[PortGroup] | None = Field(None, min_length=1)

@@ -213,7 +213,7 @@ class _Reader:
             else:
                 found[name], found.lines[name] = _value(value), _line(event)
         if merged:
-            # What `<<` names comes first, and gives way to what the mapping says itself.
+            # What `<<` names comes first; what the mapping says itself replaces it.
             own, lines = dict(found), dict(found.lines)
             found.clear()
             found.update(merged | own)

@@ -134,7 +134,7 @@ def _check_names(document: Document) -> None:
     file, valid = document.file, document.valid
     for title, key, target, kind in NAMES:
         known = document.names[target]
-        # A section that is required and not there has been reported; others are empty when nobody needs them.
+        # A section that is required and not there has been reported; others may be empty.
         if not known and target in ("brokers", "ports", "switches") and title != "conditions":
             continue
         for name, entry in getattr(valid, title).items():
@@ -248,7 +248,7 @@ def _check_queues(document: Document) -> None:
 
 
 def _check_backups(document: Document) -> None:
-    """A backup is a port kept free for one switch, on another that does not itself hang below it."""
+    """A backup is a port reserved for one switch, on another that does not itself hang below it."""
     valid = document.valid
     feeds = {name: port.to for name, port in valid.ports.items() if port.to is not None}
     feeds |= {switch.fed_by: name for name, switch in valid.switches.items() if switch.fed_by}

@@ -107,7 +107,7 @@ SUBSCRIPTION_COLUMNS = {
 class PublicationRows:
     """All valid publications. `topics` numbers every topic that anyone publishes or that is listed.
 
-    `doubtful` are topics with an invalid publication, about which nothing more should be said.
+    `doubtful` are topics with an invalid publication, about which nothing more is reported.
     """
 
     table: Publications
