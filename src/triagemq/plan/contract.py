@@ -60,10 +60,7 @@ def check_policy(policy: Callable[[Any], Any], kind: str, promises: Collection[s
         for number, problem in enumerate(_drop_battery()):
             _check_drops(policy, problem, promised, f"problem {number}")
     else:
-        battery: Iterator[FlowProblem | PriorityProblem] = (
-            _flow_battery() if kind == "flows" else _priority_battery()
-        )
-        for number, rows in enumerate(battery):
+        for number, rows in enumerate(_list_battery(kind)):
             _check_lists(policy, rows, promised, f"problem {number}")
 
 
@@ -225,20 +222,16 @@ def _same(check: str, expected: Floats, found: Floats, explanation: str) -> None
 # Flows and priorities: rows of groups put into lists
 
 
-def _flow_battery() -> Iterator[FlowProblem]:
-    for seed in range(PROBLEMS):
-        draw = np.random.default_rng(seed)
-        count = int(draw.integers(1, 60))
-        subscriber = np.sort(draw.integers(0, 4, count)).astype(np.int32)
-        yield FlowProblem(subscriber, draw.lognormal(0, 2, count), int(draw.integers(1, 10)), seed)
-
-
-def _priority_battery() -> Iterator[PriorityProblem]:
+def _list_battery(kind: str) -> Iterator[FlowProblem | PriorityProblem]:
     for seed in range(PROBLEMS):
         draw = np.random.default_rng(seed)
         count = int(draw.integers(1, 60))
         group = draw.integers(0, 4, count).astype(np.int32)
-        yield PriorityProblem(draw.lognormal(0, 2, count), group, int(draw.integers(1, 10)), seed)
+        worth, lists = draw.lognormal(0, 2, count), int(draw.integers(1, 10))
+        if kind == "flows":
+            yield FlowProblem(np.sort(group), worth, lists, seed)
+        else:
+            yield PriorityProblem(worth, group, lists, seed)
 
 
 def _columns(problem: FlowProblem | PriorityProblem) -> tuple[Integers, Floats, int]:

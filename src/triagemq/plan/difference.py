@@ -113,31 +113,35 @@ def diff(
     )
 
 
-def matched(before: Scenario, after: Scenario) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """The subscriptions that both scenarios have: their rows in the one and in the other."""
-    ours, theirs = before.subscriptions, after.subscriptions
+def matched(
+    before: Scenario, after: Scenario, table: str = "subscriptions", owner: str = "subscriber"
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """The subscriptions (or publications) that both scenarios have: their rows in the one and in the other."""
+    ours, theirs = getattr(before, table), getattr(after, table)
     if (
-        before.subscribers.name == after.subscribers.name
+        getattr(before, f"{owner}s").name == getattr(after, f"{owner}s").name
         and before.topics.name == after.topics.name
-        and np.array_equal(ours.subscriber, theirs.subscriber)
+        and np.array_equal(getattr(ours, owner), getattr(theirs, owner))
         and np.array_equal(ours.topic, theirs.topic)
     ):
         return np.arange(len(ours)), np.arange(len(ours))
-    old_key, new_key = _keys(before, after)
-    _, old, new = np.intersect1d(old_key, new_key, assume_unique=True, return_indices=True)
+    owners = _shared_numbers(getattr(before, f"{owner}s").name, getattr(after, f"{owner}s").name)
+    topics = _shared_numbers(before.topics.name, after.topics.name)
+    # One number per row that is the same in both scenarios exactly if both names are.
+    old_keys, new_keys = (
+        owners[which][getattr(rows, owner)] << 32 | topics[which][rows.topic]
+        for which, rows in enumerate((ours, theirs))
+    )
+    _, old, new = np.intersect1d(old_keys, new_keys, assume_unique=True, return_indices=True)
     return old, new
 
 
 def new_rows(before: Scenario, after: Scenario, table: str, owner: str) -> Integers:
-    """Per row of a table of pairs, its row in the other scenario; -1 where it is gone, and at the end."""
-    if before is after:
-        return np.append(np.arange(len(getattr(before, table)), dtype=np.int32), np.int32(-1))
-    keys = []
-    for scenario in (before, after):
-        rows, owners = getattr(scenario, table), getattr(scenario, f"{owner}s").name
-        pairs = zip(getattr(rows, owner).tolist(), rows.topic.tolist(), strict=True)
-        keys.append([(owners[one], scenario.topics.name[topic]) for one, topic in pairs])
-    return new_rows_by_name(*keys)
+    """Per subscription or publication, its row in the other scenario; -1 where it is gone, and at the end."""
+    found = np.full(len(getattr(before, table)) + 1, -1, dtype=np.int32)
+    old, new = matched(before, after, table, owner)
+    found[old] = new
+    return found
 
 
 def new_rows_by_name(before: Sequence[object], after: Sequence[object]) -> Integers:
@@ -162,17 +166,6 @@ def _place_in_subscriber(plan: Plan) -> Integers:
     owner = plan.flows.subscriber
     first = np.searchsorted(owner, owner, side="left")
     return np.asarray(np.append(np.arange(len(owner)) - first + 1, 0)[plan.flow], dtype=np.int32)
-
-
-def _keys(before: Scenario, after: Scenario) -> tuple[Rows, Rows]:
-    """One number per subscription that is the same in both scenarios exactly if both names are."""
-    subscribers = _shared_numbers(before.subscribers.name, after.subscribers.name)
-    topics = _shared_numbers(before.topics.name, after.topics.name)
-    keys = []
-    for which, scenario in enumerate((before, after)):
-        subscriber = subscribers[which][scenario.subscriptions.subscriber]
-        keys.append(subscriber << 32 | topics[which][scenario.subscriptions.topic])
-    return keys[0], keys[1]
 
 
 def _shared_numbers(first: Sequence[str], second: Sequence[str]) -> tuple[Rows, Rows]:

@@ -109,22 +109,18 @@ DEFAULTS: dict[str, Any] = {
 }
 """What a column holds where nothing is stated: 0 for numbers, -1 for references, infinity for limits."""
 
-WIDTH_COLUMNS = frozenset(("widths_bps", "floors_bps", "borrowing"))
-"""What only ports with widths use."""
-
-GUARANTEE_COLUMNS = frozenset(
+LATER_COLUMNS = frozenset(
     (
+        # Of ports with widths.
+        *("widths_bps", "floors_bps", "borrowing"),
+        # Of promises.
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
         *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter", "limiter_precision"),
         *("limiter_step_seconds", "limiter_tolerance_seconds", "rules"),
+        # Of clusters of brokers.
+        *("cluster", "head", "downlink_bps", "uplink_bps"),
     )
 )
-"""What only promises use."""
-
-CLUSTER_COLUMNS = frozenset(("cluster", "head", "downlink_bps", "uplink_bps"))
-"""What only clusters of brokers use: placement and balancing."""
-
-LATER_COLUMNS = GUARANTEE_COLUMNS | WIDTH_COLUMNS | CLUSTER_COLUMNS
 """A scenario that states nothing in one of these has the fingerprint that it had without the column."""
 
 TYPES: dict[str, type[np.generic]] = {"Floats": np.float64, "Integers": np.int32, "Codes": np.int8}

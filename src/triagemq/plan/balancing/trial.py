@@ -95,9 +95,7 @@ class EdgeTrial:
             self._broker[here], self._bytes[self._topic[here]], minlength=len(campus.cluster)
         )
         self._freed = np.zeros(len(campus.cluster))
-        self._uplink, self._metrics = campus.capacity[Metric.UPLINK], dict[int, Metric]()
-        # Of an edge, a queue that was too deep when it was looked at, what those who waited got, and what was freed.
-        self._deep: dict[int, tuple[int, float, float]] = {}
+        self._uplink = campus.capacity[Metric.UPLINK]
         # What waits at a broker that has too much is not what it will be required to do.
         overfull = self.growing
         self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
@@ -110,7 +108,6 @@ class EdgeTrial:
         other.moves = list(self.moves)
         other._use, other._broker = self._use.copy(), self._broker.copy()
         other._coming, other._freed = self._coming.copy(), self._freed.copy()
-        other._deep = dict(self._deep)
         return other
 
     def offer(self, source: int, bundles: list[RowNumbers], candidates: RowNumbers) -> bool:
@@ -175,10 +172,10 @@ class EdgeTrial:
         """Whether an edge would no longer be overloaded, and its queues not grow. What is freed of its uplink goes to
         those that wait, in proportion to what they get."""
         basis = self.basis
-        metric = self._metric(source)
+        metric = basis.metric(source)
         if metric is not Metric.QUEUE_DEPTH:
             return bool(self._use[metric, source] <= basis.settings.thresholds.high)
-        if self._coming[source] > self._uplink[source] or self._is_still_deep(source):
+        if self._coming[source] > self._uplink[source]:
             return False
         left = self._queued[self._broker[self._queued] == source]
         served = float(self._sent[left].sum())
@@ -189,31 +186,13 @@ class EdgeTrial:
             expected.output_per_second[left] * (1 + self._freed[source] / served if served > 0 else 1.0),
             basis.settings.interval_seconds,
         )
-        too_deep = basis.measured.queue_events[left] > threshold
-        if (found := bool(too_deep.any())) and served > 0:
-            self._deep[source] = int(left[np.argmax(too_deep)]), served, float(self._freed[source])
-        return not found
-
-    def _is_still_deep(self, source: int) -> bool:
-        """Whether a queue of an edge that was too deep surely still is; most of the time that saves looking at all."""
-        if source not in self._deep:
-            return False
-        row, served, freed = self._deep[source]
-        # Who has left since got no more than has been freed since.
-        least = served - (float(self._freed[source]) - freed)
-        if self._broker[row] != source or least <= 0:
-            return False
-        expected = self.basis.outlook.expected
-        output = float(expected.output_per_second[row]) * (1 + float(self._freed[source]) / least)
-        spare = float(expected.allowed_seconds[row] - expected.balancing_seconds[row])
-        growth = (float(expected.input_per_second[row]) - output) * self.basis.settings.interval_seconds
-        return bool(self.basis.measured.queue_events[row] > spare * output - growth)
+        return not (basis.measured.queue_events[left] > threshold).any()
 
     def _taken(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
         """Whether some broker takes all of these subscriptions of one topic; then they are its own."""
         served = self._served(rows)
         leaving = self._leaving(rows, source, served)
-        metric = self._metric(source)
+        metric = self.basis.metric(source)
         if not leaving[Metric.UPLINK if metric is Metric.QUEUE_DEPTH else metric]:
             return False
         added = self._added(rows, candidates, served)
@@ -257,7 +236,7 @@ class EdgeTrial:
 
     def _become(self, other: EdgeTrial) -> None:
         self.moves, self._use, self._broker = other.moves, other._use, other._broker
-        self._coming, self._freed, self._deep = other._coming, other._freed, other._deep
+        self._coming, self._freed = other._coming, other._freed
 
     def _fits(self, broker: int) -> bool:
         return bool((self._use[:, broker] <= self._most).all())
@@ -271,29 +250,21 @@ class EdgeTrial:
             found[here] = self.basis.outlook.delays.allowed_seconds(broker, here) > 0
         return self._timely[source, target]
 
-    def _metric(self, source: int) -> Metric:
-        if source not in self._metrics:
-            self._metrics[source] = self.basis.metric(source)
-        return self._metrics[source]
-
     def _served(self, rows: RowNumbers) -> Integers:
         """Per broker, the subscriptions that it has of the topic of these."""
         having = self._broker[self.basis.campus.subscriptions_of(int(self._topic[rows[0]]))]
         return np.bincount(having[having >= 0], minlength=len(self._uplink)).astype(np.int32)
 
     def _leaving(self, rows: RowNumbers, source: int, served: Integers) -> Floats:
-        """What these subscriptions of one topic ask of their broker, in parts of its capacities: the topic itself only
+        """What these subscriptions of one topic need of their broker, in parts of its capacities: the topic itself only
         if no other subscription there has it."""
-        topic, alone = int(self._topic[rows[0]]), served[source] == len(rows)
-        size = self._bytes[topic]
-        required = np.array([alone * size, alone * self._events[topic], len(rows) * size])
-        return np.asarray(required / self.basis.campus.capacity[:, source])
+        return self._needs(rows, np.array([source]), served[[source]] == len(rows))[:, 0]
 
     def _added(self, rows: RowNumbers, brokers: RowNumbers, served: Integers) -> Floats:
         """The same for brokers to which they come, with the topic itself where no subscription has it yet."""
-        return self._asked(rows, brokers, served[brokers] == 0)
+        return self._needs(rows, brokers, served[brokers] == 0)
 
-    def _asked(self, rows: RowNumbers, brokers: RowNumbers, alone: Flags) -> Floats:
+    def _needs(self, rows: RowNumbers, brokers: RowNumbers, alone: Flags) -> Floats:
         topic = int(self._topic[rows[0]])
         size, required = self._bytes[topic], np.empty((3, len(brokers)))
         required[Metric.DOWNLINK] = alone * size
@@ -310,7 +281,6 @@ class EdgeTrial:
 
     def _count(self, move: Leaving, leaving: Floats, added: Floats) -> None:
         source, target, rows = move
-        self._deep.pop(target, None)
         self._use[:, source] -= leaving
         self._use[:, target] += added
         self._broker[rows] = target
