@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from triagemq.delay.estimators import Estimator
 from triagemq.delay.samples import Increments, Sample
 from triagemq.delay.widths import (
-    HYSTERESIS,
     NEED_SLACK,
     DividedPort,
     WidthControl,
@@ -107,21 +106,17 @@ class PortController:
         port: ControlledPort,
         estimator: Callable[[], Estimator],
         *,
-        hysteresis: float = HYSTERESIS,
         width_bps: tuple[int, ...] | None = None,
     ) -> None:
         """`width_bps` are the widths in force to begin with, if they are others than those configured."""
         in_force = port.width_bps if width_bps is None else width_bps
-        self._hysteresis = hysteresis
         self._queues = [_Queue(estimator()) for _ in port.width_bps]
         self._constraints: dict[int, float] = {}
         self._begin(port, in_force)
 
     def _begin(self, port: ControlledPort, width_bps: tuple[int, ...]) -> None:
         self.port, self.width_bps = port, width_bps
-        self._control = WidthControl(
-            port.divided, hysteresis=self._hysteresis, rest=SPAN, width_bps=width_bps
-        )
+        self._control = WidthControl(port.divided, rest=SPAN, width_bps=width_bps)
         self._rights_bps = divide_port(port.divided, np.ones(len(port.width_bps))).width_bps
 
     def _follow(self, bandwidth_bps: float) -> None:

@@ -136,6 +136,23 @@ class Campus:
             sum_by(cluster, publications.topic, shape, rate * self.publication_bytes),
         )
 
+    def served(
+        self, placement: Placement, present: Flags | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The brokers and topics of which a broker serves a topic to any subscription (of those present)."""
+        here = slice(None) if present is None else present
+        topics = len(self.scenario.topics)
+        found = np.zeros(len(self.cluster) * topics, dtype=np.bool_)
+        broker = placement.subscriptions[here].astype(np.int64)
+        found[broker * topics + self.scenario.subscriptions.topic[here]] = True
+        at_broker, at_topic = np.divmod(np.flatnonzero(found), topics)
+        return at_broker, at_topic
+
+    def edges_with(self, broker: NDArray[np.int64], topic: NDArray[np.int64]) -> Floats:
+        """Per cluster and topic, at how many of these brokers it is served."""
+        shape = len(self.clusters), len(self.scenario.topics)
+        return sum_by(self.cluster[broker], topic.astype(np.int32), shape, np.ones(len(topic)))
+
     def use(
         self,
         placement: Placement,
@@ -149,12 +166,10 @@ class Campus:
         """
         here = slice(None) if present is None else present
         broker, topic = placement.subscriptions[here], self.scenario.subscriptions.topic[here]
-        brokers, topics = len(self.cluster), len(self.scenario.topics)
+        brokers = len(self.cluster)
         events, size = self.published(placement, rate_per_second)
         all_events, all_bytes = events.sum(axis=0), size.sum(axis=0)
-        served = np.zeros(brokers * topics, dtype=np.bool_)
-        served[broker.astype(np.int64) * topics + topic] = True
-        at_broker, at_topic = np.divmod(np.flatnonzero(served), topics)
+        at_broker, at_topic = self.served(placement, present)
         required = np.stack(
             [
                 total_by(at_broker, all_bytes[at_topic], brokers),
@@ -162,7 +177,7 @@ class Campus:
                 total_by(broker, all_bytes[topic], brokers),
             ]
         )
-        edges = sum_by(self.cluster[at_broker], at_topic.astype(np.int32), size.shape, np.ones(len(at_topic)))
+        edges = self.edges_with(at_broker, at_topic)
         required[[Metric.DOWNLINK, Metric.UPLINK], self.heads[:, None]] = head_traffic(size, edges)
         return np.asarray(required / self.capacity)
 

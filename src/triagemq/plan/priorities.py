@@ -87,18 +87,6 @@ def greedy(problem: PriorityProblem) -> Integers:
     return cut_evenly(problem.group, problem.value, problem.priority_classes)
 
 
-def info(problem: PriorityProblem) -> Integers:
-    """Cut as `greedy` does (FireDeX 5.4: ranks *subscriptions* by maximum utility, bandwidth left out).
-
-    What sets it apart is the ranking: a plan made with `info` ranks by `ranking.value`, which drives the cut
-    into flows as well and arrives here inside the flows' values.
-
-    >>> info(PriorityProblem(np.array([2.0, 4.0]), np.zeros(2, dtype=np.int32), priority_classes=2)).tolist()
-    [1, 0]
-    """
-    return greedy(problem)
-
-
 def random(problem: PriorityProblem) -> Integers:
     """The papers' random baseline (FireDeX 5.4), balanced: the same sizes as `greedy`, drawn by the seed.
 
@@ -310,7 +298,8 @@ def _product(a: float, b: float) -> tuple[float, float]:
 PRIORITY_ALGORITHMS: dict[str, PriorityAlgorithm] = {
     "greedy": greedy,
     "cluster": cluster,
-    "info": info,
+    # FireDeX 5.4 ranks subscriptions by maximum utility, bandwidth left out: the ranking differs, the cut does not.
+    "info": greedy,
     "random": random,
     "none": none,
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -193,32 +193,27 @@ class LinkFlows:
 
     def bounds(self, link: PromiseLink, level: Rows) -> Floats:
         """The bound of every flow if these were their levels."""
-        control = (link.control_seconds, link.control_separation_seconds, 0.0, 0 if link.in_order else -1)
-        columns = (self.transmission, self.separation, self.jitter, level)
-        transmission, separation, jitter, classes = map(np.append, columns, control)
-        return delay_bounds(
-            transmission,
-            separation,
-            jitter,
-            classes.astype(np.int64),
-            packet=np.append(self.packet, link.control_seconds),
-            spread=np.append(self.spread, 0.0),
-            bucket=np.append(self.bucket, False),
-            passing=np.append(self.passing, False),
-            lower_priority_blocking=link.blocking_seconds,
-        )[:-1]
+        classes = np.append(level, 0 if link.in_order else -1).astype(np.int64)
+        arguments = self.beside_control(link)
+        bounds = delay_bounds(**arguments, classes=classes, lower_priority_blocking=link.blocking_seconds)
+        return bounds[:-1]
+
+    def beside_control(self, link: PromiseLink) -> dict[str, Any]:
+        """What bounds are made of, by the names of arguments: columns with control traffic as the last row."""
+        packet, separation = link.control_seconds, link.control_separation_seconds
+        return {
+            "transmission": np.append(self.transmission, packet),
+            "separation": np.append(self.separation, separation),
+            "jitter": np.append(self.jitter, 0.0),
+            "packet": np.append(self.packet, packet),
+            "spread": np.append(self.spread, 0.0),
+            "bucket": np.append(self.bucket, False),
+            "passing": np.append(self.passing, False),
+        }
 
     def judge(self, link: PromiseLink) -> Callable[[Rows], bool]:
         """Whether every deadline would hold with given levels; which takes less than to know all bounds."""
-        flows = port_flows(
-            np.append(self.transmission, link.control_seconds),
-            np.append(self.separation, link.control_separation_seconds),
-            np.append(self.jitter, 0.0),
-            np.append(self.packet, link.control_seconds),
-            np.append(self.spread, 0.0),
-            np.append(self.bucket, False),
-            np.append(self.passing, False),
-        )
+        flows = port_flows(**self.beside_control(link))
         control = np.int64(0 if link.in_order else -1)
         deadline = np.append(self.deadline, np.inf)
         # Most levels of one try are those of another.
@@ -284,15 +279,9 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
         if placed is not None:
             return placed
     found = assign_classes(
-        np.append(flows.transmission, link.control_seconds),
-        np.append(flows.separation, link.control_separation_seconds),
-        np.append(flows.jitter, 0.0),
-        np.append(flows.deadline, np.inf),
-        link.levels,
-        packet=np.append(flows.packet, link.control_seconds),
-        spread=np.append(flows.spread, 0.0),
-        bucket=np.append(flows.bucket, False),
-        passing=np.append(flows.passing, False),
+        **flows.beside_control(link),
+        deadline=np.append(flows.deadline, np.inf),
+        levels=link.levels,
         above=np.arange(len(flows.level) + 1) == len(flows.level),
         lower_priority_blocking=link.blocking_seconds,
     )

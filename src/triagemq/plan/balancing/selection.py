@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from triagemq.plan.balancing.detection import LoadReport
 from triagemq.plan.balancing.trial import EdgeTrial, Leaving, OffloadBasis, RowNumbers
 from triagemq.plan.campus import Campus, Flags, Metric, Placement, head_traffic
-from triagemq.plan.demands import sum_by
 from triagemq.scenario import Floats, Integers
 
 
@@ -162,7 +161,7 @@ def from_head(basis: OffloadBasis, source: int) -> list[Leaving]:
     candidates = basis.accepting(metric, edges=False)
     home = int(campus.cluster[source])
     published = campus.published(measured.placement, basis.outlook.expected_rate)[1]
-    edges = _edges_with(campus, measured)
+    edges = campus.edges_with(*campus.served(measured.placement, measured.present))
     placed, use = measured.placement.publications.copy(), measured.use.copy()
     links = np.array([Metric.DOWNLINK, Metric.UPLINK])
     high = basis.settings.thresholds.high
@@ -191,20 +190,6 @@ def from_head(basis: OffloadBasis, source: int) -> list[Leaving]:
         if use[metric, source] <= high:
             break
     return moves
-
-
-def _edges_with(campus: Campus, measured: LoadReport) -> Floats:
-    """Per cluster and topic, how many edges serve it."""
-    topics = len(campus.scenario.topics)
-    here = measured.present
-    cells = np.unique(
-        measured.placement.subscriptions[here].astype(np.int64) * topics
-        + campus.scenario.subscriptions.topic[here]
-    )
-    broker, topic = np.divmod(cells, topics)
-    return sum_by(
-        campus.cluster[broker], topic.astype(np.int32), (len(campus.clusters), topics), np.ones(len(cells))
-    )
 
 
 def _head_bundles(basis: OffloadBasis, source: int, metric: Metric, edges: Floats) -> Iterator[RowNumbers]:

@@ -138,10 +138,7 @@ def _linear_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
     beta = np.divide(sums[everyone, piece] - for_others, moment, out=end.copy(), where=moment > 0)
     beta = np.where(for_others > 0, np.minimum(beta, end), 1.0)
     keep = np.maximum(0.0, 1.0 - beta[:, None] * number)
-    # What the rounding of beta took or gave is a few ulps; one scaling puts the port onto its capacity.
-    sent = (keep * others).sum(axis=1)
-    keep *= np.divide(for_others, sent, out=np.ones(ports), where=sent > 0)[:, None]
-    return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1), beta
+    return _filled(keep_zero, keep, others, for_others), beta
 
 
 def exponential(problem: DropProblem) -> DropResult:
@@ -179,7 +176,11 @@ def _exponential_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
             break
         a = np.where(moving, np.maximum(a - step, 0.0), a)
     keep = a[:, None] ** number
-    # What the rounding of a took or gave is a few ulps; one scaling puts the port onto its capacity.
+    return _filled(keep_zero, keep, others, for_others), a
+
+
+def _filled(keep_zero: Floats, keep: Floats, others: Floats, for_others: Floats) -> Floats:
+    """The keep of all classes. Rounding of the parameter takes or gives a few ulps: one scaling fills the port."""
     sent = (keep * others).sum(axis=1)
-    keep *= np.divide(for_others, sent, out=np.ones(ports), where=sent > 0)[:, None]
-    return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1), a
+    keep = keep * np.divide(for_others, sent, out=np.ones_like(sent), where=sent > 0)[:, None]
+    return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1)
