@@ -107,7 +107,7 @@ def test_impossible_values_are_refused(plan):
         parse_plan(json.dumps(document))
     document = json.loads(dump_plan(plan))
     document["subscriptions"]["flow"][0] = len(plan.flows)
-    with pytest.raises(PlanError, match="not there"):
+    with pytest.raises(PlanError, match="lies outside"):
         parse_plan(json.dumps(document))
 
 

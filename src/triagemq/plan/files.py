@@ -274,50 +274,47 @@ def _assembled(
         raise PlanError(f"{source}: {error}") from error
     wanted = tables["subscriptions"]
     flow, rank = wanted["flow"], wanted["rank"]
-    errors = {
-        "the columns of subscriptions differ in length": len(set(map(len, wanted.values()))) > 1,
-        "subscriptions.flow names a flow that is not there": bool(
-            ((flow < (-1 if promised else 0)) | (flow >= len(flows))).any()
-        ),
-        "flows.port names a port that is not there": bool(
-            ((flows.port < 0) | (flows.port >= len(ports))).any()
-        ),
-        "made_by.rho_tolerance is not finite": not np.isfinite(made_by.rho_tolerance),
-        "flows.subscriber is negative": bool((flows.subscriber < 0).any()),
-        "flows.priority_class is negative": bool((flows.priority_class < 0).any()),
-        "flows.drop_rate lies outside [0, 1]": bool(((flows.drop_rate < 0) | (flows.drop_rate > 1)).any()),
-        "flows.load_bytes_per_second is negative": bool((flows.load_bytes_per_second < 0).any()),
-    }
-    for problem, found in errors.items():
-        if found:
-            raise PlanError(f"{source}: {problem}")
+    if len(set(map(len, wanted.values()))) > 1:
+        raise PlanError(f"{source}: the columns of subscriptions differ in length")
     latency = LatencyFactors(*(wanted[name] for name in LATENCY)) if LATENCY.keys() <= wanted.keys() else None
     plan = Plan(fingerprint, made_by, flow, rank, flows, ports, decisions, latency, **promised)
+    for name, (values, low, high) in _bounds(plan).items():
+        if len(values) and not (low <= values.min() and values.max() <= high):
+            raise PlanError(f"{source}: {name} lies outside [{low:g}, {high:g}]")
     if promised:
         _check_promises(plan, source)
     return plan
 
 
-def _check_promises(plan: Plan, source: str) -> None:
-    """Promises of a file name subscriptions, hops and ports that are there."""
-    promises, hops = plan.promises, plan.hops
-    admitted = promises.admitted > 0
-    last = promises.first_hop.astype(np.int64) + promises.hop_count
-    errors = {
-        "promises.admitted is neither 0 nor 1": ~np.isin(promises.admitted, (0, 1)),
-        "promises.publication is negative": promises.publication < 0,
-        "promises.subscription names a subscription that is not there": (promises.subscription < 0)
-        | (promises.subscription >= len(plan.flow)),
-        "promises.first_hop and hop_count name hops that are not there": admitted
-        & ((promises.first_hop < 0) | (promises.hop_count < 1) | (last > len(hops))),
-        "hops.port names a port that is not there": (hops.port < -1) | (hops.port >= len(plan.ports)),
-        "hops.level is negative": hops.level < 0,
+def _bounds(plan: Plan) -> dict[str, tuple[NDArray[Any], float, float]]:
+    """What the numbers of columns may be: those that name rows of other tables, and those that are shares."""
+    flows, promises, hops, any_number = plan.flows, plan.promises, plan.hops, np.inf
+    last_port = len(plan.ports) - 1
+    return {
+        "made_by.rho_tolerance": (np.array([plan.made_by.rho_tolerance]), 0, 1),
+        "subscriptions.flow": (plan.flow, -1 if len(promises) else 0, len(flows) - 1),
+        "flows.port": (flows.port, 0, last_port),
+        "flows.subscriber": (flows.subscriber, 0, any_number),
+        "flows.priority_class": (flows.priority_class, 0, any_number),
+        "flows.drop_rate": (flows.drop_rate, 0, 1),
+        "flows.load_bytes_per_second": (flows.load_bytes_per_second, 0, any_number),
+        "promises.admitted": (promises.admitted, 0, 1),
+        "promises.publication": (promises.publication, 0, any_number),
+        "promises.subscription": (promises.subscription, 0, len(plan.flow) - 1),
+        "hops.port": (hops.port, -1, last_port),
+        "hops.level": (hops.level, 0, any_number),
     }
-    for problem, found in errors.items():
-        if found.any():
-            raise PlanError(f"{source}: {problem}")
-    flow_less = np.flatnonzero(plan.flow < 0)
-    if not np.isin(flow_less, promises.subscription).all() or (plan.flow[plan.promised] >= 0).any():
+
+
+def _check_promises(plan: Plan, source: str) -> None:
+    """Promises of a file have hops that are there, and stand for the subscriptions without a flow."""
+    promises = plan.promises
+    last = promises.first_hop.astype(np.int64) + promises.hop_count
+    lost = (promises.first_hop < 0) | (promises.hop_count < 1) | (last > len(plan.hops))
+    if (lost & (promises.admitted > 0)).any():
+        raise PlanError(f"{source}: promises.first_hop and hop_count name hops that are not there")
+    without_flow = np.flatnonzero(plan.flow < 0)
+    if not np.isin(without_flow, promises.subscription).all() or (plan.flow[plan.promised] >= 0).any():
         raise PlanError(
-            f"{source}: subscriptions.flow is -1 where no promise is asked for, or not where one is kept"
+            f"{source}: subscriptions.flow is -1 where no promise is requested, or not where one is admitted"
         )
