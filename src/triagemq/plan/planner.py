@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
-from triagemq.plan.admission import AdmissionResult, promised
+from triagemq.plan.admission import AdmissionResult, admit_promises
 from triagemq.plan.admission.promises import CONTROL_QUEUES
 from triagemq.plan.demands import Demand, demand, survival_to_port, with_margin
 from triagemq.plan.difference import carry
@@ -140,8 +140,8 @@ def make_plan(
     )
     cut_flows, cut_classes, set_drops = algorithms(flows, priorities, drops)
 
-    secured = promised(scenario, previous, before, no_promises)
-    choice = _classes_left(scenario, choice, secured.levels)
+    admission = admit_promises(scenario, previous, before, no_promises)
+    choice = _classes_left(scenario, choice, admission.levels)
     demanded = demand(scenario)
     load = demanded.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
@@ -152,7 +152,7 @@ def make_plan(
         factors, cut_by = np.ones(len(rank)), rank
     else:
         factors, cut_by = _checked(latency, len(rank)).factor, rank * latency.precedence
-    rows = _utility_rows(scenario, secured)
+    rows = _utility_rows(scenario, admission)
     subscriber = scenario.subscriptions.subscriber[rows]
     place = _called(
         "flow algorithm",
@@ -181,10 +181,10 @@ def make_plan(
         count,
         choice.priority_classes,
     )
-    made = replace(made, priority_class=classes + np.int32(secured.levels))
+    made = replace(made, priority_class=classes + np.int32(admission.levels))
     check_widths(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
     where = places(scenario, made)
-    problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, secured)
+    problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, admission)
     if carried is not None and carried.made_by == choice:
         problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count, rows))
     result = _drops(drops, set_drops, problem)
@@ -197,25 +197,25 @@ def make_plan(
         rank=rank,
         flows=replace(made, drop_rate=result.drop_rate),
         ports=PortLoads(
-            rho_offered=_rho(scenario, where, problem, secured),
-            rho_planned=_rho(scenario, where, problem, secured, 1.0 - result.drop_rate),
+            rho_offered=_rho(scenario, where, problem, admission),
+            rho_planned=_rho(scenario, where, problem, admission, 1.0 - result.drop_rate),
         ),
-        decisions=(*secured.decisions, *result.decisions),
+        decisions=(*admission.decisions, *result.decisions),
         latency=latency,
-        promises=secured.promises,
-        hops=secured.hops,
-        limiters=secured.limiters,
-        ledger=secured.ledger,
+        promises=admission.promises,
+        hops=admission.hops,
+        limiters=admission.limiters,
+        ledger=admission.ledger,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
 
 
-def _utility_rows(scenario: Scenario, secured: AdmissionResult) -> ranking.Rows | slice:
+def _utility_rows(scenario: Scenario, admission: AdmissionResult) -> ranking.Rows | slice:
     """The subscriptions that no promise carries, but for those that are worth nothing without one."""
-    asking = secured.promises.subscription
+    asking = admission.promises.subscription
     if not len(asking):
         return slice(None)
-    admitted = secured.promises.admitted > 0
+    admitted = admission.promises.admitted > 0
     left = np.ones(len(scenario.subscriptions), dtype=bool)
     left[asking[admitted | (scenario.subscriptions.utility_weight[asking] <= 0)]] = False
     return np.flatnonzero(left)
@@ -234,12 +234,12 @@ def _rho(
     scenario: Scenario,
     where: ContendedPlaces,
     problem: DropProblem,
-    secured: AdmissionResult,
+    admission: AdmissionResult,
     keep: Floats | None = None,
 ) -> Floats:
     """The load of every port by utility flows, of which this share is sent, and by promises."""
     utility = where.by_port(problem.arriving(problem.port_loads(keep)))
-    return np.asarray((utility + secured.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
+    return np.asarray((utility + admission.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
 
 
 def _choice(scenario: Scenario, choice: PlannerChoice) -> PlannerChoice:
@@ -330,12 +330,12 @@ def _drop_problem(
     demanded: Demand,
     choice: PlannerChoice,
     freshness: Floats,
-    secured: AdmissionResult,
+    admission: AdmissionResult,
 ) -> DropProblem:
     survival = survival_to_port(scenario)[where.port]
     capacity = where.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
     # No promise leads over a port with widths.
-    capacity = np.maximum(capacity - secured.port_bytes_per_second[where.port], 0.0)
+    capacity = np.maximum(capacity - admission.port_bytes_per_second[where.port], 0.0)
     wanted = with_margin(scenario, demanded)
     return DropProblem(
         flow_load_bytes_per_second=flows.load_bytes_per_second,

@@ -11,10 +11,10 @@ from triagemq.plan.admission.ledger import Admitted, Ledger, Refused
 from triagemq.plan.admission.links import LevelStep
 from triagemq.plan.admission.planning import (
     AdmissionResult,
+    admit_promises,
     explain_promises,
     missed_flow,
     promise_rows,
-    promised,
 )
 from triagemq.plan.admission.promises import (
     PromisedMessage,
@@ -33,12 +33,12 @@ __all__ = [
     "PromiseRequest",
     "PromisedMessage",
     "Refused",
+    "admit_promises",
     "explain_promises",
     "ledger_of",
     "matching",
     "missed_flow",
     "promise_request",
     "promise_rows",
-    "promised",
     "reconfiguration",
 ]

@@ -16,7 +16,7 @@ from triagemq.scenario import Floats, Integers, Scenario
 ROUNDING = 1.0 + 1e-12
 
 
-def carried(
+def carry_over(
     network: PromiseNetwork,
     wanted: dict[tuple[int, int], PromiseRequest],
     previous: Plan | None,
@@ -152,7 +152,7 @@ def ledger_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) ->
         found = promise_request(scenario, *key)
         if isinstance(found, PromiseRequest):
             wanted[key] = found
-    return carried(network, wanted, plan, before)[0]
+    return carry_over(network, wanted, plan, before)[0]
 
 
 def reconfiguration(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.plan.admission.carrying import carried, ledger_of
+from triagemq.plan.admission.carrying import carry_over, ledger_of
 from triagemq.plan.admission.ledger import AdmittedPromise, Ledger, Refused
 from triagemq.plan.admission.links import LinkFlows
 from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
@@ -43,7 +43,7 @@ class AdmissionResult:
     ledger: Ledger | None = None
 
 
-def promised(
+def admit_promises(
     scenario: Scenario, previous: Plan | None = None, before: Scenario | None = None, why_none: str = ""
 ) -> AdmissionResult:
     """Decide on all promises that a scenario asks for; `why_none` is why all are refused."""
@@ -63,7 +63,7 @@ def promised(
             refused[key] = Refused(found)
         else:
             wanted[key] = found
-    ledger, again, earlier = carried(network, wanted, previous, before)
+    ledger, again, earlier = carry_over(network, wanted, previous, before)
     for key in (*again, *(key for key in wanted if key not in ledger.entries and key not in earlier)):
         decided = ledger.admit(wanted[key])
         if isinstance(decided, Refused):
