@@ -77,5 +77,5 @@ def test_commands_say_what_is_promised_or_what_would_be(
         assert "triage: admitted: pulse from ecg within 5.266 ms, 14.73 ms to spare" in admitted.stderr
         refused = sub("1ms")
         assert refused.returncode == 1
-        assert "triage: refused: pulse from ecg within 1 ms: the way alone takes" in refused.stderr
+        assert "triage: refused: pulse from ecg within 1 ms: the path alone takes" in refused.stderr
         assert "would be admitted" in refused.stderr

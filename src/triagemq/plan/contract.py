@@ -190,7 +190,7 @@ def _check_capacity(problem: DropProblem, rates: Floats, where: str) -> None:
     _demand(
         "exact",
         not ((rates > 0) & ~needed).any(),
-        f"{where}: a flow is dropped although no port on its way is filled to its capacity",
+        f"{where}: a flow is dropped although no port on its path is filled to its capacity",
     )
 
 

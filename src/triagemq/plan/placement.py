@@ -246,7 +246,7 @@ class CampusPlan:
                 names[problem.topic[row]],
                 "",
                 self.campus.scenario.brokers.name[self._brokers(row)[0]],
-                "the way to every edge broker of the cluster takes longer than a subscriber allows",
+                "the path to every edge broker of the cluster takes longer than a subscriber allows",
             )
             for row in np.flatnonzero(problem.late).tolist()
         )
@@ -321,7 +321,7 @@ def explain_placement(placed: CampusPlan, row: int) -> str:
     beside = _partners_of(placed, bundle) if placed.algorithm == "apart" else []
     if beside:
         lines.append(
-            f"It was kept from topics that move with it (correlation {STRONG:g} or more): {'; '.join(beside)}."
+            f"It was placed apart from topics that move with it (correlation {STRONG:g} or more): {'; '.join(beside)}."
         )
     if problem.late[bundle]:
         lines.append("No edge broker of the cluster is near enough for what a subscriber allows.")

@@ -51,7 +51,7 @@ def test_a_subscription_is_admitted_with_its_bound_or_refused_with_what_would_do
             assert not (await promises(here, "rash"))["promises"][0]["admitted"]
             (refused,) = (await promises(here, "hasty"))["promises"]
             assert not refused["admitted"]
-            assert "the way alone takes" in refused["reason"]
+            assert "the path alone takes" in refused["reason"]
             assert here.link.state.orders is not None
             assert before is not None
             assert here.link.state.orders.copies == before.copies

@@ -166,7 +166,7 @@ def test_a_promise_whose_terms_changed_while_nobody_looked_is_decided_on_again()
     ("announced", "says"),
     [
         ([publisher("stray", "x"), subscriber("late", "x", 0.02)], "plugged into no managed switch"),
-        ([publisher("pump", "x"), subscriber("late", "x", 1e-4)], "the way alone takes"),
+        ([publisher("pump", "x"), subscriber("late", "x", 1e-4)], "the path alone takes"),
         ([publisher("lamp", "x"), subscriber("late", "x", 0.02, "screen")], "no path"),
         ([publisher("pump", "x", 1e-4), subscriber("late", "x", 0.02)], "cannot carry it"),
         (

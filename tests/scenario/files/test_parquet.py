@@ -181,7 +181,7 @@ def test_a_wrong_publication_is_named_by_its_row(
         ("subscriber", ["commander", "clerk", "clark"], 3, "no subscriber 'clark'", "did you mean clerk?"),
         ("topic", ["smoke", "smoke", "vido"], 3, "no topic 'vido'", "did you mean video?"),
         ("topic", ["smoke", "smoke", "floor/+"], 3, "is a pattern", "one row per topic"),
-        ("topic", ["smoke", "smoke", "heat"], 3, "nobody publishes heat", "remove this one"),
+        ("topic", ["smoke", "smoke", "heat"], 3, "no publisher has heat", "remove this one"),
         ("topic", ["smoke", "smoke", "smoke"], 3, "repeats row 2", "remove one of the two rows"),
         ("utility_shape", ["log", "lin", "step"], 2, "'lin' is not one of", "did you mean linear?"),
         ("utility_shape", ["log", None, "step"], 2, "is empty", "write log"),

@@ -216,7 +216,7 @@ class Ledger:
         for link, switch in zip(path.links, path.switches, strict=False):
             name = switches.name[switch]
             if entered.get(switch, link) != link:
-                return f"switch {name} gets the publication another way already, and would get it twice"
+                return f"switch {name} gets the publication by another link already, and would get it twice"
             if switches.packet_bytes[switch] < request.message.packet_bytes:
                 return f"switch {name} takes packets of at most {switches.packet_bytes[switch]:.6g} octets"
             if switch not in entered and len(self._rules.get(switch, ())) >= switches.rules[switch]:
@@ -236,7 +236,7 @@ class Ledger:
                 return tried
             missed = missed or tried
         if not offer:
-            return Refused(self._words(missed) if missed else "the way is too long", missed)
+            return Refused(self._words(missed) if missed else "the path is too long", missed)
         smallest = self._smallest(request, path)
         if isinstance(smallest, Missed):
             return Refused(self._words(smallest), smallest)
@@ -253,8 +253,8 @@ class Ledger:
         offered = round_up((float(smallest.sum()) + path.fixed_seconds) * NEARLY)
         if missed is None:
             reason = (
-                f"the way alone takes {round_up(float(smallest.sum()) + path.fixed_seconds):.4g} s at worst over "
-                f"{len(path.links)} links, {request.max_latency_seconds:.6g} s are asked for"
+                f"the path alone takes {round_up(float(smallest.sum()) + path.fixed_seconds):.4g} s at worst over "
+                f"{len(path.links)} links, {request.max_latency_seconds:.6g} s are requested"
             )
             return Refused(reason, None, offered, float(smallest.sum()) - budget)
         return Refused(self._words(missed), missed, offered)

@@ -86,7 +86,7 @@ def read_subscription_table(
         if has_wildcard(name):
             return f"{name!r} is a pattern", "write one row per topic"
         if name in listed_topics:
-            return f"nobody publishes {name}", "add a row to the publications, or remove this one"
+            return f"no publisher has {name}", "add a row to the publications, or remove this one"
         return None
 
     owner = table.references("subscriber", subscribers, "subscribers of scenario.yaml")
@@ -146,9 +146,7 @@ class TableColumns:
             self._problems.report(line, column or "row", *message(row))
         more = len(rows) - MOST_OF_A_KIND
         if more > 0:
-            self._problems.report(
-                lines[-1], column or "row", f"and {more} more", "correct them in the same way"
-            )
+            self._problems.report(lines[-1], column or "row", f"and {more} more", "correct them likewise")
 
     def _numbers(self, column: str) -> tuple[Floats, Flags]:
         """A column of numbers or truths, and where there is one that is not the model's none."""

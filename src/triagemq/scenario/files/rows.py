@@ -232,7 +232,7 @@ def _topics_of(
     if found or not document.names["publishers"]:
         return found
     if pattern in document.names["topics"]:
-        file.report_at(place, "nobody publishes it", "add it to a publisher, or remove it here")
+        file.report_at(place, "no publisher has it", "add it to a publisher, or remove it here")
     else:
         file.report_at(place, *document.unmatched(pattern, published))
     return []
