@@ -96,6 +96,8 @@ class EdgeTrial:
         )
         self._freed = np.zeros(len(campus.cluster))
         self._uplink = campus.capacity[Metric.UPLINK]
+        # Of an edge, a queue that was too deep when it was looked at, what those who waited got, and what was freed.
+        self._deep: dict[int, tuple[int, float, float]] = {}
         # What waits at a broker that has too much is not what it will be required to do.
         overfull = self.growing
         self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
@@ -108,6 +110,7 @@ class EdgeTrial:
         other.moves = list(self.moves)
         other._use, other._broker = self._use.copy(), self._broker.copy()
         other._coming, other._freed = self._coming.copy(), self._freed.copy()
+        other._deep = dict(self._deep)
         return other
 
     def offer(self, source: int, bundles: list[RowNumbers], candidates: RowNumbers) -> bool:
@@ -175,7 +178,7 @@ class EdgeTrial:
         metric = basis.metric(source)
         if metric is not Metric.QUEUE_DEPTH:
             return bool(self._use[metric, source] <= basis.settings.thresholds.high)
-        if self._coming[source] > self._uplink[source]:
+        if self._coming[source] > self._uplink[source] or self._is_still_deep(source):
             return False
         left = self._queued[self._broker[self._queued] == source]
         served = float(self._sent[left].sum())
@@ -186,7 +189,25 @@ class EdgeTrial:
             expected.output_per_second[left] * (1 + self._freed[source] / served if served > 0 else 1.0),
             basis.settings.interval_seconds,
         )
-        return not (basis.measured.queue_events[left] > threshold).any()
+        too_deep = basis.measured.queue_events[left] > threshold
+        if (found := bool(too_deep.any())) and served > 0:
+            self._deep[source] = int(left[np.argmax(too_deep)]), served, float(self._freed[source])
+        return not found
+
+    def _is_still_deep(self, source: int) -> bool:
+        """Whether a queue of an edge that was too deep surely still is; that mostly saves the look at all queues."""
+        if source not in self._deep:
+            return False
+        row, served, freed = self._deep[source]
+        # Who has left since got no more than has been freed since.
+        least = served - (float(self._freed[source]) - freed)
+        if self._broker[row] != source or least <= 0:
+            return False
+        expected = self.basis.outlook.expected
+        output = float(expected.output_per_second[row]) * (1 + float(self._freed[source]) / least)
+        spare = float(expected.allowed_seconds[row] - expected.balancing_seconds[row])
+        growth = (float(expected.input_per_second[row]) - output) * self.basis.settings.interval_seconds
+        return bool(self.basis.measured.queue_events[row] > spare * output - growth)
 
     def _taken(self, source: int, rows: RowNumbers, candidates: RowNumbers) -> bool:
         """Whether some broker takes all of these subscriptions of one topic; then they are its own."""
@@ -236,7 +257,7 @@ class EdgeTrial:
 
     def _become(self, other: EdgeTrial) -> None:
         self.moves, self._use, self._broker = other.moves, other._use, other._broker
-        self._coming, self._freed = other._coming, other._freed
+        self._coming, self._freed, self._deep = other._coming, other._freed, other._deep
 
     def _fits(self, broker: int) -> bool:
         return bool((self._use[:, broker] <= self._most).all())
@@ -281,6 +302,7 @@ class EdgeTrial:
 
     def _count(self, move: Leaving, leaving: Floats, added: Floats) -> None:
         source, target, rows = move
+        self._deep.pop(target, None)
         self._use[:, source] -= leaving
         self._use[:, target] += added
         self._broker[rows] = target
