@@ -5,4 +5,6 @@ emulate     a scenario with real packets, in the network namespaces of `box` (`t
 fidelity    forecast beside simulation, cell by cell (`triage validate`)
 sweep       many simulations as Spark tasks (`triage sweep`)
 clusters    a fluid simulation of clusters of brokers
+generators  the papers' situations, by rule
+queue_delay the paper's estimators of queueing delay, read errors, models grown in one process
 """
