@@ -15,7 +15,7 @@ from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.rates import Rates
 from triagemq.intents import (
     Declared,
     PublisherIntent,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.rates import Rates
 from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
 from triagemq.scenario import Scenario, loads
 

@@ -163,20 +163,16 @@ def instructions(orders: Orders) -> dict[str, Any]:
     >>> from triagemq.coordinator.decide.orders import Orders
     >>> from triagemq.plan import SetFlow, SetPort
     >>> ports = {"radio": SetPort("radio", 2e6, float("inf"), 8)}
-    >>> flows = {"ff-7~0": SetFlow("ff-7~0", "radio", 0, 2, 0.5)}
-    >>> found = instructions(Orders(1, ports, flows, {"ff-7": {"smoke": 0}}))
+    >>> flows = {"ff-7~0": SetFlow("ff-7~0", "radio", 0, 7, 0.0)}
+    >>> found = instructions(Orders(1, ports, flows, {"ff-7": {"smoke": (2, 0.5)}}))
     >>> found["ports"]
     [{'port': 'radio', 'bandwidth_bps': 2000000.0, 'buffer_packets': None, 'classes': 8}]
     >>> found["flows"]
-    [{'client_id': 'ff-7~0', 'subscriber': 'ff-7', 'slot': 0, 'port': 'radio', 'priority_class': 2,
-      'drop_rate': 0.5, 'topics': ['smoke']}]
+    [{'client_id': 'ff-7~0', 'subscriber': 'ff-7', 'port': 'radio', 'priority_class': 2, 'drop_rate': 0.5,
+      'topics': ['smoke']}]
     """
-    from triagemq.coordinator.decide.orders import client_id_of, subscriber_of
+    from triagemq.coordinator.decide.orders import client_id_of
 
-    topics: dict[str, list[str]] = {}
-    for subscriber, slots in orders.slots.items():
-        for topic, slot in slots.items():
-            topics.setdefault(client_id_of(subscriber, slot), []).append(topic)
     ports = [
         {
             name: None if value == math.inf else value
@@ -186,19 +182,22 @@ def instructions(orders: Orders) -> dict[str, Any]:
         for port in orders.ports.values()
     ]
     flows = []
-    for (subscriber, slot), client_id in sorted((subscriber_of(one), one) for one in orders.flows):
-        flow = orders.flows[client_id]
-        flows.append(
+    for subscriber, planned in sorted(orders.topics.items()):
+        alike: dict[tuple[int, float], list[str]] = {}
+        for topic, treatment in sorted(planned.items()):
+            alike.setdefault(treatment, []).append(topic)
+        client_id = client_id_of(subscriber)
+        flows += [
             {
                 "client_id": client_id,
                 "subscriber": subscriber,
-                "slot": slot,
-                "port": flow.port,
-                "priority_class": flow.priority_class,
-                "drop_rate": flow.drop_rate,
-                "topics": sorted(topics.get(client_id, ())),
+                "port": orders.flows[client_id].port,
+                "priority_class": priority_class,
+                "drop_rate": drop_rate,
+                "topics": topics,
             }
-        )
+            for (priority_class, drop_rate), topics in sorted(alike.items())
+        ]
     return {"ports": ports, "flows": flows} | _promised(orders)
 
 

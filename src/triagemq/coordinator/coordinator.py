@@ -38,8 +38,8 @@ from triagemq.coordinator.loop.health import Check, Metrics, health_of
 from triagemq.coordinator.loop.received import SubscriptionWatch
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.loop.runtime import Runtime
-from triagemq.coordinator.ports.watch import PortWatch
-from triagemq.coordinator.rates.known import KnownRates, TopicFacts
+from triagemq.coordinator.ports import PortWatch
+from triagemq.coordinator.rates import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError
@@ -121,7 +121,7 @@ class Coordinator:
             [name for name in store.gateways() if name != gateway_name],
         )
         # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
-        held = orders if orders.slots or orders.ports else None
+        held = orders if orders.topics or orders.ports else None
         self._configured = gateways.add(gateway_name, link, gateway_address, held)
         self.runtime = Runtime(
             store=store,

@@ -77,7 +77,7 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
             name: SetFlow(name, "radio", number, number % 8, 1 / (number + 1))
             for number, name in enumerate(f"subscriber-{n}~0" for n in range(90_000))
         },
-        {f"subscriber-{n}": {"building/3/smoke": 0} for n in range(90_000)},
+        {f"subscriber-{n}": {"building/3/smoke": (0, 0.5)} for n in range(90_000)},
     )
 
     async def check(path: Path) -> None:
@@ -92,16 +92,16 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
         assert not await link.tell(None, first)
         assert gateway.state == first
         # What follows is told as a change, and not on what somebody else has told meanwhile.
-        ways = {**orders.slots, "subscriber-7": {"building/3/smoke": 1}}
-        del ways["subscriber-9"]
-        second = replace(first, version=2, orders=replace(orders, generation=8, slots=ways))
+        topics = {**orders.topics, "subscriber-7": {"building/3/smoke": (1, 0.0)}}
+        del topics["subscriber-9"]
+        second = replace(first, version=2, orders=replace(orders, generation=8, topics=topics))
         await link.tell(first, second)
         assert gateway.state == second
         assert gateway.told[-1][1]["orders"] == {
             "generation": 8,
             "ports": None,
             "flows": {},
-            "slots": {"subscriber-7": {"building/3/smoke": 1}, "subscriber-9": None},
+            "topics": {"subscriber-7": {"building/3/smoke": [1, 0.0]}, "subscriber-9": None},
             "copies": {},
             "limiters": {},
             "promised": None,

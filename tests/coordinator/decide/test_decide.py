@@ -21,13 +21,12 @@ from triagemq.coordinator.decide.decide import (
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import (
     Orders,
-    client_id_of,
     dump_orders,
     parse_orders,
     subscriber_of,
 )
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.rates import Rates
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast
 from triagemq.lab.generators import table2
@@ -115,17 +114,19 @@ def test_the_planner_is_the_one_that_the_command_line_uses() -> None:
 
 def test_classes_are_no_more_than_the_data_plane_has() -> None:
     scenario = table2(seed=1, shared_port=True)
-    for classes in (8, 7, 1):
-        decided = decide(Question(scenario, settings=PlannerSettings(priority_classes=classes)))
-        assert max(flow.priority_class for flow in decided.orders.flows.values()) == classes - 1
-        assert {port.classes for port in decided.orders.ports.values()} == {classes}
+    for count in (8, 7, 1):
+        decided = decide(Question(scenario, settings=PlannerSettings(priority_classes=count)))
+        assert max(priority_class for priority_class, _ in treatments(decided)) == count - 1
+        assert {flow.priority_class for flow in decided.orders.flows.values()} == {count - 1}
+        assert {port.classes for port in decided.orders.ports.values()} == {count}
     short = replace(scenario, ports=replace(scenario.ports, queues=np.array([4], dtype=np.int32)))
     assert {port.classes for port in decide(Question(short)).orders.ports.values()} == {4}
 
 
 def test_without_triage_there_is_one_class_and_no_drop() -> None:
     decided = decide(Question(building(), settings=PlannerSettings.no_triage()))
-    assert {(flow.priority_class, flow.drop_rate) for flow in decided.orders.flows.values()} == {(0, 0.0)}
+    assert set(treatments(decided)) == {(0, 0.0)}
+    assert {flow.priority_class for flow in decided.orders.flows.values()} == {0}
     assert {port.classes for port in decided.orders.ports.values()} == {1}
 
 
@@ -145,7 +146,8 @@ def test_a_change_behind_one_port_leaves_the_flows_behind_the_other_alone() -> N
     for name in same:
         assert second.orders.flows[name] is first.orders.flows[name]
     for name in fire.subscribers.name:
-        assert second.orders.slots[name] is first.orders.slots[name]
+        same_topics = second.orders.topics[name] is first.orders.topics[name]
+        assert same_topics == (port_of[name] == wifi)
 
 
 def test_small_changes_are_left_alone_until_they_add_up() -> None:
@@ -159,13 +161,13 @@ def test_small_changes_are_left_alone_until_they_add_up() -> None:
         crept = replace(fire, publications=replace(fire.publications, rate_per_second=rate))
         decided = decide(Question(crept, why=("drift",)), decided)
         changes += decided.changed
-        in_force = [decided.orders.flows[name].drop_rate for name in client_ids(decided)]
-        np.testing.assert_allclose(in_force, decided.plan.flows.drop_rate, atol=0.005)
+        in_force = [drop_rate for _, drop_rate in treatments(decided)]
+        np.testing.assert_allclose(in_force, 1 - decided.plan.subscription_keep, atol=0.005)
     assert 0 < changes < 50
-    assert decided.orders.slots == first.orders.slots
+    assert decided.orders.flows == first.orders.flows
 
 
-def test_rates_that_waver_by_one_per_cent_change_no_class_and_no_slot() -> None:
+def test_rates_that_waver_by_one_per_cent_change_no_class() -> None:
     fire = load(EXAMPLE)
     draw = np.random.default_rng(1)
     decided = first = decide(Question(fire))
@@ -173,18 +175,23 @@ def test_rates_that_waver_by_one_per_cent_change_no_class_and_no_slot() -> None:
         rate = fire.publications.rate_per_second * (1 + draw.choice([-0.01, 0.01], len(fire.publications)))
         wavered = replace(fire, publications=replace(fire.publications, rate_per_second=rate))
         decided = decide(Question(wavered, why=("measured",)), decided)
-        assert decided.orders.slots == first.orders.slots
+        assert classes(decided) == classes(first)
         np.testing.assert_array_equal(decided.plan.subscription_class, first.plan.subscription_class)
         assert "planned_by_forecast" not in kinds(decided)
 
 
-def client_ids(decided: Decided) -> list[str]:
-    """The client id of every flow of the plan, in the plan's order."""
-    table = decided.table
+def treatments(decided: Decided) -> list[tuple[int, float]]:
+    """The class and drop rate of every subscription, in the scenario's order."""
+    scenario = decided.scenario
+    wanted = scenario.subscriptions
     return [
-        client_id_of(table.subscribers[who], slot)
-        for who, slot in zip(table.flow_subscriber, table.flow_slot, strict=True)
+        decided.orders.topics[scenario.subscribers.name[who]][scenario.topics.name[what]]
+        for who, what in zip(wanted.subscriber.tolist(), wanted.topic.tolist(), strict=True)
     ]
+
+
+def classes(decided: Decided) -> list[int]:
+    return [priority_class for priority_class, _ in treatments(decided)]
 
 
 def test_decisions_say_why_and_what_changed_for_whom() -> None:
@@ -211,7 +218,7 @@ def test_a_port_that_carries_everything_again_is_said_to() -> None:
         "crew-radio",
         "building-wifi",
     }
-    assert {flow.drop_rate for flow in second.orders.flows.values()} == {0.0}
+    assert {drop_rate for _, drop_rate in treatments(second)} == {0.0}
 
 
 def test_decisions_are_bounded_in_number_however_much_changes() -> None:
@@ -233,7 +240,7 @@ def test_whoever_leaves_leaves_nothing_behind_and_its_bandwidth_to_the_others() 
     for name in ("fire-fighter-1", "fire-fighter-2", "fire-fighter-3"):
         book.withdraw("subscriber", name)
     second = decide(Question(book.scenario(network, Rates())), first)
-    assert not any("fire-fighter-1" in name for name in (*second.orders.slots, *second.orders.flows))
+    assert not any("fire-fighter-1" in name for name in (*second.orders.topics, *second.orders.flows))
     assert second.plan.flows.drop_rate @ second.plan.flows.load_bytes_per_second < dropped
     assert "3 subscribers leave" in second.decisions[0].reason
     back = book_of(fire)
@@ -250,7 +257,7 @@ def test_an_exchange_with_nobody_in_it_is_planned_too() -> None:
     fire = building()
     full = decide(Question(fire), first)
     gone = decide(Question(replace_nobody(fire)), full)
-    assert (gone.orders.flows, gone.orders.slots) == ({}, {})
+    assert (gone.orders.flows, gone.orders.topics) == ({}, {})
 
 
 def replace_nobody(scenario: Scenario) -> Scenario:

@@ -79,8 +79,7 @@ def test_what_is_promised_is_no_topic_of_a_connection() -> None:
     )
     chat = PublisherIntent((Declared("chat", 1.0, 100.0),), name="pump")
     found = decided(PULSE[0], chat, both)
-    assert found.orders.slots["nurse"] == {"chat": 0}
-    assert found.orders.flows["nurse~0"].priority_class == 1
+    assert found.orders.topics["nurse"] == {"chat": (1, 0.0)}
     again = decided(PULSE[0], chat, both, previous=found)
     assert not again.changed
 
@@ -103,6 +102,7 @@ def test_a_newcomer_comes_by_stages_that_each_keep_every_bound() -> None:
             assert not name.endswith(" over") or f"{key} monitor" in stage.copies
         lowest_level = max(levels(stage).values())
         assert all(flow.priority_class > lowest_level for flow in stage.flows.values())
+        assert all(one > lowest_level for topics in stage.topics.values() for one, _ in topics.values())
 
 
 def test_who_leaves_leaves_the_others_where_they_are() -> None:

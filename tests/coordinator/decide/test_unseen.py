@@ -6,7 +6,7 @@ from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Questio
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import dump_orders, parse_orders
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.rates import Rates
 from triagemq.intents import SubscriberIntent, Utility, Wanted
 
 NETWORK = Network.plain(bandwidth_bps=200_000.0)

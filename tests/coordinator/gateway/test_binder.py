@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -250,9 +251,12 @@ def test_changes_lead_where_whole_orders_lead(history: list[Orders], clients: li
         assert plane.state.ports == whole.state.ports
 
 
-@given(_ORDERS, st.dictionaries(st.text(), st.dictionaries(st.text(), st.integers(0, 7))))
-def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> None:
-    whole = replace(some, slots=ways)
+_TREATMENTS = st.tuples(st.integers(0, 7), st.floats(0, 1))
+
+
+@given(_ORDERS, st.dictionaries(st.text(), st.dictionaries(st.text(), _TREATMENTS)))
+def test_orders_survive_json(some: Orders, topics: dict[str, dict[str, tuple[int, float]]]) -> None:
+    whole = replace(some, topics=topics)
     assert parse_orders(dump_orders(whole)) == whole
 
 
@@ -269,14 +273,34 @@ def test_orders_survive_json(some: Orders, ways: dict[str, dict[str, int]]) -> N
         {"generation": 1, "ports": {"radio": {"bandwidth_bps": 1.0, "buffer_packets": 1}}},
         {"generation": 1, "flows": {"s~0": ["radio", 0, 0]}},
         {"generation": 1, "flows": {"s~0": {"port": "radio"}}},
-        {"generation": 1, "slots": {"s": {"a": -1}}},
-        {"generation": 1, "slots": {"s": {"a": "1"}}},
+        {"generation": 1, "topics": {"s": {"a": [-1, 0.0]}}},
+        {"generation": 1, "topics": {"s": {"a": ["1", 0.0]}}},
+        {"generation": 1, "topics": {"s": {"a": [1, 1.5]}}},
+        {"generation": 1, "topics": {"s": {"a": [1, "NaN"]}}},
+        {"generation": 1, "topics": {"s": ["a"]}},
         {"generation": 1, "slots": {"s": ["a"]}},
+        {"generation": 1, "slots": {"s": {"a": 0}}, "flows": {"s~0": ["radio", 0, 0]}},
     ],
 )
 def test_what_is_no_orders_is_refused_in_words(value: object) -> None:
     with pytest.raises(PlanError, match="orders"):
         parse_orders(value)
+
+
+def test_orders_that_the_version_before_stored_are_read_with_a_treatment_for_each_topic() -> None:
+    flows = {f"s~{slot}": SetFlow(f"s~{slot}", "radio", slot, slot, slot / 4) for slot in range(2)}
+    stored = json.loads(dump_orders(Orders(7, {"radio": RADIO}, flows)))
+    del stored["topics"]
+    read = parse_orders(json.dumps(stored | {"slots": {"s": {"a": 1, "b": 0}}}))
+    assert read.topics == {"s": {"a": (1, 0.25), "b": (0, 0.0)}}
+    assert read.flows == {"s~0": flows["s~0"]}
+
+
+def test_a_topic_of_a_class_that_no_port_has_is_refused() -> None:
+    binder = FlowBinder(RecordedDataPlane())
+    with pytest.raises(PlanError, match="'a' of 's' is of class 4"):
+        binder.order(replace(orders(), topics={"s": {"a": (4, 0.0)}}))
+    assert binder.orders == Orders()
 
 
 def test_promised_flows_follow_every_stage_of_a_decision() -> None:

@@ -49,7 +49,7 @@ def test_each_gateway_is_told_its_part_and_events_reach_everyone_once(tmp_path: 
             assert rows["south"]["broker"] == there.brokers["south"].url
             # Each knows the flows of its own subscribers, and of no others.
             orders = {name: gateway.rules.orders for name, gateway in there.gateways.items()}
-            assert sorted((*orders["north"].slots, *orders["south"].slots)) == ["ff-0", "ff-1"]
+            assert sorted((*orders["north"].topics, *orders["south"].topics)) == ["ff-0", "ff-1"]
             assert list(orders["north"].peers) == ["south"]
             assert list(orders["south"].peers) == ["north"]
             # Every event is counted once, though two gateways have it.

@@ -48,7 +48,7 @@ from triagemq.trace import Trace
 
 PORT = SetPort("radio", 1e9, float("inf"), 8)
 TOPICS = [f"floor/{number}" for number in range(8)]
-SLOTS = 4
+CLASSES = 4
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
         yield running
 
 
-def orders_for(generation: int, slots: dict[str, int], name: str = "s", port: SetPort = PORT) -> Orders:
-    return Orders(generation, {"radio": port}, flows_for(name), {name: slots})
+def orders_for(generation: int, classes: dict[str, int], name: str = "s", port: SetPort = PORT) -> Orders:
+    topics = {topic: (priority_class, 0.0) for topic, priority_class in classes.items()}
+    return Orders(generation, {"radio": port}, flow_for(name), {name: topics})
 
 
-def flows_for(name: str, first: int = 0) -> dict[str, SetFlow[str]]:
-    flows = [SetFlow(client_id_of(name, slot), "radio", first + slot, slot, 0.0) for slot in range(SLOTS)]
-    return {flow.key: flow for flow in flows}
+def flow_for(name: str, number: int = 0) -> dict[str, SetFlow[str]]:
+    client_id = client_id_of(name)
+    return {client_id: SetFlow(client_id, "radio", number, 7, 0.0)}
 
 
 def open_client(port: int, name: str = "s") -> SnClient:
@@ -95,8 +96,8 @@ def test_topics_change_their_class_under_load_and_every_event_comes_once(
         got: Counter[bytes] = Counter()
         expected = 0
         for generation in range(60):
-            slots = {topic: chance.randrange(SLOTS) for topic in TOPICS if chance.random() < 0.8}
-            control.orders(orders_for(generation, slots))
+            classes = {topic: chance.randrange(CLASSES) for topic in TOPICS if chance.random() < 0.8}
+            control.orders(orders_for(generation, classes))
             for number in range(chance.randrange(20, 120)):
                 topic = chance.choice(TOPICS)
                 publisher.publish(topic, f"{generation} {topic} {number}".encode(), qos)
@@ -125,7 +126,7 @@ def test_topics_change_their_class_under_load_and_every_event_comes_once(
         assert measured.sessions == 1
         passed = [queue.packets_out for queue in measured.ports["radio"].queues]
         assert sum(passed) == expected
-        assert all(passed[:SLOTS])
+        assert all(passed[:CLASSES])
 
 
 def test_killed_and_started_again_it_follows_its_orders_and_loses_nothing(
@@ -138,8 +139,8 @@ def test_killed_and_started_again_it_follows_its_orders_and_loses_nothing(
         assert gateway.ready["generation"] == 0
         client.subscribe("floor/#", 1)
         control = Control(gateway.socket)
-        control.orders(orders_for(41, {topic: number % SLOTS for number, topic in enumerate(TOPICS)}))
-        control.orders(orders_for(42, {topic: (number + 1) % SLOTS for number, topic in enumerate(TOPICS)}))
+        control.orders(orders_for(41, {topic: number % CLASSES for number, topic in enumerate(TOPICS)}))
+        control.orders(orders_for(42, {topic: (number + 1) % CLASSES for number, topic in enumerate(TOPICS)}))
         control.end()
         got: Counter[bytes] = Counter()
         expected = 0
@@ -412,9 +413,9 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
     with ended(client, publisher, gateway):
         client.subscribe("#", 0)
         control = Control(gateway.socket)
-        ways = {topic: number + 1 for number, topic in enumerate(topics)}
+        classes = {topic: (number + 1, 0.0) for number, topic in enumerate(topics)}
         control.orders(Orders(1, {scenario.ports.name[0]: SetPort(scenario.ports.name[0], 1e6, 100, 8)}))
-        control.orders(Orders(2, {"radio": PORT}, flows_for(name, 10), {name: ways}))
+        control.orders(Orders(2, {"radio": PORT}, flow_for(name, 10), {name: classes}))
         decision = {
             "decided_ns": 5,
             "kind": "plan",
@@ -441,7 +442,7 @@ def test_the_trace_has_the_scenarios_numbers_the_orders_flows_samples_and_decisi
     deliveries = trace.table("deliveries").to_pydict()
     assert set(
         zip(deliveries["subscription_id"], deliveries["flow_id"], deliveries["priority_class"], strict=True)
-    ) == {(row, 11 + number, 1 + number) for number, row in enumerate(rows)}
+    ) == {(row, 10, 1 + number) for number, row in enumerate(rows)}
     assert set(deliveries["subscriber_id"]) == {2}
     assert len(deliveries["outcome"]) == 15
     assert trace.table("decisions").to_pylist() == [decision]
@@ -508,7 +509,7 @@ def test_orders_that_cannot_be_followed_or_kept_change_nothing(broker: Mosquitto
         assert control.ask("measure")["generation"] == 1
         # A change is kept behind the orders it changes; one that was not written to its end does not count.
         base = control.state(orders=orders_for(4, {"a": 1}))["version"]
-        change = {"generation": 5, "ports": {}, "flows": {"s~1": None}, "slots": {"t": {"b": 2}}}
+        change = {"generation": 5, "ports": {}, "flows": {"s~1": None}, "topics": {"t": {"b": [2, 0.0]}}}
         assert not control.state(base=base - 1, orders=change)["ok"]
         assert not control.state(orders=change)["ok"]
         assert not control.state(base=base, orders=change)["ok"]
@@ -543,7 +544,7 @@ def test_what_matters_most_passes_an_overloaded_port_unharmed(broker: Mosquitto,
     with ended(client, publisher, control, gateway):
         for topic in TOPICS[:4]:
             client.subscribe(topic)
-        control.orders(orders_for(1, {topic: slot for slot, topic in enumerate(TOPICS[:4])}, port=port))
+        control.orders(orders_for(1, {topic: number for number, topic in enumerate(TOPICS[:4])}, port=port))
         got: Counter[bytes] = Counter()
         begin = time.monotonic()
         for number in range(450):

@@ -11,8 +11,8 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.loop import replanning
 from triagemq.coordinator.loop.replanning import Planned, Replanner
-from triagemq.coordinator.ports.watch import PortsNow
-from triagemq.coordinator.rates.watch import Rates, RateWatch
+from triagemq.coordinator.ports import PortsNow
+from triagemq.coordinator.rates import Rates, RateWatch
 from triagemq.intents import SubscriberIntent, Utility, Wanted
 
 RATES = {"mayday": 3.0, "lamp/7": 2.0}
@@ -55,10 +55,10 @@ def test_an_empty_message_is_planned_like_any_other() -> None:
     here = replanner()
     here.take([subscriber("crew", "mayday", "lamp/7")])
     planned = here.plan(watch.rates(), {}, PortsNow(), ["asked for"])
-    assert set(planned.decided.orders.slots["crew"]) == {"mayday", "lamp/7"}
+    assert set(planned.decided.orders.topics["crew"]) == {"mayday", "lamp/7"}
     # As the mean size that was measured of messages that were not empty before.
     planned = plan(here, RATES, mayday=0.0, lamp_7=0.0)
-    assert set(planned.decided.orders.slots["crew"]) == {"mayday", "lamp/7"}
+    assert set(planned.decided.orders.topics["crew"]) == {"mayday", "lamp/7"}
 
 
 def test_a_topic_that_cannot_be_planned_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,11 +68,11 @@ def test_a_topic_that_cannot_be_planned_is_set_aside(monkeypatch: pytest.MonkeyP
     fail_for(monkeypatch, "lamp/7")
     planned = plan(here, RATES)
     assert set_aside(planned) == ["lamp/7"]
-    assert set(planned.decided.orders.slots["crew"]) == {"mayday"}
+    assert set(planned.decided.orders.topics["crew"]) == {"mayday"}
     # It is not tried again while nothing is new about it.
     assert set_aside(plan(here, RATES)) == []
     monkeypatch.undo()
-    assert set(plan(here, {"mayday": 3.0, "lamp/7": 2.5}).decided.orders.slots["crew"]) == set(RATES)
+    assert set(plan(here, {"mayday": 3.0, "lamp/7": 2.5}).decided.orders.topics["crew"]) == set(RATES)
 
 
 def test_a_client_that_cannot_be_planned_for_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_client_that_cannot_be_planned_for_is_set_aside(monkeypatch: pytest.Mo
     here.take([subscriber(name, "mayday") for name in ("good-1", "bad-1", "good-2", "bad-2", "good-3")])
     planned = plan(here, RATES)
     assert sorted(set_aside(planned)) == ["subscriber bad-1", "subscriber bad-2"]
-    assert set(planned.decided.orders.slots) == {"crew", "good-1", "good-2", "good-3"}
+    assert set(planned.decided.orders.topics) == {"crew", "good-1", "good-2", "good-3"}
     assert set_aside(plan(here, RATES)) == []
 
 
@@ -102,7 +102,7 @@ def test_an_intent_that_cannot_be_planned_leaves_the_one_before(monkeypatch: pyt
     here.take([subscriber("crew", "mayday", "lamp/7")])
     planned = plan(here, RATES)
     assert set_aside(planned) == ["subscriber crew"]
-    assert planned.decided.orders.slots["crew"].keys() == {"mayday"}
+    assert planned.decided.orders.topics["crew"].keys() == {"mayday"}
 
 
 def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.Monk
         patch.setattr(replanning, "decide", failing)
         with pytest.raises(FloatingPointError, match="nothing can be planned"):
             plan(here, RATES)
-    assert set(plan(here, RATES).decided.orders.slots["crew"]) == {"mayday"}
+    assert set(plan(here, RATES).decided.orders.topics["crew"]) == {"mayday"}
 
 
 def test_a_claim_beyond_the_cap_is_recorded() -> None:

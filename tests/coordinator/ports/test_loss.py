@@ -11,9 +11,8 @@ import pytest
 from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.ports.tallies import Copies, Loss
-from triagemq.coordinator.ports.watch import PortChange, PortWatch
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.ports import Loss, PortChange, PortWatch
+from triagemq.coordinator.rates import Rates
 from triagemq.intents import (
     Declared,
     PublisherIntent,
@@ -54,7 +53,7 @@ class Crowd:
         self.loss = loss
         self.watch = PortWatch({"port": 1e9})
         self.plan = decided(count)
-        self.watch.planned(self.plan.scenario, self.plan.orders, {})
+        self.watch.planned(self.plan.scenario, {})
         self.random = np.random.default_rng(seed)
         self.now = 0.0
         self.changes: list[tuple[float, PortChange]] = []
@@ -80,7 +79,7 @@ class Crowd:
             if found and self.plans:
                 # As the control loop does.
                 self.plan = decided(self.count, 1 - self.survival)
-                self.watch.planned(self.plan.scenario, self.plan.orders, self.watch.now().survival)
+                self.watch.planned(self.plan.scenario, self.watch.now().survival)
 
     @property
     def survival(self) -> float:
@@ -107,9 +106,8 @@ class Crowd:
             self.watch.report(f"s{who}", received, at)
 
     def _flows(self) -> dict[str, FlowCounters]:
-        flows = self.plan.orders.flows
         return {
-            f"s{who}~0": FlowCounters(flows[f"s{who}~0"].flow_id, 0, 0, sent * self.packets, sent)
+            f"s{who}~0": FlowCounters(who, 0, 0, sent * self.packets, sent)
             for who, sent in enumerate(self._sent)
         }
 
@@ -123,7 +121,7 @@ def share(text: str) -> float:
 def test_a_loss_as_planned_is_never_found_otherwise_and_lies_in_the_interval(true: float, count: int) -> None:
     crowd = Crowd(count, lambda who, now: true, rate=20.0 if count == 1 else 3.0)
     crowd.plan = decided(count, true)
-    crowd.watch.planned(crowd.plan.scenario, crowd.plan.orders, {})
+    crowd.watch.planned(crowd.plan.scenario, {})
     for _ in range(40):
         crowd.run(45)
         found = crowd.watch.facts()["port"].error_rate
@@ -190,8 +188,8 @@ def test_intervals_hold_the_truth_as_often_as_they_should() -> None:
     inside = 0
     for _ in range(2_000):
         true, sent = float(random.uniform(0, 0.6)), int(random.integers(20, 3_000))
-        copies = Copies(sent, sent, float(random.binomial(sent, 1 - true)), sent)
-        found = Loss([copies], alone=True).interval()
+        copies = sent, sent, random.binomial(sent, 1 - true), sent, 0.0
+        found = Loss([np.array(copies, dtype=np.float64)], alone=True).interval()
         inside += found.low <= true <= found.high
     assert inside >= 1_998
 

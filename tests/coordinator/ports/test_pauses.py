@@ -17,7 +17,7 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import TopicIncrements
 from triagemq.coordinator.channel.messages import ControlError, Measured
-from triagemq.coordinator.rates.watch import DeclaredRate, RateWatch
+from triagemq.coordinator.rates import DeclaredRate, RateWatch
 from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

@@ -18,8 +18,7 @@ from tests.network.virtual_time import VirtualTime
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.loop import measuring as measuring
 from triagemq.coordinator.loop.measuring import Measuring
-from triagemq.coordinator.ports.tallies import Drain
-from triagemq.coordinator.ports.watch import PortChange, PortWatch
+from triagemq.coordinator.ports import PortChange, PortWatch, bandwidth_interval
 from triagemq.coordinator.store.changes import keep_measured_ports
 from triagemq.coordinator.store.store import Store
 from triagemq.network import EmbeddedDataPlane
@@ -247,9 +246,11 @@ def test_a_port_that_kept_what_it_rose_to_is_trusted_anew() -> None:
 
 
 def test_a_port_that_was_never_busy_has_no_upper_bound() -> None:
-    found = Drain(10_000, 10.0, 50, 0).bandwidth_bps()
-    assert math.isinf(found.high)
-    assert Drain(10_000, 10.0, 50, 0).side(1e6, 1e6) == 0
+    assert math.isinf(bandwidth_interval((10_000, 10.0, 50, 0)).high)
+    watch = PortWatch({"radio": 1e6})
+    for look in range(1_000):
+        counters = PortCounters((QueueCounters(bytes_out=200 * look),), QueueCounters())
+        assert watch.observe(look * LOOK_SECONDS, {"radio": counters}, "epoch") == ()
 
 
 class Gateway:

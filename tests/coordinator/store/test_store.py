@@ -100,7 +100,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
         7,
         {"radio": SetPort("radio", 1e6, float("inf"), 8)},
         {"s~0": SetFlow("s~0", "radio", 3, 1, 0.25)},
-        {"s": {"y/1": 0}},
+        {"s": {"y/1": (0, 0.5)}},
     )
     store.write_now(store_changes.decide, 5, 7, [decision(0), decision(1)], orders)
     secret, token = new_token(
@@ -130,14 +130,14 @@ def test_orders_of_another_version_are_left_and_said_to_be(
 ) -> None:
     store = Store(database_in(tmp_path))
     store.write_now(store_changes.decide, 5, 7, [decision(0)])
-    before = '{"generation":7,"ports":{},"flows":{"s~0":["radio",3,1,0.25]},"slots":{}}'
+    before = '{"generation":7,"ports":{},"flows":{"s~0":["radio",3,1,0.25]},"slots":{"s":{"a":0}}}'
     store.write_now(
         lambda connection: connection.execute(
             insert(store_schema.ORDERS).values(number=0, generation=7, orders=before)
         )
     )
     assert store.orders() == Orders(7)
-    assert "slots are given anew: orders: flows" in caplog.text
+    assert "all is planned anew: orders: " in caplog.text
     store.close_now()
 
 

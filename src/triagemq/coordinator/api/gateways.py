@@ -129,12 +129,12 @@ def _round_trips(coordinator: Coordinator, now: Measured | None, kind: str) -> d
 
 
 def _queues(coordinator: Coordinator, now: Measured) -> list[QueueAnswer]:
-    slots = coordinator.runtime.assignments.orders.slots
+    topics = coordinator.runtime.assignments.orders.topics
     found = []
     for client_id, flow in now.flows.items():
         if (waiting := flow.backlog_packets) > 0:
             name, _ = subscriber_of(client_id)
-            found.append(QueueAnswer(subscriber=name, topics=list(slots.get(name, ())), packets=waiting))
+            found.append(QueueAnswer(subscriber=name, topics=list(topics.get(name, ())), packets=waiting))
     return found
 
 

@@ -17,7 +17,7 @@ from triagemq.client.coordinator import Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import ShownToken
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.what_if import SupposedSubscription
-from triagemq.coordinator.ports.tallies import Interval
+from triagemq.coordinator.ports import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
 
 MOST_ITEMS = 1_000_000

@@ -21,7 +21,7 @@ from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, Val
 from pydantic_core import from_json, to_json
 
 from triagemq.coordinator.access.grants import Grants, GrantsChange
-from triagemq.coordinator.decide.orders import Orders, OrdersChange, what_is_wrong
+from triagemq.coordinator.decide.orders import AnyOrdersChange, Orders, OrdersChange, what_is_wrong
 from triagemq.errors import TriageError
 from triagemq.mqttsn import valid_topic_filter
 from triagemq.plan import FlowCounters, FlowKey, PortCounters
@@ -73,7 +73,7 @@ class StateMessage:
     author: str
     version: Annotated[int, Strict()]
     base: Annotated[int, Strict()] | None = None
-    orders: OrdersChange | None = None
+    orders: AnyOrdersChange | None = None
     grants: GrantsChange | None = None
     constraints: PortConstraints | None = None
 
@@ -124,8 +124,8 @@ def state_message(before: DesiredState | None, after: DesiredState) -> StateMess
 
 
 def _is_short(change: OrdersChange, orders: Orders | None) -> bool:
-    whole = 0 if orders is None else len(orders.flows) + len(orders.slots) + len(orders.copies)
-    return 2 * (len(change.flows) + len(change.slots) + len(change.copies)) <= whole
+    whole = 0 if orders is None else len(orders.flows) + len(orders.topics) + len(orders.copies)
+    return 2 * (len(change.flows) + len(change.topics) + len(change.copies)) <= whole
 
 
 _STATE = TypeAdapter(StateMessage)
@@ -140,7 +140,8 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
     except ValidationError as error:
         raise ControlError(f"a state that is none: {what_is_wrong(error, depth=2)}") from None
     parts = (
-        found.orders and (found.orders.flows, found.orders.slots, found.orders.copies, found.orders.limiters),
+        found.orders
+        and (found.orders.flows, found.orders.topics, found.orders.copies, found.orders.limiters),
         found.grants and (found.grants.by_base,),
     )
     if found.base is None and any(None in part.values() for each in parts for part in each or ()):

@@ -35,7 +35,7 @@ def account(
     if before is after:
         kept = Decision("plan_kept", name, _generation(before), _generation(before), reason)
         return (kept, *ports)
-    treated = _Treated(plans[1], change)
+    treated = _Treated(change)
     summary = Decision(
         "replanned",
         name,
@@ -49,18 +49,15 @@ def account(
 class _Treated:
     """Which subscriptions a plan treats differently than the orders before."""
 
-    def __init__(self, plan: Plan, change: TableChange) -> None:
-        table, was = change.table, change.was
-        self._table = table
-        self._joined, self._left = int(was.is_new.sum()), len(was.gone)
-        slot = np.maximum(was.topic_slot, 0)
-        cell = (table.subscriber, slot)
-        self.class_after: Integers = plan.subscription_class
-        self.drop_after: Floats = 1.0 - plan.subscription_keep
-        self.class_before: Integers = was.flow_class[cell]
-        self.drop_before: Floats = was.flow_drop[cell]
-        by_flow = ~plan.promised
-        known = by_flow & (was.topic_slot >= 0) & (self.class_before >= 0)
+    def __init__(self, change: TableChange) -> None:
+        self._scenario = change.scenario
+        self._joined, self._left = int(change.is_new.sum()), len(change.gone)
+        self.class_after: Integers = change.class_after
+        self.drop_after: Floats = change.drop_after
+        self.class_before: Integers = change.class_before
+        self.drop_before: Floats = change.drop_before
+        by_flow = self.class_after >= 0
+        known = by_flow & (self.class_before >= 0)
         self.new: Rows = np.flatnonzero(by_flow & ~known)
         self.better: Rows = np.flatnonzero(known & (self.class_after < self.class_before))
         self.worse: Rows = np.flatnonzero(known & (self.class_after > self.class_before))
@@ -82,31 +79,32 @@ class _Treated:
 
     def rows(self, reason: str) -> tuple[Decision, ...]:
         """One row per subscription if they are few, else one per subscriber if those are, else none."""
-        table, changed = self._table, self.changed
+        changed, names = self.changed, self._scenario.subscribers.name
+        wanted, topics = self._scenario.subscriptions, self._scenario.topics.name
         if len(changed) <= MOST_ROWS:
             return tuple(
                 Decision(
                     "treated_differently",
-                    f"{table.subscribers[table.subscriber[row]]} {table.topics[table.topic[row]]}",
+                    f"{names[wanted.subscriber[row]]} {topics[wanted.topic[row]]}",
                     _treatment(self.class_before[row], self.drop_before[row]),
                     _treatment(self.class_after[row], self.drop_after[row]),
                     reason,
                 )
                 for row in changed.tolist()
             )
-        owners, counts = np.unique(table.subscriber[changed], return_counts=True)
+        owners, counts = np.unique(wanted.subscriber[changed], return_counts=True)
         if len(owners) > MOST_ROWS:
             return ()
         return tuple(
             Decision(
                 "treated_differently",
-                table.subscribers[owner],
+                names[owner],
                 _mean_treatment(self.class_before[rows], self.drop_before[rows]),
                 _mean_treatment(self.class_after[rows], self.drop_after[rows]),
                 f"{count} topics: {reason}",
             )
             for owner, count in zip(owners.tolist(), counts.tolist(), strict=True)
-            for rows in [changed[table.subscriber[changed] == owner]]
+            for rows in [changed[wanted.subscriber[changed] == owner]]
         )
 
 

@@ -122,7 +122,7 @@ class CampusBalance:
         assert self._balancer is not None
         for number, each in list(self._moving.items()):
             flows = [
-                (client_id_of(name, 0), loads[source].flows, loads[target].flows)
+                (client_id_of(name), loads[source].flows, loads[target].flows)
                 for (source, target), names in each.clients.items()
                 for name in names
             ]
@@ -170,7 +170,7 @@ def _heed_ways(campus: Campus, homes: Mapping[Key, str], loads: Mapping[str, Gat
     ):
         for row, client in enumerate(clients):
             load = loads.get(homes.get((kind, client), ""))
-            called = client if kind == PUBLISHER else client_id_of(client, 0)
+            called = client if kind == PUBLISHER else client_id_of(client)
             if load is not None and called in load.client_seconds:
                 own_seconds[row] = load.client_seconds[called]
     names = scenario.brokers.name

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 
 from triagemq.coordinator.decide.account import account
-from triagemq.coordinator.decide.changes import TableChange
+from triagemq.coordinator.decide.changes import TableChange, TreatmentTable, recall
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.decide.promised import (
     DEFAULT_RANGE,
@@ -20,7 +20,6 @@ from triagemq.coordinator.decide.promised import (
     promised_anew,
     restored,
 )
-from triagemq.coordinator.decide.slots import SlotTable, earlier, match_slots, recall
 from triagemq.coordinator.decide.staging import moves_in_order, staged
 from triagemq.coordinator.decide.unseen import Worths, unseen_topics
 from triagemq.plan import Decision, Plan, SetPort, rounds
@@ -104,7 +103,7 @@ class Decided:
     why: tuple[str, ...]
     changed: bool
     changed_for: Sequence[str]
-    table: SlotTable
+    table: TreatmentTable
 
     @property
     def subscribed_topics(self) -> list[str]:
@@ -118,8 +117,8 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
 
     >>> from triagemq.scenario.building import building
     >>> first = decide(Question(building()))
-    >>> first.orders.generation, first.orders.slots["occupant-01"]["building/floor-2/evacuation"]
-    (1, 0)
+    >>> first.orders.generation, first.orders.topics["occupant-01"]["building/floor-2/evacuation"]
+    (1, (0, 0.35...))
     >>> again = decide(Question(building()), first)
     >>> again.changed, again.orders is first.orders
     (False, True)
@@ -142,9 +141,8 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         plan, compared = replace(plan, decisions=tuple(kept)), None
     else:
         compared = plan_before
-    was = earlier(table_before, scenario, most)
     lowest = plan.level_offset + (1 if settings.priorities == "none" else classes) - 1
-    change = TableChange(match_slots(scenario, plan, most, was, lowest), was)
+    change = TableChange(scenario, plan, table_before, lowest)
     table, orders = change.table, orders_before
     promises = promise_orders(
         scenario,
@@ -170,7 +168,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         and filters == orders_before.filters
     ):
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
-        table = replace(table, flow_drop=was.flow_drop[table.flow_subscriber, table.flow_slot])
+        table = replace(table, drop_rate=change.drop_before[change.class_after >= 0])
     else:
         orders = replace(
             change.orders(orders_before, ports).after(orders_before),
@@ -205,7 +203,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
 
 def _before(
     previous: Decided | Orders | None, scenario: Scenario
-) -> tuple[Orders, SlotTable | None, Plan | None, Scenario | None]:
+) -> tuple[Orders, TreatmentTable | None, Plan | None, Scenario | None]:
     match previous:
         case None:
             return Orders(), None, None, None

@@ -1,10 +1,10 @@
-"""What a plan means for a gateway: ports, flows by client id, and which flow carries which topic of a subscriber.
+"""What a plan means for a gateway: ports, a flow for each connection, and a class and drop rate for each subscription.
 
 Topics with a promise go straight from switch to switch: their orders are flows by address, one for each output port by
 which copies leave, and limiters where they enter.
 
-Subscriber `ff-7` has one connection, `ff-7~0`. Its flows have numbers, its slots: each topic has one, and with it a
-class and a drop rate. A change of orders takes effect between two packets: no event is lost or repeated.
+Subscriber `ff-7` has one connection, `ff-7~0`. A change of orders takes effect between two packets: no event is lost
+or repeated.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, Strict, TypeAdapter, ValidationError
+from pydantic import BeforeValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
 from triagemq.client.connection import CONNECTION_MARK, connection_id
@@ -25,30 +25,34 @@ from triagemq.plan.instructions import applied, difference
 
 __all__ = [
     "CONNECTION_MARK",
+    "AnyOrdersChange",
     "DirectTopics",
     "KeptHop",
     "KeptPromise",
     "Orders",
     "OrdersChange",
     "Promised",
+    "TopicOrders",
     "UnseenTopics",
     "client_id_of",
     "dump_orders",
-    "flows_of",
     "parse_orders",
     "reranked",
     "subscriber_of",
     "what_is_wrong",
 ]
 
-# No subscriber has a thousand flows.
-_SLOT_DIGITS = 3
+_MOST_DIGITS = 3
+"""Of the number behind a client id that names a connection of a client."""
 
 DirectTopics = Mapping[str, Mapping[str, Mapping[str, int]]]
 """By subscriber and topic the publishers from whom it gets that topic without a broker, once these follow orders of a
 generation."""
 
-SlotNumber = Annotated[int, Strict(), Field(ge=0)]
+PriorityClass = Annotated[int, Strict(), Field(ge=0)]
+DropRate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+TopicOrders = Mapping[str, tuple[PriorityClass, DropRate]]
+"""By topic, the class of a subscriber's copies and the share of them that the gateway drops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +94,16 @@ NOTHING_PROMISED = Promised()
 class UnseenTopics:
     """How topics of a filter are treated of which no rate is known yet: their class, and what they are worth there."""
 
-    priority_class: Annotated[int, Strict(), Field(ge=0)]
+    priority_class: PriorityClass
     worth: float
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """A whole state, not a change. `generation` grows with each plan; `slots[subscriber][topic]` is a slot number.
+    """A whole state, not a change. `generation` grows with each plan.
 
-    `filters[subscriber][filter]` is for topics without a slot, which are never dropped.
+    `flows` are by connection: its port and its number; the class is that of what no plan knows. `topics[subscriber]`
+    is what is planned, `filters[subscriber][filter]` is for topics that are not, which are never dropped.
 
     `copies` and `limiters` are those of promises, by address and output port. `direct` is what gateways leave to them.
     `peers` are the brokers of other gateways from which one takes what its clients want, as URLs by name.
@@ -107,7 +112,7 @@ class Orders:
     generation: int = 0
     ports: Mapping[str, SetPort] = field(default_factory=dict)
     flows: Mapping[str, SetFlow[str]] = field(default_factory=dict)
-    slots: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    topics: Mapping[str, TopicOrders] = field(default_factory=dict)
     copies: Mapping[str, SetFlow[FlowKey]] = field(default_factory=dict)
     limiters: Mapping[str, SetLimiter] = field(default_factory=dict)
     promised: Promised = NOTHING_PROMISED
@@ -122,15 +127,12 @@ class Orders:
 
     def treatment(self, name: str, topic: str) -> Treatment:
         """How a subscriber's copy of a topic is treated."""
-        planned = self.slots.get(name, {}).get(topic)
+        planned, flow = self.topics.get(name, {}).get(topic), self.flows.get(client_id_of(name))
         if planned is None and (unseen := self._unseen(name, topic)) is not None:
             return Treatment(unseen.priority_class, 0.0, unseen.worth)
-        flow = self.flows.get(client_id_of(name, planned or 0))
         if flow is None:
-            return Treatment(self.lowest_class)
-        return Treatment(
-            flow.priority_class, 0.0 if planned is None else flow.drop_rate, flow_id=flow.flow_id
-        )
+            return Treatment(*(planned or (self.lowest_class, 0.0)))
+        return Treatment(*(planned or (flow.priority_class, 0.0)), flow_id=flow.flow_id)
 
     def _unseen(self, name: str, topic: str) -> UnseenTopics | None:
         """An exact name says more than a pattern; of several patterns the best class counts."""
@@ -146,15 +148,15 @@ class Orders:
     def since(self, before: Orders) -> OrdersChange:
         """What has changed.
 
-        >>> before = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
-        >>> Orders(2, slots={"ff-7": {"smoke": 0}, "ff-9": {"smoke": 2}}).since(before).slots
-        {'ff-9': {'smoke': 2}, 'ff-8': None}
+        >>> before = Orders(1, topics={"ff-7": {"smoke": (0, 0.0)}, "ff-8": {"smoke": (1, 0.0)}})
+        >>> Orders(2, topics={"ff-7": {"smoke": (0, 0.0)}, "ff-9": {"smoke": (2, 0.5)}}).since(before).topics
+        {'ff-9': {'smoke': (2, 0.5)}, 'ff-8': None}
         """
         return OrdersChange(
             self.generation,
             None if self.ports == before.ports else self.ports,
             difference(before.flows, self.flows),
-            difference(before.slots, self.slots),
+            difference(before.topics, self.topics),
             difference(before.copies, self.copies),
             difference(before.limiters, self.limiters),
             direct=difference(before.direct, self.direct),
@@ -168,9 +170,9 @@ class Orders:
         """What a gateway needs of them that serves these subscribers, and has these peers: none of its ports sends
         more than its uplink takes.
 
-        >>> orders = Orders(1, slots={"ff-7": {"smoke": 0}, "ff-8": {"smoke": 1}})
-        >>> orders.part_for({"ff-8"}, {}).slots
-        {'ff-8': {'smoke': 1}}
+        >>> orders = Orders(1, topics={"ff-7": {"smoke": (0, 0.0)}, "ff-8": {"smoke": (1, 0.0)}})
+        >>> orders.part_for({"ff-8"}, {}).topics
+        {'ff-8': {'smoke': (1, 0.0)}}
         """
         return replace(
             self,
@@ -179,7 +181,7 @@ class Orders:
                 for name, port in self.ports.items()
             },
             flows={name: flow for name, flow in self.flows.items() if subscriber_of(name)[0] in subscribers},
-            slots={name: slots for name, slots in self.slots.items() if name in subscribers},
+            topics={name: topics for name, topics in self.topics.items() if name in subscribers},
             direct={name: topics for name, topics in self.direct.items() if name in subscribers},
             peers=peers,
             filters={name: filters for name, filters in self.filters.items() if name in subscribers},
@@ -188,7 +190,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class OrdersChange:
-    """Orders as those before them and what is new or different: None is for flows and slots that are gone.
+    """Orders as those before them and what is new or different: None is for what is gone.
 
     Of ports and peers there are all or (None) the same as before: the first port is that of whoever has no flow. Whole
     orders are the change from nothing. `promised` is there in what is kept in a database only.
@@ -199,7 +201,7 @@ class OrdersChange:
     generation: Annotated[int, Strict()]
     ports: Mapping[str, SetPort] | None = None
     flows: Mapping[str, SetFlow[str] | None] = field(default_factory=dict)
-    slots: Mapping[str, Mapping[str, SlotNumber] | None] = field(default_factory=dict)
+    topics: Mapping[str, TopicOrders | None] = field(default_factory=dict)
     copies: Mapping[str, SetFlow[FlowKey] | None] = field(default_factory=dict)
     limiters: Mapping[str, SetLimiter | None] = field(default_factory=dict)
     promised: Promised | None = None
@@ -213,7 +215,7 @@ class OrdersChange:
             self.generation,
             before.ports if self.ports is None else self.ports,
             applied(before.flows, self.flows),
-            applied(before.slots, self.slots),
+            applied(before.topics, self.topics),
             applied(before.copies, self.copies),
             applied(before.limiters, self.limiters),
             before.promised if self.promised is None else self.promised,
@@ -223,55 +225,75 @@ class OrdersChange:
         )
 
 
+def _with_topics(document: Any) -> Any:
+    """Orders as the version before wrote them: topics have slots, and each slot is a flow with a class and drop rate.
+
+    In a change the flows are those that differ: what it does not say is planned anew.
+    """
+    if not isinstance(document, dict) or "slots" not in document:
+        return document
+    document = dict(document)
+    flows, topics = document.get("flows") or {}, dict[str, Any]()
+    try:
+        for name, slots in document.pop("slots").items():
+            found = {topic: flows.get(client_id_of(name, slot)) for topic, slot in (slots or {}).items()}
+            planned = {
+                topic: (flow["priority_class"], flow["drop_rate"]) for topic, flow in found.items() if flow
+            }
+            topics[name] = None if slots is None else planned
+        first = {client_id: flow for client_id, flow in flows.items() if not subscriber_of(client_id)[1]}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"slots and flows do not fit: {error}") from None
+    return {**document, "flows": first, "topics": topics}
+
+
+AnyOrdersChange = Annotated[OrdersChange, BeforeValidator(_with_topics)]
+"""As it is read: also what was stored by the version before."""
+
 client_id_of = connection_id
-"""What orders call a flow, from its subscriber's name and its slot; slot 0 is also the connection's client id."""
+"""What orders call the connection of a subscriber."""
 
 
 def subscriber_of(client_id: str) -> tuple[str, int]:
-    """The subscriber that a connection belongs to, and its slot; a client of another kind is its own slot 0.
+    """The client that a connection belongs to, and the number of the connection, 0 where the id has none.
 
     >>> subscriber_of("ff-7~2"), subscriber_of("pump"), subscriber_of("a~b"), subscriber_of("ff-7~1000")
     (('ff-7', 2), ('pump', 0), ('a~b', 0), ('ff-7~1000', 0))
     """
     name, mark, number = client_id.rpartition(CONNECTION_MARK)
-    is_slot = mark and name and number.isascii() and number.isdigit() and len(number) <= _SLOT_DIGITS
-    return (name, int(number)) if is_slot else (client_id, 0)
-
-
-def flows_of(orders: Orders, name: str) -> dict[int, SetFlow[str]]:
-    """The flows of a subscriber by slot. A slot may be out of use while a higher one is in use."""
-    used = {0, *orders.slots.get(name, {}).values()}
-    return {
-        slot: flow
-        for slot in sorted(used)
-        if (flow := orders.flows.get(client_id_of(name, slot))) is not None
-    }
+    is_number = mark and name and number.isascii() and number.isdigit() and len(number) <= _MOST_DIGITS
+    return (name, int(number)) if is_number else (client_id, 0)
 
 
 def reranked(before: Orders, after: Orders, change: OrdersChange) -> set[str] | None:
     """The subscribers of whose topics a change may change the class; None: it may be anybody's.
 
-    >>> before = Orders(flows={name: SetFlow(name, "radio", 1, 1, 0.0) for name in ("a~0", "b~0")})
-    >>> flows = {"a~0": SetFlow("a~0", "radio", 1, 1, 0.5), "b~0": SetFlow("b~0", "radio", 1, 0, 0.0)}
-    >>> after = Orders(flows=flows)
+    >>> before = Orders(topics={"a": {"smoke": (1, 0.0)}, "b": {"smoke": (1, 0.0)}})
+    >>> after = Orders(topics={"a": {"smoke": (1, 0.5)}, "b": {"smoke": (0, 0.0)}})
     >>> reranked(before, after, after.since(before))
     {'b'}
     """
-    lowest = after.lowest_class
-    if before.lowest_class != lowest:
+    if before.lowest_class != after.lowest_class:
         return None
 
-    def rank(flow: SetFlow[str] | None) -> int:
-        return lowest if flow is None else flow.priority_class
+    def classes(topics: TopicOrders | None) -> dict[str, int]:
+        return {topic: planned[0] for topic, planned in (topics or {}).items()}
 
-    return {*change.filters, *change.slots} | {
-        subscriber_of(name)[0]
-        for name, flow in change.flows.items()
-        if rank(before.flows.get(name)) != rank(flow)
-    }
+    def of_the_rest(flow: SetFlow[str] | None) -> int:
+        return after.lowest_class if flow is None else flow.priority_class
+
+    changed_flows = (
+        subscriber_of(client_id)[0]
+        for client_id, flow in change.flows.items()
+        if of_the_rest(before.flows.get(client_id)) != of_the_rest(flow)
+    )
+    changed_topics = (
+        name for name, topics in change.topics.items() if classes(before.topics.get(name)) != classes(topics)
+    )
+    return {*change.filters, *changed_flows, *changed_topics}
 
 
-_WHOLE = TypeAdapter(OrdersChange)
+_WHOLE: TypeAdapter[OrdersChange] = TypeAdapter(AnyOrdersChange)
 
 
 def dump_orders(orders: Orders) -> str:
@@ -279,7 +301,7 @@ def dump_orders(orders: Orders) -> str:
 
     >>> orders = Orders(3, {"radio": SetPort("radio", float("inf"), 100, 8)})
     >>> dump_orders(orders)
-    '{"generation":3,"ports":{"radio":{"port":"radio","bandwidth_bps":"Infinity",...}},"flows":{},"slots":{},...}'
+    '{"generation":3,"ports":{"radio":{"port":"radio","bandwidth_bps":"Infinity",...}},"flows":{},"topics":{},...}'
     >>> parse_orders(dump_orders(orders)) == orders
     True
     """

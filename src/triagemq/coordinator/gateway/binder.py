@@ -187,7 +187,7 @@ def promise_instructions(before: Orders, change: OrdersChange) -> list[Instructi
 
 def check(orders: Orders, change: OrdersChange) -> None:
     """PlanError if a flow does not fit its port: also one whose client has not connected yet."""
-    _check_filters(orders, change.filters if change.ports is None else orders.filters)
+    _check_topics(orders, change if change.ports is None else orders)
     flows = change.flows if change.ports is None else orders.flows
     copies = change.copies if change.ports is None else orders.copies
     for client_id, flow in (*flows.items(), *copies.items()):
@@ -207,14 +207,23 @@ def check(orders: Orders, change: OrdersChange) -> None:
             )
 
 
-def _check_filters(orders: Orders, names: Iterable[str]) -> None:
-    for name in names:
-        for topic_filter, unseen in (orders.filters.get(name) or {}).items():
-            if unseen.priority_class > orders.lowest_class:
-                raise PlanError(
-                    f"orders: {topic_filter!r} of {name!r} is of class {unseen.priority_class}, "
-                    f"and the ports have the classes 0 to {orders.lowest_class}"
-                )
+def _check_topics(orders: Orders, new: Orders | OrdersChange) -> None:
+    classes = [
+        (name, topic, priority_class)
+        for name, topics in new.topics.items()
+        for topic, (priority_class, _) in (topics or {}).items()
+    ]
+    classes += [
+        (name, topic_filter, unseen.priority_class)
+        for name, filters in new.filters.items()
+        for topic_filter, unseen in (filters or {}).items()
+    ]
+    for name, topic, priority_class in classes:
+        if priority_class > orders.lowest_class:
+            raise PlanError(
+                f"orders: {topic!r} of {name!r} is of class {priority_class}, "
+                f"and the ports have the classes 0 to {orders.lowest_class}"
+            )
 
 
 def default_flow(orders: Orders) -> SetFlow[str] | None:

@@ -21,7 +21,7 @@ from triagemq.coordinator.intents.published import (
     published,
 )
 from triagemq.coordinator.intents.wanted import WantedColumns, columns_of, wanted_tables
-from triagemq.coordinator.rates.watch import Rates
+from triagemq.coordinator.rates import Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario import Integers, Scenario, Topics

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.unseen import USUAL_SIZE_BYTES
-from triagemq.coordinator.rates.watch import SILENT_EVENTS, DeclaredRate, Rates
+from triagemq.coordinator.rates import SILENT_EVENTS, DeclaredRate, Rates
 from triagemq.intents import PublisherIntent
 from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
 from triagemq.scenario.model import with_columns

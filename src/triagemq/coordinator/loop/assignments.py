@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 
 from triagemq.client.coordinator import Assignment, Direction
-from triagemq.coordinator.decide.orders import Orders, flows_of
+from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.decide.promised import publication_name
 
 
@@ -69,13 +69,11 @@ class Assignments:
         self._directions: dict[str, dict[str, tuple[str, dict[str, int]]]] = {}
 
     def of(self, name: str) -> Assignment:
-        slots = self.orders.slots.get(name, {})
-        flows = flows_of(self.orders, name)
-        known = {topic: flows[slot] for topic, slot in slots.items() if slot in flows}
+        planned = self.orders.topics.get(name, {})
         return Assignment(
             generation=self.subscribers.of(name),
-            classes={topic: flow.priority_class for topic, flow in known.items()},
-            drop_rates={topic: flow.drop_rate for topic, flow in known.items()},
+            classes={topic: priority_class for topic, (priority_class, _) in planned.items()},
+            drop_rates={topic: drop_rate for topic, (_, drop_rate) in planned.items()},
         )
 
     def direction(self, publisher: str) -> Direction:
@@ -86,7 +84,7 @@ class Assignments:
     def put_in_force(self, orders: Orders, changed: Iterable[str]) -> None:
         """New orders, and the subscribers for which they change something."""
         before, self.orders = self.orders, orders
-        self.subscribers.changed(changed, orders.generation, orders.slots)
+        self.subscribers.changed(changed, orders.generation, orders.topics)
         if orders.direct != before.direct or not before.generation:
             was, self._directions = self._directions, _directions(orders)
             differs = [

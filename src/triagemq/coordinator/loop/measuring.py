@@ -11,8 +11,8 @@ from typing import Any
 from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.health import Check
-from triagemq.coordinator.ports.watch import PortWatch
-from triagemq.coordinator.rates.known import KnownRates
+from triagemq.coordinator.ports import PortWatch
+from triagemq.coordinator.rates import KnownRates
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
 

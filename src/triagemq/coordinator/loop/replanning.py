@@ -19,8 +19,8 @@ from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.loop.setting_aside import faulty_changes
-from triagemq.coordinator.ports.watch import PortsNow
-from triagemq.coordinator.rates.watch import DeclaredRate, Rates
+from triagemq.coordinator.ports import PortsNow
+from triagemq.coordinator.rates import DeclaredRate, Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.plan import Decision
 

@@ -32,8 +32,8 @@ from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.loop.replanning import Pacing, Planned, Replanner, Step
-from triagemq.coordinator.ports.watch import PortWatch
-from triagemq.coordinator.rates.known import KnownRates
+from triagemq.coordinator.ports import PortWatch
+from triagemq.coordinator.rates import KnownRates
 from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.store import changes as store_changes
 from triagemq.coordinator.store.store import Store
@@ -108,7 +108,7 @@ class Runtime:
         self._not_in_force: dict[Key, int] = {}
         self._orders = last_orders
         # Orders on the way to those that were decided: the first is the one that the gateway is told.
-        self._stages = deque([last_orders] if last_orders.ports or last_orders.slots else [])
+        self._stages = deque([last_orders] if last_orders.ports or last_orders.topics else [])
         self._orders_kept = True
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
@@ -191,7 +191,7 @@ class Runtime:
                 self._wanted[record.key] = tuple(each.topic for each in record.intent.subscriptions)
                 base = f"{record.intent.name}.{record.session_key}" if self._access else record.intent.name
                 stored = {each.topic: each.qos for each in record.intent.subscriptions if each.qos}
-                self._sessions[record.key] = client_id_of(base, 0), stored
+                self._sessions[record.key] = client_id_of(base), stored
             self._not_in_force[record.key] = record.sequence
         for key in withdrawn:
             self._steps.append(key)
@@ -333,7 +333,7 @@ class Runtime:
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders = decided, decided.orders
         self.rates.watch.listen(decided.subscribed_topics)
-        self.port_watch.planned(decided.scenario, decided.orders, planned.ports.survival)
+        self.port_watch.planned(decided.scenario, planned.ports.survival)
         self.metrics.count_decisions(decided.decisions)
         told = self._stages[0] if self._stages else None
         if decided.changed:

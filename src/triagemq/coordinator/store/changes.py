@@ -74,7 +74,7 @@ def decide(
 ) -> None:
     """New decisions, and the generation they belong to; the oldest go when there are far too many.
 
-    With them the orders that come into force; of very large ones promises alone are kept, and slots are then given
+    With them the orders that come into force; of very large ones promises alone are kept, and all is planned
     anew after a restart.
     """
     connection.execute(
@@ -88,8 +88,8 @@ def decide(
             connection.execute(delete(DECISIONS).where(DECISIONS.c.id <= newest - KEPT_DECISIONS))
     if orders is not None:
         connection.execute(delete(ORDERS))
-        if sum(len(topics) for topics in orders.slots.values()) > MOST_KEPT_TOPICS:
-            orders = replace(orders, ports={}, flows={}, slots={})
+        if sum(len(topics) for topics in orders.topics.values()) > MOST_KEPT_TOPICS:
+            orders = replace(orders, ports={}, flows={}, topics={})
         text = dump_orders(orders)
         connection.execute(insert(ORDERS).values(number=0, generation=orders.generation, orders=text))
 

@@ -178,7 +178,7 @@ class Store:
         try:
             kept = Orders() if row is None else parse_orders(row.orders)
         except PlanError as error:
-            _LOG.warning("the orders in the database are of another version; slots are given anew: %s", error)
+            _LOG.warning("the orders in the database are of another version; all is planned anew: %s", error)
             kept = Orders()
         return kept if kept.generation else Orders(self.generation())
 

@@ -478,7 +478,7 @@ class BoxedExchange(Rig):
         """Are all flows of the plan there, in the gateway, in the kernel and on the switches?"""
         orders = await self.link.current()
         there = {subscriber_of(event.flow or event.client_id)[0] for event in await self.link.present()}
-        if orders.slots.keys() - there:
+        if orders.topics.keys() - there:
             return False
         if self.follower is not None and (
             self.follower.problem or self.follower.applied != orders.generation

@@ -12,7 +12,7 @@ from tests.coordinator.announcing import publisher_intents
 from triagemq.coordinator.channel.merged import TopicIncrements
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.rates.watch import (
+from triagemq.coordinator.rates import (
     GRACE_SECONDS,
     DeclaredRate,
     RateChange,
@@ -22,7 +22,7 @@ from triagemq.coordinator.rates.watch import (
 from triagemq.scenario import Scenario, load, loads
 from triagemq.simulate.source import PublicationStream
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "building-fire.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "building-fire.yaml"
 WINDOW = 0.2
 
 

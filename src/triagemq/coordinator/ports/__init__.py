@@ -1,1 +1,0 @@
-"""What ports carry and lose: counters and reports in, estimates out, and what to plan with."""
