@@ -19,7 +19,7 @@ from triagemq.client import Event, Publisher, Subscriber
 from triagemq.client.moving import Handover
 from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.gateways import Gateways
-from triagemq.coordinator.decide.homes import Homes
+from triagemq.coordinator.decide.placement import Homes
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn.timestamps import stamp_payload
 

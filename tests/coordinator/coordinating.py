@@ -24,8 +24,8 @@ from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.store.changes import add_token
 from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store.tables import add_token
 from triagemq.plan import FlowCounters
 
 LONG_SECONDS = 60.0

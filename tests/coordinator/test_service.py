@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.access.rights import TokenWatch
 from triagemq.coordinator.access.tokens import ANYONE
 from triagemq.coordinator.intents.registry import Key, Record, Registry
 from triagemq.coordinator.loop.health import Check

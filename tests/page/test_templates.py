@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triagemq.client.coordinator import Promise
-from triagemq.coordinator.loop.received import SubscriptionFigures
+from triagemq.coordinator.loop.figures import SubscriptionFigures
 from triagemq.coordinator.subscriptions import SubscriptionPage, SubscriptionView
 from triagemq.page.rendering import render
 

@@ -340,7 +340,7 @@ async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None
 
 def _let_in(own: BrokerProcess, rules: TokenRules | None) -> None:
     if rules is not None:
-        from triagemq.coordinator.access.broker_rights import broker_users
+        from triagemq.coordinator.access.rights import broker_users
 
         own.let_in(broker_users(rules.tokens, time.time_ns()))
 

@@ -24,8 +24,8 @@ from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
 
 if TYPE_CHECKING:
+    from triagemq.coordinator.access.rights import StoredTokens
     from triagemq.coordinator.access.token_file import TokenFile
-    from triagemq.coordinator.access.token_watch import StoredTokens
 
 app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
 
@@ -218,7 +218,7 @@ def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
 
         yield TokenFile(where)
         return
-    from triagemq.coordinator.access.token_watch import StoredTokens
+    from triagemq.coordinator.access.rights import StoredTokens
     from triagemq.coordinator.store.store import Store
 
     store = Store(where)

@@ -12,30 +12,30 @@ from typing import Any
 
 from triagemq import __version__
 from triagemq.client.coordinator import Assignment, Promise
-from triagemq.coordinator.access.rights import Rights
-from triagemq.coordinator.access.token_watch import TokenWatch
-from triagemq.coordinator.channel.gateways import Gateways, LedGateway
+from triagemq.coordinator.access.rights import Rights, TokenWatch
+from triagemq.coordinator.channel.gateways import Gateways
+from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
-from triagemq.coordinator.decide.forecasts import Forecasts
-from triagemq.coordinator.decide.homes import Homes
 from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.decide.placement import Homes
 from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
+from triagemq.coordinator.decide.what_if import Forecasts
 from triagemq.coordinator.intents.registry import Record, Registry
-from triagemq.coordinator.loop.babbling import Babbling
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
 from triagemq.coordinator.loop.figures import (
+    Babbling,
     Live,
     Report,
+    SubscriptionWatch,
     class_figures,
     class_traffic,
     port_figures,
     topic_figures,
 )
 from triagemq.coordinator.loop.health import Check, Metrics, health_of
-from triagemq.coordinator.loop.received import SubscriptionWatch
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.ports import PortWatch
@@ -376,7 +376,7 @@ def _all_true(values: Sequence[bool | None]) -> bool | None:
     return False if False in values else None if None in values else True
 
 
-def _versions(gateways: Sequence[LedGateway]) -> dict[str, Any]:
+def _versions(gateways: Sequence[GatewayHandle]) -> dict[str, Any]:
     """Of the gateway that is furthest behind; each has versions of its own."""
     last = max(
         gateways, key=lambda each: (each.lead.behind_seconds or 0.0, each.lead.confirmed_version is None)

@@ -4,8 +4,7 @@ No I/O; the caller brings times (seconds of one clock) and readings. A stated va
 is planned with until measurements leave its band twice in a row; then the measured one is. A newly stated value
 overrules measurements. A port is paced at its stated bandwidth all the time: only so does it show when it has more.
 
-A link behind a port that is slower than the port shows as loss. The loss of a port is unknown if none, or only one of
-several subscribers, reports.
+A slower link behind a port shows as loss, which is unknown if no subscriber reports, or one of several.
 """
 
 from __future__ import annotations
@@ -33,21 +32,16 @@ BAND, LEAST_LOSS_CHANGE = 0.2, 0.01
 STOOD_STILL_SECONDS = 1.0
 """A longer pause between looks means that the gateway or the coordinator stood still: that window does not count."""
 
-LARGEST_PACKETS_BITS = 2 * 8 * 1500
-"""A port takes its time for two of the largest packets if it has half of what is planned with."""
-
-LEAST_SURVIVAL = 1e-3
-"""A loss of everything may end."""
+LARGEST_PACKETS_BITS, LEAST_SURVIVAL = 2 * 8 * 1500, 1e-3
+"""A port takes its time for two of the largest packets if it has half of what is planned; a loss of all may end."""
 
 FIRST_HOLD_SECONDS, LONGEST_HOLD_SECONDS, TRUSTED_AFTER = 20.0, 3600.0, 10
 """After a port was found to have less, it is not found to have more for so long; twice as long after each failure, and
 shorter again by one second for every so many seconds for which a rise lasted."""
 
-REPORT_SECONDS = 0.1
-"""The standard deviation of a report's delay."""
-
-BETWEEN_READINGS = 1 / 6
-"""The variance, in copies a copy per second, of what was sent until an instant between two readings a second apart."""
+REPORT_SECONDS, BETWEEN_READINGS = 0.1, 1 / 6
+"""The standard deviation of a report's delay, and the variance, in copies a copy per second, of what was sent until an
+instant between two readings a second apart."""
 
 FIRST_REPORTS = 2
 """A subscriber's first report may have waited for a coordinator; counting begins with the second."""
@@ -87,7 +81,7 @@ class PortFacts:
 
 @dataclass(frozen=True, slots=True)
 class PortChange:
-    """A port that has left its band; `str()` says it in words."""
+    """A port that has left its band."""
 
     port: str
     decision: Decision
@@ -498,11 +492,7 @@ class _Reporter:
 
 
 class _Reports:
-    """Subscribers' reports beside what was sent to them: losses by port. Times are seconds of one clock.
-
-    A report says how many events have come since the one before. The counters of the subscriber's connection, between
-    the two readings around the report, say what was sent until then.
-    """
+    """Losses by port: a report has the events since the one before, the counters around it what was sent until then."""
 
     def __init__(self) -> None:
         self._survival: Mapping[str, float] = {}

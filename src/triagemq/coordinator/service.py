@@ -15,12 +15,12 @@ from typing import TypeVarTuple
 
 from sqlalchemy import Connection
 
-from triagemq.coordinator.access.token_watch import TokenWatch
+from triagemq.coordinator.access.rights import TokenWatch
 from triagemq.coordinator.access.tokens import Caller, Role, Token, session_key
-from triagemq.coordinator.intents.leases import Leases
 from triagemq.coordinator.intents.registry import (
     Draft,
     Key,
+    Leases,
     Record,
     Registry,
     check_limits,
@@ -29,7 +29,7 @@ from triagemq.coordinator.intents.registry import (
 )
 from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
-from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store import tables
 from triagemq.coordinator.store.store import Store
 from triagemq.intents import Intent
 from triagemq.plan import Decision
@@ -128,7 +128,7 @@ class Service:
     async def _store_as_drafted(self, drafts: Sequence[Draft]) -> None:
         announced = [draft.record for draft in drafts if draft.record is not None]
         withdrawn = [draft.key for draft in drafts if draft.record is None]
-        await self.store.write(store_changes.announce, announced, withdrawn)
+        await self.store.write(tables.announce, announced, withdrawn)
 
     def heartbeat(self, caller: Caller, key: Key) -> Record:
         """The client is there: its lease begins anew."""
@@ -148,7 +148,7 @@ class Service:
         await self.tokens.look(0.0)
         if token_id not in self.tokens.by_id:
             raise MissingError(f"there is no token {token_id!r}")
-        await self._write(store_changes.revoke_token, token_id, time.time_ns())
+        await self._write(tables.revoke_token, token_id, time.time_ns())
         await self.tokens.look(0.0)
         await self._withdraw_of_revoked()
         while self.registry.owned_by(token_id):
@@ -157,14 +157,14 @@ class Service:
             await self._withdraw_of_revoked()
 
     async def add_token(self, token: Token) -> None:
-        await self._write(store_changes.add_token, token)
+        await self._write(tables.add_token, token)
         await self.tokens.look(0.0)
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
-        await self._write(store_changes.set_bandwidth, port, bandwidth_bps)
+        await self._write(tables.set_bandwidth, port, bandwidth_bps)
 
     async def set_drops(self, policy: str, instead_of: str) -> None:
-        await self._write(store_changes.set_drops, policy, instead_of)
+        await self._write(tables.set_drops, policy, instead_of)
 
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
@@ -222,7 +222,7 @@ class Service:
             ]
         )
         try:
-            await self.store.write(store_changes.withdraw, keys)
+            await self.store.write(tables.withdraw, keys)
         except StoreError:
             self._unsure.update(keys)
 

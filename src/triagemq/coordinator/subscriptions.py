@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.coordinator.loop.received import SubscriptionFigures, SubscriptionWatch
+from triagemq.coordinator.loop.figures import SubscriptionFigures, SubscriptionWatch
 from triagemq.forecast import Forecast, subscription_rows
 from triagemq.scenario import Subscriptions, UtilityShape
 from triagemq.scenario.utility import achieved_utility

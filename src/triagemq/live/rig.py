@@ -23,7 +23,7 @@ from triagemq.live.processes import HURRY_SECONDS, HURRY_STORING_SECONDS, Child
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.gateway.delay_models import Estimators
+    from triagemq.coordinator.gateway.queue_control import Estimators
 
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 """Priority classes of the two data planes."""
@@ -153,7 +153,7 @@ class Rig(ABC):
         if self.options.control == "off":
             return None
         # Late: compiled trees take a moment to load.
-        from triagemq.coordinator.gateway.delay_models import Estimators
+        from triagemq.coordinator.gateway.queue_control import Estimators
 
         return Estimators(self.options.control, self.options.delay_model, say, self.options.scenario_path)
 

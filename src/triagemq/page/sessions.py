@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection
 from triagemq.coordinator.access.tokens import ANYONE, Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.coordinator.service import Service
-from triagemq.coordinator.store.changes import begin_page_session, end_page_session
+from triagemq.coordinator.store.tables import begin_page_session, end_page_session
 
 COOKIE = "triage_page"
 _SIGNED_IN_SECONDS = 12 * 3600.0

@@ -31,12 +31,12 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from triagemq.cli.token import app as token_command
-from triagemq.coordinator.access.broker_rights import BrokerRights
+from triagemq.coordinator.access.rights import BrokerRights
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token, session_key
 from triagemq.coordinator.channel import lead as lead_module
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
-from triagemq.coordinator.store.changes import add_token, revoke_token
 from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store.tables import add_token, revoke_token
 from triagemq.errors import ParameterError, TriageError
 from triagemq.exchange import BrokerProcess
 from triagemq.exchange.broker.users import BrokerUser

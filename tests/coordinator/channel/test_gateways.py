@@ -13,7 +13,8 @@ from tests.coordinator.coordinating import FakeLink, Running, bearer, database_i
 from tests.coordinator.coordinating import subscriber as announcement
 
 from triagemq.coordinator.channel import gateways as gateways_module
-from triagemq.coordinator.channel.gateways import LedGateway
+from triagemq.coordinator.channel import handle
+from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import (
@@ -24,8 +25,8 @@ from triagemq.coordinator.channel.messages import (
     encode_line,
 )
 from triagemq.coordinator.refusals import ConflictError, RequestError
-from triagemq.coordinator.store.changes import set_gateways
 from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store.tables import set_gateways
 from triagemq.plan import FlowCounters
 
 
@@ -98,7 +99,7 @@ async def is_well(here: Running) -> bool:
 def test_a_gateway_that_hangs_is_named_in_health_and_the_others_are_measured_and_told(
     tmp_path: Path, ill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways_module, "OVERDUE_SECONDS", 0.5)
+    monkeypatch.setattr(handle, "OVERDUE_SECONDS", 0.5)
     monkeypatch.setattr(gateways_module, "_ROUND_SECONDS", 0.1)
 
     async def scene(here: Running, links: dict[str, JoiningLink]) -> None:
@@ -122,7 +123,7 @@ def test_a_gateway_that_hangs_is_named_in_health_and_the_others_are_measured_and
 def test_a_gateway_whose_questions_time_out_stays_silent_and_no_round_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways_module, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(handle, "ANSWER_SECONDS", 0.2)
 
     async def scene(here: Running, links: dict[str, JoiningLink]) -> None:
         given_up = 0
@@ -169,7 +170,7 @@ def test_a_gateway_that_misses_a_round_takes_nothing_from_the_sums() -> None:
 def test_answers_of_one_gateway_that_make_no_sense_keep_no_other_from_being_measured(
     tmp_path: Path, ill: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways_module, "OVERDUE_SECONDS", 0.5)
+    monkeypatch.setattr(handle, "OVERDUE_SECONDS", 0.5)
 
     async def scene(here: Running, links: dict[str, JoiningLink]) -> None:
         links[ill].nonsense = True
@@ -263,7 +264,7 @@ def test_a_revocation_names_the_gateway_that_does_not_know_of_it_until_that_is_f
         assert answer.status_code == 202
         assert "gateway hall (127.0.0.1:10001): it is away" in answer.json()["detail"]
         assert "library" not in answer.json()["detail"]
-        monkeypatch.setattr(gateways_module, "_LEASE_SECONDS", 0.0)
+        monkeypatch.setattr(handle, "LEASE_SECONDS", 0.0)
         await here.until(knows_two)
         await here.until(lambda: is_well(here))
         assert (await revoked()).status_code == 204
@@ -278,7 +279,7 @@ def test_the_gateway_that_a_coordinator_is_configured_with_is_never_forgotten(
 ) -> None:
     async def scene(here: Running, links: dict[str, JoiningLink]) -> None:
         links["library"].connected = False
-        monkeypatch.setattr(gateways_module, "_LEASE_SECONDS", 0.0)
+        monkeypatch.setattr(handle, "LEASE_SECONDS", 0.0)
         await asyncio.sleep(0.6)
         assert len(here.coordinator.runtime.gateways) == 3
 
@@ -394,7 +395,7 @@ def test_two_rounds_that_wait_for_one_answer_both_get_it() -> None:
                 return measured
 
         lead: Any = SimpleNamespace(link=Link(), lost=lambda: None, measured=lambda answer: None)
-        gateway = LedGateway("hall", lead, "127.0.0.1:1")
+        gateway = GatewayHandle("hall", lead, "127.0.0.1:1")
         kind = (False, False)
         asking = gateway.ask(lambda: 0, kind)
         assert gateway.ask(lambda: 0, kind) is asking

@@ -10,7 +10,7 @@ import pytest
 from tests.coordinator.coordinating import FakeLink
 
 from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.handle import GatewayReconciler
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError
 from triagemq.coordinator.decide.orders import Orders
 
@@ -50,17 +50,17 @@ class Unruly(FakeLink):
         return self.wants_whole
 
 
-def run(what: Callable[[Unruly, Rights, GatewayLead], Awaitable[None]]) -> None:
+def run(what: Callable[[Unruly, Rights, GatewayReconciler], Awaitable[None]]) -> None:
     async def led() -> None:
         link, rights = Unruly(), Rights("ff-7.k")
-        await what(link, rights, GatewayLead(link, rights.grants, Orders(1)))
+        await what(link, rights, GatewayReconciler(link, rights.grants, Orders(1)))
 
     asyncio.run(led())
 
 
 @pytest.mark.parametrize("how", ["refused", "unheard", "unanswered"])
 def test_what_could_not_be_told_once_is_told_again_and_counts_as_not_in_force_until_then(how: str) -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         assert await lead.tell()
         assert lead.behind_seconds is None
         rights.bases = ()
@@ -82,7 +82,7 @@ def test_what_could_not_be_told_once_is_told_again_and_counts_as_not_in_force_un
 
 
 def test_a_revocation_does_not_wait_for_orders_that_are_refused() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         await lead.tell()
         link.refuses_orders = True
         lead.want_orders(Orders(2))
@@ -102,7 +102,7 @@ def test_a_revocation_does_not_wait_for_orders_that_are_refused() -> None:
 
 
 def test_a_gateway_that_nobody_has_led_hears_of_rights_before_orders_even_if_it_refuses_those() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         link.state = DesiredState("another coordinator", 41, Orders(9), Grants(True, {"revoked.k": Grant()}))
         link.refuses_orders = True
         assert not await lead.tell()
@@ -117,7 +117,7 @@ def test_a_gateway_that_nobody_has_led_hears_of_rights_before_orders_even_if_it_
 
 
 def test_changes_that_come_while_it_is_being_told_are_told_too_and_together() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         await lead.tell()
         link.told.clear()
         link.pause.clear()
@@ -144,7 +144,7 @@ def test_changes_that_come_while_it_is_being_told_are_told_too_and_together() ->
 
 
 def test_a_gateway_that_comes_back_is_told_what_it_lacks_and_no_more() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         await lead.tell()
         link.connected = False
         rights.bases = ()
@@ -166,7 +166,7 @@ def test_a_gateway_that_comes_back_is_told_what_it_lacks_and_no_more() -> None:
 
 
 def test_a_gateway_that_follows_somebody_else_is_noticed() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         await lead.tell()
         link.state = replace(link.state, author="somebody else", grants=Grants())
         for _ in range(2):
@@ -178,7 +178,7 @@ def test_a_gateway_that_follows_somebody_else_is_noticed() -> None:
 
 
 def test_a_gateway_that_wants_to_hear_everything_again_hears_it_once() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         await lead.tell()
         link.told.clear()
         link.told_orders.clear()
@@ -193,7 +193,7 @@ def test_a_gateway_that_wants_to_hear_everything_again_hears_it_once() -> None:
 
 
 def test_it_is_told_again_ever_more_seldom() -> None:
-    async def check(link: Unruly, rights: Rights, lead: GatewayLead) -> None:
+    async def check(link: Unruly, rights: Rights, lead: GatewayReconciler) -> None:
         link.failing = ["refused"] * 6
         pauses = []
         for _ in range(6):

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad, whole_subscribers
-from triagemq.coordinator.decide.homes import ClientMove, Homes, Site
 from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.placement import ClientMove, Homes, Site
 from triagemq.coordinator.intents.registry import Key
 from triagemq.plan import FlowCounters
 from triagemq.plan.balancing import LoadReport, Migration

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tests.plan.campuses import campus_scenario
 
-from triagemq.coordinator.decide.campus_places import FRESH_SECONDS, CampusPlaces
-from triagemq.coordinator.decide.homes import Homes, Site
+from triagemq.coordinator.decide.placement import FRESH_SECONDS, CampusPlaces, Homes, Site
 from triagemq.coordinator.intents.registry import Key
 from triagemq.scenario import Scenario
 

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.gateway.binder import Follower
 from triagemq.network.openflow import OpenFlowSwitches
 
 

@@ -14,7 +14,7 @@ from tests.exchange.real import Mosquitto, ended
 from tests.network.recorded import RecordedDataPlane
 
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.gateway.binder import Follower
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.intents import PublisherIntent
 from triagemq.plan import Instruction

@@ -21,10 +21,9 @@ from tests.network.recorded import RecordedDataPlane
 
 from triagemq.coordinator.channel.messages import PortDelays
 from triagemq.coordinator.decide.orders import client_id_of
-from triagemq.coordinator.gateway import delay_models
+from triagemq.coordinator.gateway import queue_control
 from triagemq.coordinator.gateway.config import GatewayConfig, check_control
-from triagemq.coordinator.gateway.delay_models import Estimators
-from triagemq.coordinator.gateway.queue_control import ControlledQueues
+from triagemq.coordinator.gateway.queue_control import ControlledQueues, Estimators
 from triagemq.delay.estimators import make_estimator
 from triagemq.delay.learning.models import load_model
 from triagemq.delay.learning.training import switch_constants
@@ -181,7 +180,7 @@ def test_constraints_are_floors_of_widths() -> None:
 def test_a_model_is_loaded_replaced_and_refused_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delay_models, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(queue_control, "_LOOK_SECONDS", 0.0)
     said: list[str] = []
     estimators = Estimators("learned", tmp_path / "model", said.append)
     plane = RecordedDataPlane()

@@ -13,7 +13,7 @@ from tests.coordinator.announcing import publisher_intents, subscriber_intents
 
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.intents.published import UNANNOUNCED
+from triagemq.coordinator.intents.columns import UNANNOUNCED
 from triagemq.coordinator.rates import Rates
 from triagemq.errors import ParameterError
 from triagemq.intents import (

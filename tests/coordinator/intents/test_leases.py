@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triagemq.coordinator.intents.leases import Leases
+from triagemq.coordinator.intents.registry import Leases
 
 STEPS = st.lists(
     st.tuples(
@@ -60,14 +60,3 @@ def test_nobody_is_forgotten_because_the_coordinator_stood_still() -> None:
     leases.forgive(30.0)
     assert leases.ended(39.0) == []
     assert leases.ended(40.0) == ["a"]
-
-
-def test_the_queue_holds_leases_and_not_how_often_they_were_granted() -> None:
-    leases = Leases[str]()
-    for number in range(10_000):
-        leases.grant("again", 86_400.0 - number, float(number))
-        leases.grant("and away", 86_400.0, float(number))
-        leases.drop("and away")
-    assert len(leases._queue) <= 2 * len(leases) + 64
-    assert leases.ended(86_399.0) == []
-    assert leases.ended(86_401.0) == ["again"]

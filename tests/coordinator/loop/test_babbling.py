@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.orders import Promised
-from triagemq.coordinator.loop.babbling import QUIET_MEASUREMENTS, Babbling
+from triagemq.coordinator.loop.figures import QUIET_MEASUREMENTS, Babbling
 from triagemq.plan import FlowCounters, FlowKey
 
 KEY = FlowKey("239.192.0.0", 17_000)

@@ -8,7 +8,7 @@ import pytest
 
 from triagemq.client import Assignment
 from triagemq.client.events import latency_bin
-from triagemq.coordinator.loop.received import SubscriptionWatch
+from triagemq.coordinator.loop.figures import SubscriptionWatch
 
 
 @dataclass

@@ -19,8 +19,8 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.loop import measuring as measuring
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.ports import PortChange, PortWatch, bandwidth_interval
-from triagemq.coordinator.store.changes import keep_measured_ports
 from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store.tables import keep_measured_ports
 from triagemq.network import EmbeddedDataPlane
 from triagemq.network.embedded.output_port import Flow, OutputPort, Queued
 from triagemq.plan import (

@@ -16,8 +16,7 @@ from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, ne
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store import changes as store_changes
-from triagemq.coordinator.store import schema as store_schema
+from triagemq.coordinator.store import tables
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
 from triagemq.intents import (
@@ -68,7 +67,7 @@ def test_what_was_stored_before_is_read_and_written_in_the_same_words(
         database.execute("insert into intents values (?, ?, 'owner', 'key', 12.5, ?)", (*key, text))
     (found,) = store.records()
     assert (found.intent, found.intent.lease_seconds, found.owner) == (intent, 12.5, "owner")
-    store.write_now(store_changes.announce, [found])
+    store.write_now(tables.announce, [found])
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
         assert database.execute("select intent from intents").fetchall() == [(text,)]
     store.close_now()
@@ -78,7 +77,7 @@ def test_what_cannot_be_asked_for_is_named_and_keeps_nobody_else_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(database_in(tmp_path))
-    store.write_now(store_changes.announce, [record("s")])
+    store.write_now(tables.announce, [record("s")])
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
         database.execute("insert into intents values ('publisher', 'p', '', '', 10, '{\"publications\": 1}')")
     assert store.records() == [record("s")]
@@ -89,24 +88,24 @@ def test_what_cannot_be_asked_for_is_named_and_keeps_nobody_else_out(
 def test_everything_is_there_again(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     publishing = Record(PublisherIntent((Declared("a", 2.5, None),), 3.0, name="p"), "", "")
-    store.write_now(store_changes.announce, [record("s", "x/#"), publishing, record("gone")])
-    store.write_now(store_changes.withdraw, [("subscriber", "gone")])
-    store.write_now(store_changes.announce, [record("s", "y/#")])
-    store.write_now(store_changes.set_bandwidth, "radio", 1e6)
-    store.write_now(store_changes.set_bandwidth, "radio", 2e6)
-    store.write_now(store_changes.keep_measured, {"a": {"rate_per_second": 1.0}})
-    store.write_now(store_changes.keep_measured, {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}})
+    store.write_now(tables.announce, [record("s", "x/#"), publishing, record("gone")])
+    store.write_now(tables.withdraw, [("subscriber", "gone")])
+    store.write_now(tables.announce, [record("s", "y/#")])
+    store.write_now(tables.set_bandwidth, "radio", 1e6)
+    store.write_now(tables.set_bandwidth, "radio", 2e6)
+    store.write_now(tables.keep_measured, {"a": {"rate_per_second": 1.0}})
+    store.write_now(tables.keep_measured, {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}})
     orders = Orders(
         7,
         {"radio": SetPort("radio", 1e6, float("inf"), 8)},
         {"s~0": SetFlow("s~0", "radio", 3, 1, 0.25)},
         {"s": {"y/1": (0, 0.5)}},
     )
-    store.write_now(store_changes.decide, 5, 7, [decision(0), decision(1)], orders)
+    store.write_now(tables.decide, 5, 7, [decision(0), decision(1)], orders)
     secret, token = new_token(
         TokenRequest(label="l", roles=(Role.PUBLISHER,), publish=("a/#",), most_subscriptions=3)
     )
-    store.write_now(store_changes.add_token, token)
+    store.write_now(tables.add_token, token)
     store.close_now()
 
     again = Store(database_in(tmp_path))
@@ -129,11 +128,11 @@ def test_orders_of_another_version_are_left_and_said_to_be(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = Store(database_in(tmp_path))
-    store.write_now(store_changes.decide, 5, 7, [decision(0)])
+    store.write_now(tables.decide, 5, 7, [decision(0)])
     before = '{"generation":7,"ports":{},"flows":{"s~0":["radio",3,1,0.25]},"slots":{"s":{"a":0}}}'
     store.write_now(
         lambda connection: connection.execute(
-            insert(store_schema.ORDERS).values(number=0, generation=7, orders=before)
+            insert(tables.ORDERS).values(number=0, generation=7, orders=before)
         )
     )
     assert store.orders() == Orders(7)
@@ -144,7 +143,7 @@ def test_orders_of_another_version_are_left_and_said_to_be(
 def test_no_secret_is_in_the_file(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     secret, token = new_token(TokenRequest(label="l", roles=(Role.OPERATOR,)))
-    store.write_now(store_changes.add_token, token)
+    store.write_now(tables.add_token, token)
     store.close_now()
     contents = b"".join(file.read_bytes() for file in tmp_path.iterdir())
     assert token.prefix.encode() in contents
@@ -163,9 +162,7 @@ def test_changes_that_wait_are_committed_together(tmp_path: Path) -> None:
             return commit(changes)
 
         store._commit = counted  # type: ignore[method-assign]
-        await asyncio.gather(
-            *(store.write(store_changes.announce, [record(f"s{number}")]) for number in range(200))
-        )
+        await asyncio.gather(*(store.write(tables.announce, [record(f"s{number}")]) for number in range(200)))
         assert len(store.records()) == 200
         await store.close()
         return commits
@@ -177,11 +174,11 @@ def test_one_bad_change_spoils_no_other(tmp_path: Path) -> None:
     async def run() -> None:
         store = Store(database_in(tmp_path))
         results = await asyncio.gather(
-            store.write(store_changes.announce, [record("good")]),
+            store.write(tables.announce, [record("good")]),
             store.write(
                 lambda connection: connection.execute(text("insert into nowhere values (1)")) and None
             ),
-            store.write(store_changes.announce, [record("also")]),
+            store.write(tables.announce, [record("also")]),
             return_exceptions=True,
         )
         assert [type(result) for result in results] == [type(None), StoreError, type(None)]
@@ -194,20 +191,18 @@ def test_one_bad_change_spoils_no_other(tmp_path: Path) -> None:
 def test_ten_thousand_intents_in_one_change(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
     many = [record(f"s{number}") for number in range(10_000)]
-    store.write_now(store_changes.announce, many)
-    store.write_now(store_changes.announce, many)
-    store.write_now(store_changes.withdraw, [each.key for each in many[1:]])
+    store.write_now(tables.announce, many)
+    store.write_now(tables.announce, many)
+    store.write_now(tables.withdraw, [each.key for each in many[1:]])
     assert [each.key for each in store.records()] == [many[0].key]
     store.close_now()
 
 
 def test_the_oldest_decisions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_changes, "KEPT_DECISIONS", 1_500)
+    monkeypatch.setattr(tables, "KEPT_DECISIONS", 1_500)
     store = Store(database_in(tmp_path))
     for start in range(0, 5_000, 250):
-        store.write_now(
-            store_changes.decide, 1, 1, [decision(number) for number in range(start, start + 250)]
-        )
+        store.write_now(tables.decide, 1, 1, [decision(number) for number in range(start, start + 250)])
     kept = store.decisions(limit=10_000)
     assert 1_500 <= len(kept) < 3_500
     assert kept[-1].number == 5_000
@@ -218,8 +213,8 @@ def test_the_oldest_decisions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_older_schema_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path) -> None:
     _, token = new_token(TokenRequest(label="l", roles=(Role.OPERATOR,)))
     before = Store(database_in(tmp_path))
-    before.write_now(store_changes.announce, [record("s")])
-    before.write_now(store_changes.add_token, token)
+    before.write_now(tables.announce, [record("s")])
+    before.write_now(tables.add_token, token)
     before.close_now()
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as connection:
         connection.execute("update meta set value = 1 where key = 'schema_version'")
@@ -228,9 +223,9 @@ def test_an_older_schema_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path
     connection.close()
     after = Store(database_in(tmp_path))
     assert after.records() == [record("s")]
-    after.write_now(store_changes.begin_page_session, "a", "sealed", 5, 10)
+    after.write_now(tables.begin_page_session, "a", "sealed", 5, 10)
     assert (after.page_session("a", 9), after.page_session("a", 10)) == ("sealed", None)
-    after.write_now(store_changes.revoke_token, token.token_id, 7)
+    after.write_now(tables.revoke_token, token.token_id, 7)
     after.close_now()
     again = Store(database_in(tmp_path))
     assert [each.revoked_ns for each in again.tokens()] == [7]
@@ -238,7 +233,7 @@ def test_an_older_schema_gets_what_it_lacks_and_keeps_what_it_has(tmp_path: Path
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as connection:
         found = connection.execute("select value from meta where key = 'schema_version'").fetchone()
     connection.close()
-    assert found == (store_schema.SCHEMA_VERSION,)
+    assert found == (tables.SCHEMA_VERSION,)
 
 
 def test_a_newer_schema_is_refused_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +272,7 @@ def test_the_schema_is_one_that_postgresql_takes() -> None:
 
     texts = [
         str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
-        for table in store_schema.META.metadata.sorted_tables
+        for table in tables.META.metadata.sorted_tables
     ]
     assert len(texts) == 11
     assert any("BIGSERIAL" in each for each in texts)
@@ -294,7 +289,7 @@ def test_nobody_waits_for_ever_whatever_goes_wrong(tmp_path: Path) -> None:
         store = Store(database_in(tmp_path))
 
         def good(connection: Connection) -> None:
-            store_changes.announce(connection, [record("good")])
+            tables.announce(connection, [record("good")])
 
         results = await asyncio.wait_for(
             asyncio.gather(*map(store.write, (mistake, good, no_disk)), return_exceptions=True), 10.0
@@ -328,14 +323,14 @@ def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: P
             connection.execute(f"PRAGMA max_page_count = {most_pages or 1_073_741_823}")
 
         event.listen(store._engine, "checkout", limit)
-        await store.write(store_changes.announce, [record("before")])
+        await store.write(tables.announce, [record("before")])
         most_pages = 1
         with pytest.raises(StoreError, match="database or disk is full"):
-            await store.write(store_changes.announce, [record(f"s{n}", "t" * 1000) for n in range(200)])
+            await store.write(tables.announce, [record(f"s{n}", "t" * 1000) for n in range(200)])
         assert "full" in store.writing.reason
         assert [each.key[1] for each in store.records()] == ["before"]
         most_pages = 0
-        await store.write(store_changes.announce, [record("after")])
+        await store.write(tables.announce, [record("after")])
         assert store.writing.ok
         await store.close()
 
@@ -344,13 +339,13 @@ def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: P
 
 CHILD = """
 import sys
-from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store import tables
 from triagemq.coordinator.store.store import Store
 from triagemq.plan import Decision
 store = Store(sys.argv[1])
 number = 0
 while True:
-    store.write_now(store_changes.decide, 1, number, [Decision("k", str(number), "", "", "")])
+    store.write_now(tables.decide, 1, number, [Decision("k", str(number), "", "", "")])
     print(number, flush=True)
     number += 1
 """

@@ -15,8 +15,8 @@ from tests.exchange.real import ended
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask
 
 from triagemq.client import BlockingSubscriber
-from triagemq.coordinator.store.changes import revoke_token
 from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store.tables import revoke_token
 from triagemq.exchange.broker.process import find_mosquitto
 
 

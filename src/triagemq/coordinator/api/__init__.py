@@ -7,11 +7,9 @@ from collections.abc import Collection
 from fastapi import FastAPI
 
 from triagemq import __version__
-from triagemq.coordinator.api import gateways, intents, live, operations, views
-from triagemq.coordinator.api.methods import Methods, PathMethods
+from triagemq.coordinator.api import gateways, intents, views
 from triagemq.coordinator.api.models import REFUSALS
-from triagemq.coordinator.api.origins import OriginCheck
-from triagemq.coordinator.api.refusing import BodyLimit, refuse_in_words
+from triagemq.coordinator.api.requests import BodyLimit, Methods, OriginCheck, PathMethods, refuse_in_words
 from triagemq.coordinator.coordinator import Coordinator
 
 __all__ = ["create_app"]
@@ -33,9 +31,9 @@ def create_app(
     app.state.coordinator = coordinator
     refuse_in_words(app)
     routes = list(app.routes)
-    for part in (intents, views, operations, gateways, live):
-        app.include_router(part.router)
-        routes += part.router.routes
+    for router in (intents.router, views.router, views.operators, gateways.router):
+        app.include_router(router)
+        routes += router.routes
     app.add_middleware(Methods, methods=PathMethods(routes))
     app.add_middleware(BodyLimit, most_bytes=most_body_bytes)
     app.add_middleware(OriginCheck, names=host_names, check_host=not coordinator.service.access)

@@ -10,13 +10,6 @@ from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
 
 from triagemq.addresses import is_loopback
 from triagemq.coordinator.access.tokens import Role
-from triagemq.coordinator.api.callers import (
-    Injected,
-    Operator,
-    Reader,
-    caller_of,
-    coordinator_of,
-)
 from triagemq.coordinator.api.models import (
     GatewayAnswer,
     MoveAnswer,
@@ -25,12 +18,19 @@ from triagemq.coordinator.api.models import (
     SendAwayAnswer,
     SendAwayBody,
 )
-from triagemq.coordinator.channel.gateways import LedGateway
+from triagemq.coordinator.api.requests import (
+    Injected,
+    Operator,
+    Reader,
+    caller_of,
+    coordinator_of,
+)
+from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.coordinator import Coordinator
-from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import CONNECTION_MARK, subscriber_of
+from triagemq.coordinator.decide.placement import ClientMove
 from triagemq.coordinator.refusals import ForbiddenError, MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
 
@@ -87,7 +87,7 @@ def _require_known(coordinator: Coordinator, name: str) -> None:
         raise MissingError(f"there is no gateway {name!r}; there are {', '.join(names)}")
 
 
-def _answer(coordinator: Coordinator, each: LedGateway, count: Counter[tuple[str, str]]) -> GatewayAnswer:
+def _answer(coordinator: Coordinator, each: GatewayHandle, count: Counter[tuple[str, str]]) -> GatewayAnswer:
     several = coordinator.runtime.gateways.are_several
     now = each.latest
     connected = each.lead.link.connected

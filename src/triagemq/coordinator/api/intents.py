@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Query, Response
 
 from triagemq.client.coordinator import Direction, Promise
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.callers import AnyCaller, Injected
 from triagemq.coordinator.api.models import (
     NOT_YET,
     AssignmentAnswer,
@@ -26,6 +25,7 @@ from triagemq.coordinator.api.models import (
     SubscriberHeartbeatAnswer,
     gone,
 )
+from triagemq.coordinator.api.requests import AnyCaller, Injected
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.intents.registry import Record
 from triagemq.exchange.exposure import reached_by

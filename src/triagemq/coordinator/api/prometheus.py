@@ -15,7 +15,7 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from triagemq.certificates import expires_at
-from triagemq.coordinator.channel.gateways import LedGateway
+from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.messages import shallow
 from triagemq.coordinator.coordinator import Coordinator
 from triagemq.coordinator.loop.health import PROMISE_DECISIONS
@@ -96,7 +96,7 @@ def _gateway_metrics(coordinator: Coordinator) -> Iterator[Metric]:
     gateways, now = tuple(coordinator.runtime.gateways), time.monotonic()
     connections = coordinator.metrics.gateway_connections
 
-    def of_each(name: str, words: str, figure: Callable[[LedGateway], float]) -> Metric:
+    def of_each(name: str, words: str, figure: Callable[[GatewayHandle], float]) -> Metric:
         return metric(name, words, [({"gateway": each.name}, figure(each)) for each in gateways])
 
     yield of_each(

@@ -1,12 +1,7 @@
-"""How coordinator and gateway talk, and how the one leads the other.
+"""Desired state to gateways, and measurements back.
 
-What comes in are the orders and grants that are wanted, what comes out is a gateway that follows them, and what it
-measures:
-
-* `messages`: what they say to each other; the state that is wanted, whole or as a change, and what was measured
-* `lead`: the coordinator's mind: the gateway is told until it has confirmed the version that is wanted
-* `gateways`: all of them, who is at home where, and the part of each; `merged`: what they measure, as if it were one
-* `clocks`: how far the clock of a gateway is from the coordinator's
-* `link`: the coordinator's end of the socket
-* `server`: the gateway's end
+* `messages`: the records on the channel: the desired state, whole or as a change, and what was measured
+* `handle`: one gateway: the state is sent until it confirms its version; its answers, its clock, its health
+* `gateways`: all of them, equal: the home of each client, and the part of each; `merged`: their counts as one
+* `link`: the coordinator's end of the socket; `server`: the gateway's end
 """

@@ -11,16 +11,19 @@ import asyncio
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from triagemq.addresses import GatewayAddress, is_loopback
 from triagemq.clock import unix_clock
 from triagemq.coordinator.access.grants import Grants
-from triagemq.coordinator.channel.clocks import ClockOffset
-from triagemq.coordinator.channel.lead import GatewayLead
+from triagemq.coordinator.channel.handle import (
+    ANSWER_SECONDS,
+    LEASE_SECONDS,
+    GatewayHandle,
+    GatewayReconciler,
+)
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.merged import TopicIncrements, merged
 from triagemq.coordinator.channel.messages import (
@@ -31,8 +34,8 @@ from triagemq.coordinator.channel.messages import (
     PortConstraints,
 )
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
-from triagemq.coordinator.decide.homes import Homes, Site
 from triagemq.coordinator.decide.orders import CONNECTION_MARK, Orders, subscriber_of
+from triagemq.coordinator.decide.placement import Homes, Site
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
 from triagemq.errors import TriageError
@@ -42,23 +45,8 @@ from triagemq.intents import PUBLISHER, SUBSCRIBER
 from triagemq.scenario import Brokers
 from triagemq.waiting import end
 
-_DEAD_SECONDS = 1.5
-"""A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
-
-_ANSWER_SECONDS = 5.0
-"""A gateway that does not answer for so long does not work; one that is only busy answers by then."""
-
 _ROUND_SECONDS = 1.0
 """So long one round of questions or tellings waits for all gateways; later answers count in the next round."""
-
-OVERDUE_SECONDS = 3.0
-"""A gateway that has not answered for so long is shown as what does not work."""
-
-_RESTARTS, _RESTARTS_SECONDS = 3, 30.0
-"""A gateway whose process was started so often in that time is shown as what does not work."""
-
-_LEASE_SECONDS = 300.0
-"""A gateway that has joined and is away for so long is forgotten, until it joins again: alerts come before."""
 
 _RETURNING_SECONDS = 10.0
 """So long after its start the coordinator waits for gateways that were there before it."""
@@ -76,183 +64,6 @@ _ELSEWHERE_SECONDS = 15.0
 
 _LEAVING_SECONDS = 60.0
 """So long after a client was sent elsewhere a gateway has the orders about it: what is queued still goes out."""
-
-
-_Kind = tuple[bool, bool]
-"""Whether a question is for flows, and for topics."""
-
-
-@dataclass(slots=True, eq=False)
-class LedGateway:
-    """A gateway, where clients find it, and the URL of the broker beside it (empty while it is not known).
-
-    One that has joined is forgotten when it stays away; those that a coordinator is configured with are not.
-    """
-
-    name: str
-    lead: GatewayLead
-    address: str
-    broker: str = field(default="", repr=False)
-    has_joined: bool = False
-    latest: Measured | None = None
-    before: Measured | None = None
-    """What it had counted a second earlier."""
-    answer: Measured | None = None
-    """Its last answer, five times a second."""
-    answered_at: float = field(default_factory=time.monotonic)
-    unusable: str = ""
-    """Why its last answer could not be used, if that is so."""
-    clock: ClockOffset = field(default_factory=ClockOffset)
-    """How far its clock is from ours."""
-    mark: str = ""
-    """Of the last answer about topics: the next one is about what has changed since."""
-    _questions: dict[_Kind, tuple[float, asyncio.Task[Measured]]] = field(default_factory=dict)
-    _unanswered_since: float | None = None
-    starts: deque[float] = field(default_factory=lambda: deque(maxlen=_RESTARTS))
-    _ailing_since: float | None = None
-    _away_since: float | None = None
-
-    def ask(self, clock: Callable[[], int], kind: _Kind) -> asyncio.Task[Measured]:
-        """Have it say what it has counted; a question that is still open is not asked again."""
-        if kind not in self._questions:
-            asking, now = asyncio.get_running_loop().create_task(self._ask(clock, *kind)), time.monotonic()
-            self._questions[kind] = now, asking
-            if self._unanswered_since is None:
-                self._unanswered_since = now
-        return self._questions[kind][1]
-
-    async def _ask(self, clock: Callable[[], int], flows: bool, topics: bool) -> Measured:
-        asked_ns = clock()
-        measured = await self.lead.link.measure(flows=flows, topics=topics, after=self.mark if topics else "")
-        self.clock.answered(asked_ns, measured.at_ns, clock())
-        return measured
-
-    def take_answer(self, kind: _Kind, asking: asyncio.Task[Measured]) -> Measured | None:
-        """The answer to a question, which several rounds may wait for; None if it has not come, or is none."""
-        if not asking.done():
-            return None
-        asked_at, open_question = self._questions.get(kind, (0.0, None))
-        if open_question is asking:
-            del self._questions[kind]
-        # A question that is given up after that long was not answered.
-        if time.monotonic() - asked_at < _ANSWER_SECONDS:
-            self._unanswered_since = None
-        try:
-            measured = asking.result()
-        except ControlError as error:
-            self.lead.lost()
-            self.unusable = str(error)
-            return None
-        if self.answer is None or measured.epoch != self.answer.epoch:
-            self.starts.append(time.monotonic())
-        self.answer, self.answered_at, self.unusable = measured, time.monotonic(), ""
-        self._unanswered_since = None
-        self.lead.measured(measured)
-        return measured
-
-    async def close(self) -> None:
-        """Wait for no answer any more."""
-        asking, self._questions = [each for _, each in self._questions.values()], {}
-        await end(*asking)
-
-    @property
-    def is_silent(self) -> bool:
-        """Has it answered no question for so long that it does not work?"""
-        since = self._unanswered_since
-        return since is not None and time.monotonic() - since >= _ANSWER_SECONDS
-
-    def is_gone(self, now: float) -> bool:
-        """Did it join, and is away for longer than its lease?"""
-        if self.lead.link.connected:
-            self._away_since = None
-            return False
-        self._away_since = now if self._away_since is None else self._away_since
-        return self.has_joined and now - self._away_since >= _LEASE_SECONDS
-
-    def answers(self, now: float) -> bool:
-        """Is what it said last of now?"""
-        return self.lead.link.connected and now - self.answered_at <= OVERDUE_SECONDS
-
-    def ailment(self, now: float) -> tuple[str, str] | None:
-        """What does not work about it, in general and in detail; None if all does."""
-        if not self.lead.link.connected:
-            return (away := "is away; it goes on with the last orders"), away
-        if not self.answers(now):
-            overdue = now - self.answered_at
-            why = f": {self.unusable}" if self.unusable else ""
-            return "does not answer", f"has not answered for {overdue:.0f} s{why}"
-        if self.answer is not None and self.answer.storage_problem:
-            return "cannot store its state", f"cannot store its state: {self.answer.storage_problem}"
-        if len(self.starts) == _RESTARTS and now - self.starts[0] < _RESTARTS_SECONDS:
-            often = f"was started {_RESTARTS} times within {now - self.starts[0]:.0f} s; its log says why"
-            return "is started again and again", often
-        return None
-
-    @property
-    def problem(self) -> str:
-        """Why it cannot serve anybody now, if that is so."""
-        if not self.lead.link.connected:
-            return "the gateway is away"
-        if self.is_silent:
-            return "the gateway does not answer"
-        if self.answer is not None and not self.answer.broker_connected:
-            return self.answer.broker_problem or "it has no broker"
-        return ""
-
-    def is_dead(self, now: float) -> bool:
-        """Is that more than a moment's trouble?"""
-        if not self.problem:
-            self._ailing_since = None
-            return False
-        self._ailing_since = now if self._ailing_since is None else self._ailing_since
-        return now - self._ailing_since >= _DEAD_SECONDS
-
-    @property
-    def load(self) -> GatewayLoad | None:
-        """What it had to do in the last second, if that is known."""
-        before, now = self.before, self.latest
-        if before is None or now is None or before.epoch != now.epoch or now.at_ns <= before.at_ns:
-            return None
-        seconds = (now.at_ns - before.at_ns) / 1e9
-
-        def since(*names: str) -> float:
-            return float(sum(now.count(name) - before.count(name) for name in names)) / seconds
-
-        def sent(measured: Measured) -> int:
-            return sum(queue.bytes_out for port in measured.ports.values() for queue in port.queues)
-
-        return GatewayLoad(
-            downlink_bps=8 * since("datagram_bytes", "broker_bytes"),
-            matched_per_second=since("client_messages", "broker_messages"),
-            uplink_bps=8 * (sent(now) - sent(before)) / seconds,
-            flows=now.flows,
-            flows_before=before.flows,
-            seconds=seconds,
-            broker_seconds={name: each / 2 for name, each in now.round_trips.items()},
-            client_seconds={name: each / 2 for name, each in now.client_round_trips.items()},
-        )
-
-    @property
-    def broker_connected(self) -> bool | None:
-        """Whether it has its broker, by its last answer; None while that is not known."""
-        return self.answer.broker_connected if self.answer is not None and self.lead.link.connected else None
-
-    @property
-    def why_not_in_force(self) -> str:
-        """Why it does not follow what is wanted, in words that name no client."""
-        if not self.lead.link.connected:
-            return "it is away"
-        match self.lead.problem:
-            case None:
-                return "it does not answer" if self.is_silent else "it is being told"
-            case GatewayRefusalError():
-                return "it refuses what it is told; the decisions say what and why"
-        return "it did not answer"
-
-    @property
-    def broker_shown(self) -> str:
-        """Its address without a password."""
-        return str(BrokerAddress.parse(self.broker)) if self.broker else ""
 
 
 class Gateways:
@@ -274,7 +85,7 @@ class Gateways:
             self._uplinks = dict(zip(brokers.name, brokers.uplink_bps.tolist(), strict=True))
             clusters = zip(brokers.cluster, (brokers.head > 0).tolist(), strict=True)
             self._clusters = dict(zip(brokers.name, clusters, strict=True))
-        self._led: dict[str, LedGateway] = {}
+        self._led: dict[str, GatewayHandle] = {}
         self._expected = set(expected)
         self._joining: set[str] = set()
         self._topics = TopicIncrements()
@@ -290,11 +101,11 @@ class Gateways:
         # Who left which gateway, and until when that has orders about it.
         self._leaving: dict[Key, tuple[str, float]] = {}
 
-    def add(self, name: str, link: GatewayLink, address: str, orders: Orders | None = None) -> LedGateway:
+    def add(self, name: str, link: GatewayLink, address: str, orders: Orders | None = None) -> GatewayHandle:
         """One that is there from the start, and the orders of before."""
         # Those that it has name its peers, which may only be on their way back to this coordinator.
-        lead = GatewayLead(link, self._grants, None if self._awaits_gateways else orders)
-        self._led[name] = LedGateway(name, lead, address)
+        lead = GatewayReconciler(link, self._grants, None if self._awaits_gateways else orders)
+        self._led[name] = GatewayHandle(name, lead, address)
         self._orders, self._refit_due = orders, self._awaits_gateways
         return self._led[name]
 
@@ -303,25 +114,25 @@ class Gateways:
         """Has this coordinator only just started, and gateways of before are not back?"""
         return bool(self._expected) and time.monotonic() - self._started < _RETURNING_SECONDS
 
-    def __iter__(self) -> Iterator[LedGateway]:
+    def __iter__(self) -> Iterator[GatewayHandle]:
         return iter(tuple(self._led.values()))
 
     def __len__(self) -> int:
         return len(self._led)
 
-    def __getitem__(self, name: str) -> LedGateway:
+    def __getitem__(self, name: str) -> GatewayHandle:
         return self._led[name]
 
     @property
     def are_several(self) -> bool:
         return len(self._led) > 1
 
-    def called(self, each: LedGateway) -> str:
+    def called(self, each: GatewayHandle) -> str:
         """What people call it; with one there is no doubt which."""
         return f"gateway {each.name}" if self.are_several else "the gateway"
 
     @property
-    def _only(self) -> LedGateway:
+    def _only(self) -> GatewayHandle:
         """Where there is one."""
         return next(iter(self._led.values()))
 
@@ -344,7 +155,7 @@ class Gateways:
             for each in self._led.values()
         ]
 
-    def home_of(self, key: Key) -> LedGateway:
+    def home_of(self, key: Key) -> GatewayHandle:
         """The gateway of a client; one that has none gets one."""
         if not self.are_several:
             return self._only
@@ -383,7 +194,7 @@ class Gateways:
 
     # Joining.
 
-    async def join(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> LedGateway:
+    async def join(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> GatewayHandle:
         """A gateway has come, from a host, over a link that is connected; RequestError says why it cannot stay.
 
         Is it of this machine (`is_here`), it was perhaps started with the others, and their brokers are here, too.
@@ -401,9 +212,9 @@ class Gateways:
             known = self._led.pop(name, None)
             if known is not None:
                 await known.close()
-            led = LedGateway(
+            led = GatewayHandle(
                 name,
-                GatewayLead(link, self._grants),
+                GatewayReconciler(link, self._grants),
                 reached_by(identity.listen, host),
                 identity.broker,
                 has_joined=True,
@@ -476,7 +287,7 @@ class Gateways:
         """Drop gateways that have been away for longer than their lease; their names."""
         now = time.monotonic()
         gone = [each.name for each in self if each.is_gone(now)]
-        if self._expected and now - self._started >= _LEASE_SECONDS:
+        if self._expected and now - self._started >= LEASE_SECONDS:
             gone += self._expected
             self._expected.clear()
         for name in gone:
@@ -496,7 +307,7 @@ class Gateways:
     async def expect(self, name: str, sessions: Mapping[str, Mapping[str, int]]) -> None:
         """Have a gateway store what comes for clients that are on their way to it."""
         with contextlib.suppress(ControlError, TimeoutError):
-            async with asyncio.timeout(_ANSWER_SECONDS):
+            async with asyncio.timeout(ANSWER_SECONDS):
                 await self._led[name].lead.link.expect(sessions)
 
     async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:

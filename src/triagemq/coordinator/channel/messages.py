@@ -154,6 +154,9 @@ def parse_state(message: Mapping[str, Any]) -> StateMessage:
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 """Something counted; what is none must not become a rate."""
 
+RoundTrip = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""Seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class GatewayIdentity:
@@ -207,8 +210,8 @@ class Measured:
     carried: int | None = None
     managed: Mapping[str, PortDelays] = field(default_factory=dict)
     planned_drops: Mapping[int, Count] = field(default_factory=dict)
-    round_trips: Mapping[str, float] = field(default_factory=dict)
-    client_round_trips: Mapping[str, float] = field(default_factory=dict)
+    round_trips: Mapping[str, RoundTrip] = field(default_factory=dict)
+    client_round_trips: Mapping[str, RoundTrip] = field(default_factory=dict)
 
     def count(self, name: str) -> int:
         """A plain counter; 0 if there is none of that name."""

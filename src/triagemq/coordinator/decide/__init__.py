@@ -1,12 +1,11 @@
 """One decision: what is known now and what was decided before in; a plan, orders and reasons out. Pure.
 
 * `network`: the fixed part of an exchange
-* `decide`: the decision as a whole
-* `slots`: which connection of a subscriber carries which topic, so that as little as possible moves
-* `changes`: what that changes, worked out once
-* `orders`: what a gateway is told: ports, flows, ways of topics; whole, or what has changed
-* `homes`: which gateway serves which client, where there are several; `campus_places`: by the rules of placement
-* `campus_balance`: who leaves a broker that has too much
+* `decide`: the decision as a whole; `unseen`: topics without a rate
+* `changes`: what a plan changes, worked out once, from columns
+* `orders`: what a gateway follows: ports, connections, a class and drop rate for each topic; whole, or as a change
+* `promised`, `staging`: promises on the wire, and the stages that each keep them; `promise_facts`: them by name
+* `placement`: the gateway of each client, where there are several; `campus_balance`: moves from a full broker
 * `account`: the reasons, for an operator to read
-* `forecasts`, `what_if`: what the plan will do, and what another situation would
+* `what_if`: forecasts of a decision, and of another situation
 """

@@ -16,8 +16,8 @@ from functools import partial
 
 import numpy as np
 
-from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders, client_id_of
+from triagemq.coordinator.decide.placement import ClientMove
 from triagemq.coordinator.intents.registry import Key
 from triagemq.errors import TriageError
 from triagemq.intents import PUBLISHER, SUBSCRIBER

@@ -12,11 +12,17 @@ What is promised has addresses from the start, and nobody's connection has to do
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel.messages import ControlError, SessionEvent
 from triagemq.coordinator.decide.orders import Orders, OrdersChange, client_id_of, subscriber_of
-from triagemq.errors import PlanError
+from triagemq.errors import PlanError, TriageError
 from triagemq.plan import (
+    Counters,
     FlowKey,
     Instructed,
     Instruction,
@@ -236,3 +242,108 @@ def default_flow(orders: Orders) -> SetFlow[str] | None:
     for name, port in orders.ports.items():
         return SetFlow("", name, UNPLANNED, port.classes - 1, 0.0)
     return None
+
+
+_LOG = logging.getLogger("triagemq.follower")
+
+_PAUSE_SECONDS = 0.2
+_LOOK_SECONDS = 1.0
+
+
+class Follower:
+    """`run` until it is cancelled. `orders` are those in force at the plane, `problem` is why the last change is not.
+
+    Those who follow one gateway have each a `name` of their own. Of several gateways' followers on one plane, one
+    carries out what is `promised`.
+    """
+
+    def __init__(
+        self,
+        link: GatewayLink,
+        plane: Instructed,
+        *,
+        name: str = "queues",
+        promised: bool = True,
+        in_thread: bool = False,
+    ) -> None:
+        self.orders = Orders()
+        self.problem = ""
+        self._link, self._plane, self._name = link, plane, name
+        self._promised, self._in_thread = promised, in_thread
+        self._turn = asyncio.Lock()
+
+    @property
+    def applied(self) -> int:
+        """The generation of the orders that are carried out; 0 before the first."""
+        return self.orders.generation
+
+    async def run(self) -> None:
+        """Follow all news, and look from time to time what they did not tell."""
+        async with asyncio.TaskGroup() as both:
+            both.create_task(self._hear())
+            both.create_task(self._look())
+
+    async def _hear(self) -> None:
+        while True:
+            with contextlib.suppress(ControlError):
+                async for event in self._link.events():
+                    if event.overrun:
+                        break
+                    await self._heard(event)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def _heard(self, event: SessionEvent) -> None:
+        if event.kind == "orders" or not self.applied:
+            async with self._turn:
+                await self._catch_up()
+
+    async def _look(self) -> None:
+        """Orders of a moment without connection, and what failed before, are not told again."""
+        epoch = ""
+        while True:
+            with contextlib.suppress(ControlError):
+                measured = await self._link.measure(flows=False, topics=False)
+                async with self._turn:
+                    if measured.generation != self.applied:
+                        await self._catch_up()
+                    elif epoch != measured.epoch:
+                        await self._link.carried(self._name, self.applied)
+                epoch = measured.epoch
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _catch_up(self) -> None:
+        orders = await self._link.current()
+        if orders.generation == self.applied:
+            return
+        try:
+            instructions = self._instructions(orders)
+            if self._in_thread:
+                await asyncio.to_thread(self._plane.apply, instructions)
+            else:
+                self._plane.apply(instructions)
+        except TriageError as error:
+            if self.problem != str(error):
+                _LOG.warning("the plan is not carried out: %s", error)
+            self.problem = str(error)
+        else:
+            self.orders, self.problem = orders, ""
+        await self._link.carried(self._name, self.applied)
+
+    def _instructions(self, orders: Orders) -> Sequence[Instruction]:
+        change = orders.since(self.orders)
+        check(orders, change)
+        made, gone = port_instructions(self.orders, orders)
+        return [*made, *(promise_instructions(self.orders, change) if self._promised else ()), *gone]
+
+
+class NoPlane:
+    """Where the ports are somebody else's: flows are known for the trace only."""
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        pass
+
+    def counters(self, *, with_flows: bool = True) -> Counters:
+        return Counters()
+
+    def close(self) -> None:
+        pass

@@ -40,7 +40,7 @@ from triagemq.coordinator.decide.orders import (
     reranked,
     subscriber_of,
 )
-from triagemq.coordinator.gateway.binder import FlowBinder
+from triagemq.coordinator.gateway.binder import FlowBinder, NoPlane
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.coordinator.gateway.joining import Joining
 from triagemq.coordinator.gateway.kept import KeptState
@@ -68,33 +68,19 @@ from triagemq.network import (
     EmbeddedDataPlane,
     ReportedDataPlane,
 )
-from triagemq.plan import Counters
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
     from triagemq.coordinator.gateway.queue_control import ControlledQueues
     from triagemq.exchange.gateway import GatewayCore
     from triagemq.exchange.gateway.model.sessions import Endpoint
-    from triagemq.plan import Instructed, Instruction, OnFate
+    from triagemq.plan import Instructed, OnFate
 
 _SAMPLE_EVERY_SECONDS = 0.2
 _BROKER_ANSWERS_NS = 150_000_000
 _POLL_SECONDS = 0.002
 _GATHER_SECONDS = 0.05
 _EXPECT_NS = 2_500_000_000
-
-
-class _NoPlane:
-    """Where the ports are somebody else's: flows are known for the trace only."""
-
-    def apply(self, instructions: Sequence[Instruction]) -> None:
-        pass
-
-    def counters(self, *, with_flows: bool = True) -> Counters:
-        return Counters()
-
-    def close(self) -> None:
-        pass
 
 
 class ManagedGateway:
@@ -104,12 +90,7 @@ class ManagedGateway:
         self._state = Path(config.state)
         # Client ids may hold keys.
         private_directory(self._state)
-        self._seed = config.seed
         self._reported = config.dataplane == "reported"
-        self._control_by = (
-            config.queue_control,
-            None if config.delay_model is None else Path(config.delay_model),
-        )
         self._queue_control: ControlledQueues | None = None
         # What those say who control queues elsewhere.
         self._managed: dict[str, PortDelays] = {}
@@ -126,7 +107,7 @@ class ManagedGateway:
         self._constraints = before.constraints or {}
         # Whose state it follows and which; no author: one that has no number.
         self._author, self._version = before.author, before.version
-        self._plane: EmbeddedDataPlane | ReportedDataPlane | _NoPlane = _NoPlane()
+        self._plane: EmbeddedDataPlane | ReportedDataPlane | NoPlane = NoPlane()
         self._binder = FlowBinder(self._plane, self.rules.identify, replicates=self._reported)
         self._epoch = secrets.token_hex(8)
         # When the broker last left a question open.
@@ -259,7 +240,7 @@ class ManagedGateway:
                 sender,
                 on_fate,
                 clock=clock,
-                seed=self._seed,
+                seed=self._config.seed,
                 closing=closing,
                 overhead_bytes_per_packet=UDP_HEADER_BYTES + sealed_bytes,
             )
@@ -285,16 +266,15 @@ class ManagedGateway:
 
     def _controlled(self, plane: EmbeddedDataPlane | ReportedDataPlane) -> Instructed:
         """The data plane with control of its queues, if that is wanted and not somebody else's."""
-        control, delay_model = self._control_by
+        control, model = self._config.queue_control, self._config.delay_model
         if control == "off" or self._reported:
             return plane
         # Late: most gateways do without, and compiled trees take a moment to load.
-        from triagemq.coordinator.gateway.delay_models import Estimators
-        from triagemq.coordinator.gateway.queue_control import ControlledQueues
+        from triagemq.coordinator.gateway.queue_control import ControlledQueues, Estimators
 
         estimators = Estimators(
             control,
-            delay_model,
+            None if model is None else Path(model),
             lambda words: print(words, file=sys.stderr, flush=True),
             self._config.scenario,
         )
@@ -599,14 +579,11 @@ class ManagedGateway:
     # The trace.
 
     def _take_measured(self, from_ns: object, classes: object) -> dict[str, Any]:
-        if (
-            type(from_ns) is not int
-            or not isinstance(classes, list)
-            or any(type(one) is not int for one in classes)
-        ):
+        is_list = isinstance(classes, list) and all(type(one) is int for one in classes)
+        if type(from_ns) is not int or not is_list:
             raise ControlError("what is measured needs a time, and a class for each subscription")
         if self._trace is not None:
-            self._trace.measured(from_ns, classes)
+            self._trace.measured(from_ns, classes)  # type: ignore[arg-type]
         return {"traced": self._trace is not None}
 
     async def _keep_sampling(self) -> None:

@@ -12,15 +12,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.published import (
+from triagemq.coordinator.intents.columns import (
     DeclaredColumns,
     DeclaredRate,
     Published,
+    WantedColumns,
+    columns_of,
     declared_columns,
     declared_rates,
     published,
+    wanted_tables,
 )
-from triagemq.coordinator.intents.wanted import WantedColumns, columns_of, wanted_tables
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent
 from triagemq.mqttsn.filters import TopicTree, has_wildcard

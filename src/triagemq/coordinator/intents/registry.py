@@ -8,8 +8,9 @@ way at once; the store takes them in the order in which they were made.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
 
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.refusals import ConflictError, ForbiddenError, RequestError
@@ -207,3 +208,55 @@ def check_once(keys: Sequence[Key]) -> None:
         if key in seen:
             raise ConflictError(f"the {key[0]} {key[1]!r} is named twice in one request")
         seen.add(key)
+
+
+Holder = TypeVar("Holder", bound=Hashable)
+
+
+class Leases(Generic[Holder]):
+    """Leases by their holders. The caller brings the clock, which must never go backwards.
+
+    >>> leases = Leases[str]()
+    >>> leases.grant("ff-7", 10.0, now=0.0)
+    >>> leases.renew("ff-7", now=8.0), leases.renew("ff-8", now=8.0)
+    (True, False)
+    >>> leases.ended(now=17.0), leases.ended(now=18.0), len(leases)
+    ([], ['ff-7'], 0)
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[Holder, float] = {}
+        self._until: dict[Holder, float] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def grant(self, holder: Holder, seconds: float, now: float) -> None:
+        """Begin a lease, or change its length."""
+        self._seconds[holder] = seconds
+        self._until[holder] = now + seconds
+
+    def renew(self, holder: Holder, now: float) -> bool:
+        """Begin the lease anew; False if there is none."""
+        if holder not in self._until:
+            return False
+        self._until[holder] = max(self._until[holder], now + self._seconds[holder])
+        return True
+
+    def drop(self, holder: Holder) -> None:
+        """End a lease before its time."""
+        self._until.pop(holder, None)
+        self._seconds.pop(holder, None)
+
+    def ended(self, now: float) -> list[Holder]:
+        """The leases that have ended by now, the earliest first; they are forgotten."""
+        gone = sorted(
+            (until, number, each) for number, (each, until) in enumerate(self._until.items()) if until <= now
+        )
+        for _, _, holder in gone:
+            self.drop(holder)
+        return [holder for _, _, holder in gone]
+
+    def forgive(self, seconds: float) -> None:
+        """Make all leases longer: the coordinator itself stood still, and no client could be heard."""
+        self._until = {holder: until + seconds for holder, until in self._until.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -13,9 +14,10 @@ from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.ports import PortWatch
 from triagemq.coordinator.rates import KnownRates
-from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store import tables
 from triagemq.coordinator.store.store import Store
 
+_LOG = logging.getLogger("triagemq.coordinator")
 _CHANCE = random.Random()
 """Its own: whoever draws reproducible numbers in this process shall not be disturbed."""
 
@@ -104,7 +106,11 @@ class Measuring:
         if flows:
             self._ports.count(time.monotonic(), measured.flows, measured.epoch)
             before, self.latest = self.latest, measured
-            await self._on_second(before, measured)
+            try:
+                await self._on_second(before, measured)
+            except Exception:
+                # Figures and balancing: what one gateway says must not end the measuring of all.
+                _LOG.exception("a second was not worked out")
 
     async def _look_at_ports(self) -> None:
         measured = await self._gateways.measure(flows=False, topics=False)
@@ -119,7 +125,7 @@ class Measuring:
         self._store_at = time.monotonic() + STORE_SECONDS
         known = self._rates.to_store()
         if known != self._stored:
-            await self._store.write(store_changes.keep_measured, known)
+            await self._store.write(tables.keep_measured, known)
             self._stored = known
         await self._store_ports()
 
@@ -127,7 +133,7 @@ class Measuring:
         """At once: plans are made by it, and what an operator overruled must not come back after a restart."""
         ports = self._ports.to_store()
         if ports != self._stored_ports:
-            await self._store.write(store_changes.keep_measured_ports, ports)
+            await self._store.write(tables.keep_measured_ports, ports)
             self._stored_ports = ports
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
@@ -18,7 +19,6 @@ from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.intents.registry import Key
-from triagemq.coordinator.loop.setting_aside import faulty_changes
 from triagemq.coordinator.ports import PortsNow
 from triagemq.coordinator.rates import DeclaredRate, Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent
@@ -280,3 +280,37 @@ def _without(rates: Rates, topics: Container[object]) -> Rates:
         {topic: rate for topic, rate in rates.per_second.items() if topic not in topics},
         {topic: size for topic, size in rates.size_bytes.items() if topic not in topics},
     )
+
+
+Change = TypeVar("Change")
+
+
+def faulty_changes(
+    changes: Sequence[Change], works: Callable[[Sequence[Change]], bool]
+) -> list[Change] | None:
+    """The changes to leave out so that the rest works; None if it does not work without all of them.
+
+    Changes are tried in halves on top of those that are known to work: few faulty ones among many cost few tries.
+
+    >>> faulty_changes([1, 2, 3, 4, 5], lambda chosen: 3 not in chosen)
+    [3]
+    >>> faulty_changes([1, 2], lambda chosen: False) is None
+    True
+    """
+    if not works(()):
+        return None
+    good: list[Change] = []
+    faulty: list[Change] = []
+
+    def search(some: Sequence[Change]) -> None:
+        if works([*good, *some]):
+            good.extend(some)
+        elif len(some) == 1:
+            faulty.extend(some)
+        else:
+            search(some[: len(some) // 2])
+            search(some[len(some) // 2 :])
+
+    if changes:
+        search(changes)
+    return faulty

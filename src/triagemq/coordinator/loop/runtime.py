@@ -23,10 +23,9 @@ from triagemq.coordinator.channel.messages import (
     PortConstraints,
 )
 from triagemq.coordinator.decide.campus_balance import CampusBalance
-from triagemq.coordinator.decide.campus_places import CampusPlaces
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
-from triagemq.coordinator.decide.homes import ClientMove
 from triagemq.coordinator.decide.orders import Orders, client_id_of
+from triagemq.coordinator.decide.placement import CampusPlaces, ClientMove
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
@@ -35,7 +34,7 @@ from triagemq.coordinator.loop.replanning import Pacing, Planned, Replanner, Ste
 from triagemq.coordinator.ports import PortWatch
 from triagemq.coordinator.rates import KnownRates
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store import changes as store_changes
+from triagemq.coordinator.store import tables
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import TriageError
 from triagemq.intents import SUBSCRIBER, SubscriberIntent
@@ -430,7 +429,7 @@ class Runtime:
     async def _store_gateways(self) -> None:
         """After a restart clients come back to where their sessions are: the coordinator waits for these."""
         with contextlib.suppress(StoreError):
-            await self._store.write(store_changes.set_gateways, self.gateways.joined)
+            await self._store.write(tables.set_gateways, self.gateways.joined)
 
     def _place(self, key: Key, sites: Sequence[str]) -> str | None:
         """Where a client is to be at home, by the rules of placement."""
@@ -533,7 +532,7 @@ class Runtime:
         """Store decisions and orders, then have the decisions written into the trace."""
         now_ns, generation = time.time_ns(), self._orders.generation
         try:
-            await self._store.write(store_changes.decide, now_ns, generation, decisions, orders)
+            await self._store.write(tables.decide, now_ns, generation, decisions, orders)
             self._orders_kept = self._orders_kept or orders is not None
         except StoreError:
             # The plan counts more than its record; health says that the store cannot be written.

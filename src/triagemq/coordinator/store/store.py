@@ -25,8 +25,7 @@ from triagemq.coordinator.decide.orders import Orders, parse_orders
 from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store.changes import touch
-from triagemq.coordinator.store.schema import (
+from triagemq.coordinator.store.tables import (
     DECISIONS,
     DROPS,
     GATEWAYS,
@@ -40,6 +39,7 @@ from triagemq.coordinator.store.schema import (
     TOPICS,
     first_line,
     open_database,
+    touch,
 )
 from triagemq.errors import PlanError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Intent, PublisherIntent, SubscriberIntent

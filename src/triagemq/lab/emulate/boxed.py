@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Coordinator
 from triagemq.coordinator.decide.orders import subscriber_of
-from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.gateway.binder import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.lab.box import Box, Host, LostEvent, lay_out, new_run

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from triagemq.child import run_child, say_ready
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.follower import Follower
+from triagemq.coordinator.gateway.binder import Follower
 from triagemq.lab.emulate.copying import idle_instructions
 from triagemq.network.openflow import OpenFlowSwitches, SwitchCounters
 from triagemq.waiting import end, is_set_within

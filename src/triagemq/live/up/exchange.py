@@ -34,7 +34,7 @@ from triagemq.live.up.state import TOKEN_FILE, hold, own_token, remember_start
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.access.broker_rights import BrokerRights
+    from triagemq.coordinator.access.rights import BrokerRights
     from triagemq.live.up.kernel_ports import KernelPorts
 
 EMBEDDED_BROKER = "embedded"
@@ -349,7 +349,7 @@ class Exchange(Rig):
         """Who holds a token may speak MQTT to a broker of ours."""
         if self._has_access:
             # Late: the database takes a second to load.
-            from triagemq.coordinator.access.broker_rights import BrokerRights
+            from triagemq.coordinator.access.rights import BrokerRights
 
             rights = BrokerRights(broker, self._database)
             self._broker_rights.append(rights)

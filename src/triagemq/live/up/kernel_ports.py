@@ -21,9 +21,8 @@ from triagemq.addresses import host_and_port
 from triagemq.clock import unix_clock
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError
-from triagemq.coordinator.gateway.delay_models import Estimators
-from triagemq.coordinator.gateway.follower import Follower
-from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
+from triagemq.coordinator.gateway.binder import Follower
+from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues, Estimators
 from triagemq.errors import ParameterError
 from triagemq.live.up.shared_ports import SharedPorts
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress

@@ -121,8 +121,8 @@ def own_token(path: Path, database: str, request: TokenRequest | None = None) ->
     """A token of the exchange's own, kept in a file that only this user can read: an operator's, for its clients, if
     nothing else is requested."""
     # SQLAlchemy takes long to load, and an exchange without access needs none of it here.
-    from triagemq.coordinator.store.changes import add_token
     from triagemq.coordinator.store.store import Store
+    from triagemq.coordinator.store.tables import add_token
 
     store = Store(database)
     try:

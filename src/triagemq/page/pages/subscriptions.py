@@ -10,7 +10,7 @@ from typing import Any, get_args
 from nicegui import ui
 
 from triagemq.coordinator.access.tokens import Caller
-from triagemq.coordinator.api.operations import why
+from triagemq.coordinator.api.views import why
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.refusals import MissingError
 from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page

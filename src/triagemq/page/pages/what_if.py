@@ -10,7 +10,7 @@ from nicegui import ui
 
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer, WhatIfRequest
-from triagemq.coordinator.api.operations import change_planner, change_port, what_if
+from triagemq.coordinator.api.views import change_planner, change_port, what_if
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.errors import TriageError
 from triagemq.page.frame import Frame, update

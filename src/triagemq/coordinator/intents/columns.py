@@ -1,15 +1,15 @@
-"""What is published, by whom and how often: announced and measured rates put together as tables of a Scenario.
+"""What publishers and subscribers have announced, as columns, and all of it together as tables of a Scenario.
 
 A topic's rate is the measured one where that contradicts what was announced (`Rates`), else the sum of what its
-publishers announced. Publishers of one topic share its rate in proportion to what they announced. Topics that nobody
-announced belong to a publisher of their own.
-"""
+publishers announced. Publishers of one topic share its rate in proportion to what they announced. Topics that no client
+announced belong to a publisher of their own."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,19 @@ from numpy.typing import NDArray
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.unseen import USUAL_SIZE_BYTES
 from triagemq.coordinator.rates import SILENT_EVENTS, DeclaredRate, Rates
-from triagemq.intents import PublisherIntent
-from triagemq.scenario import ArrivalProcess, Floats, Integers, Publications, Publishers, SizeDistribution
+from triagemq.intents import PublisherIntent, SubscriberIntent, Wanted
+from triagemq.mqttsn.filters import TopicTree, has_wildcard
+from triagemq.scenario import (
+    ArrivalProcess,
+    Floats,
+    Integers,
+    Publications,
+    Publishers,
+    SizeDistribution,
+    Subscribers,
+    Subscriptions,
+    UtilityShape,
+)
 from triagemq.scenario.model import with_columns
 
 __all__ = [
@@ -38,7 +49,7 @@ LEAST_SIZE_BYTES = 1.0
 
 _HEAVY_DISPERSION = 100.0
 
-TERMS = ("min_separation_seconds", "max_separation_seconds", "max_size_bytes")
+PUBLISHED_TERMS = ("min_separation_seconds", "max_separation_seconds", "max_size_bytes")
 """What promises are made of. What a publisher says of them counts before what the scenario says."""
 
 Rows = NDArray[np.int64]
@@ -52,7 +63,7 @@ class DeclaredColumns:
     rate_per_second: Floats
     size_bytes: Floats
     terms: Floats
-    """The rows of TERMS."""
+    """The rows of PUBLISHED_TERMS."""
 
 
 def declared_columns(intent: PublisherIntent) -> DeclaredColumns:
@@ -63,7 +74,8 @@ def declared_columns(intent: PublisherIntent) -> DeclaredColumns:
         rate_per_second=np.array([each.rate_per_second for each in intent.publications], dtype=np.float64),
         size_bytes=np.array([each.size_bytes for each in intent.publications], dtype=np.float64),
         terms=np.array(
-            [[getattr(each, term) for each in intent.publications] for term in TERMS], dtype=np.float64
+            [[getattr(each, term) for each in intent.publications] for term in PUBLISHED_TERMS],
+            dtype=np.float64,
         ),
     )
 
@@ -136,7 +148,7 @@ def published(
     owner = np.repeat(np.arange(len(names)), [len(piece.topics) for piece in pieces])
     rate = np.concatenate([np.empty(0), *(piece.rate_per_second for piece in pieces)])
     size = np.concatenate([np.empty(0), *(piece.size_bytes for piece in pieces)])
-    terms = np.concatenate([np.empty((len(TERMS), 0)), *(piece.terms for piece in pieces)], axis=1)
+    terms = np.concatenate([np.empty((len(PUBLISHED_TERMS), 0)), *(piece.terms for piece in pieces)], axis=1)
     # As in scenario files, who states the least separation alone publishes as often as it allows.
     rate = np.where(np.isnan(rate), 1 / terms[0], rate)
     row = np.array(
@@ -155,7 +167,7 @@ def published(
         topic, row = np.append(topic, alone), np.append(row, np.full(len(alone), -1))
         unsaid = np.full(len(alone), np.nan)
         rate, size = (np.append(column, unsaid) for column in (rate, size))
-        terms = np.append(terms, np.tile(unsaid, (len(TERMS), 1)), axis=1)
+        terms = np.append(terms, np.tile(unsaid, (len(PUBLISHED_TERMS), 1)), axis=1)
     rate = _shared_rates(topic, rate, _by_topic(rates.per_second, number, count), count)
     # What is promised goes past the gateway, which counts nothing of it.
     rate = np.where((rate <= 0) & (terms[0] > 0), 1 / terms[0], rate)
@@ -228,7 +240,7 @@ def _table(
         rate_per_second=rate,
         size_bytes=size,
     )
-    said = dict(zip(TERMS, terms, strict=True))
+    said = dict(zip(PUBLISHED_TERMS, terms, strict=True))
     table = replace(
         table, **{term: np.where(np.isnan(new), getattr(table, term), new) for term, new in said.items()}
     )
@@ -240,3 +252,122 @@ def _table(
         size_distribution=np.where(off, np.int8(SizeDistribution.EXPONENTIAL), table.size_distribution),
         size_samples=np.where(off, np.int32(-1), table.size_samples),
     )
+
+
+SUBSCRIBED_TERMS = (
+    "utility_shape",
+    "utility_weight",
+    "utility_threshold",
+    "freshness_seconds",
+    "max_latency_seconds",
+    "max_separation_seconds",
+    "max_latency_share",
+    "guaranteed",
+)
+"""The scenario's columns about what is wanted: one row each in a subscriber's block."""
+
+_SHAPES = {shape.name.lower(): shape for shape in UtilityShape}
+
+
+@dataclass(slots=True, eq=False)
+class WantedColumns:
+    """One subscriber's subscriptions: `terms` has one column per filter, `columns` the topics they stand for.
+
+    `columns` is None while it has to be worked out: before the first scenario, and when a topic appears that one of the
+    patterns matches. An exact name says more than a pattern; of several patterns the first holds.
+    """
+
+    name: str
+    exact: tuple[str, ...]
+    patterns: tuple[str, ...]
+    terms: Floats
+    columns: tuple[NDArray[np.int64], Floats] | None = None
+    exact_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    def expand(self, topics: TopicTree, number: Mapping[str, int]) -> None:
+        """Work out `columns`, sorted by the topics' names."""
+        self.exact_numbers = np.array([number[topic] for topic in self.exact], dtype=np.int64)
+        term_of = {topic: term for term, topic in enumerate(self.exact)}
+        for term, pattern in enumerate(self.patterns, start=len(self.exact)):
+            for topic in topics.taken_in_by(pattern):
+                term_of.setdefault(topic, term)
+        chosen = sorted(term_of)
+        self.columns = (
+            np.array([number[topic] for topic in chosen], dtype=np.int64),
+            self.terms[:, np.array([term_of[topic] for topic in chosen], dtype=np.int64)],
+        )
+
+    def unseen(self, rank: Integers) -> dict[str, float]:
+        """What topics without a rank are worth to it if all of them arrives, by filter."""
+        shape, weight = self.terms[:2]
+        worth = np.where(shape == UtilityShape.LOG, np.log(2.0), 1.0) * weight
+        places = np.flatnonzero(rank[self.exact_numbers] < 0).tolist()
+        found = {self.exact[place]: float(worth[place]) for place in places}
+        return found | dict(zip(self.patterns, worth[len(self.exact) :].tolist(), strict=True))
+
+
+def columns_of(intent: SubscriberIntent, most_worth: float = math.inf) -> WantedColumns:
+    """The intent of a subscriber, exact names first; a topic is worth `most_worth` at most."""
+    wanted = sorted(intent.subscriptions, key=lambda each: has_wildcard(each.topic))
+    exact = tuple(each.topic for each in wanted if not has_wildcard(each.topic))
+    patterns = tuple(each.topic for each in wanted[len(exact) :])
+    terms = terms_of(wanted)
+    weight = terms[SUBSCRIBED_TERMS.index("utility_weight")]
+    np.minimum(weight, most_worth, out=weight)
+    return WantedColumns(intent.name, exact, patterns, terms)
+
+
+def terms_of(wanted: Sequence[Wanted]) -> Floats:
+    """One column each: what it is worth, and how late or rarely it may come, as the scenario's tables have it."""
+    terms = np.array([_terms(each) for each in wanted], dtype=np.float64)
+    return np.ascontiguousarray(terms.reshape(-1, len(SUBSCRIBED_TERMS)).T)
+
+
+def _terms(wanted: Wanted) -> tuple[float, ...]:
+    utility = wanted.utility
+    return (
+        _SHAPES[utility.shape],
+        utility.weight,
+        utility.threshold or 0.0,
+        *(
+            math.inf if seconds is None else seconds
+            for seconds in (
+                utility.freshness_seconds,
+                wanted.max_latency_seconds,
+                wanted.max_separation_seconds,
+            )
+        ),
+        wanted.max_latency_share or 0.0,
+        wanted.guaranteed,
+    )
+
+
+def wanted_tables(
+    names: Sequence[str],
+    wanted: Sequence[WantedColumns],
+    intents: Mapping[str, SubscriberIntent],
+    network: Network,
+    rank: Integers,
+) -> tuple[Subscribers, Subscriptions]:
+    """Subscribers in the given order, and their subscriptions of topics that have a rank: the topic's row."""
+    pieces = [each.columns for each in wanted if each.columns is not None]
+    numbers = np.concatenate([np.empty(0, dtype=np.int64), *(topics for topics, _ in pieces)])
+    block = np.concatenate([np.empty((len(SUBSCRIBED_TERMS), 0)), *(terms for _, terms in pieces)], axis=1)
+    owner = np.repeat(np.arange(len(pieces), dtype=np.int32), [len(topics) for topics, _ in pieces])
+    topic = rank[numbers]
+    if (topic < 0).any():
+        ranked = topic >= 0
+        topic, owner, block = topic[ranked], owner[ranked], block[:, ranked]
+    rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
+    ports = np.array([network.port_of(intents[name]) for name in names], dtype=np.int32)
+    people = with_columns(network.scenario.subscribers, rows, name=tuple(names), port=ports)
+    return (
+        replace(people, error_rate=network.error_rates(ports, people.error_rate)),
+        Subscriptions(subscriber=owner, topic=topic, **named_terms(block)),
+    )
+
+
+def named_terms(block: Floats) -> dict[str, Any]:
+    """The rows of a block as the columns of a scenario's subscriptions."""
+    columns: dict[str, Any] = dict(zip(SUBSCRIBED_TERMS, block, strict=True))
+    return columns | {name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed")}

@@ -1,0 +1,319 @@
+"""Requests before a path answers them: who sends them, whether they may come from there, and how they are refused.
+
+A refusal is always `{"detail": "one clear line"}`, never a traceback, never a secret."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import HTTPException as TooLong
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from triagemq.coordinator.access.tokens import ANYONE, Caller, Role
+from triagemq.coordinator.channel.messages import ControlError
+from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
+from triagemq.errors import TriageError
+
+_HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
+_WILDCARDS = ("0.0.0.0", "::")
+
+# Only for the OpenAPI description: the header is read below, so that every refusal is the same.
+_bearer = HTTPBearer(auto_error=False, description="A token, as `triage token create` prints it.")
+
+
+def coordinator_of(connection: HTTPConnection) -> Coordinator:
+    found: Coordinator = connection.app.state.coordinator
+    return found
+
+
+async def caller_of(connection: HTTPConnection) -> Caller:
+    """The caller; UnauthorisedError if access is on and there is no valid token."""
+    service = coordinator_of(connection).service
+    if not service.access:
+        return replace(ANYONE, reached=_reached(connection))
+    headers = connection.headers.getlist("authorization")
+    scheme, _, secret = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
+    if scheme.lower() != "bearer":
+        raise UnauthorisedError
+    return replace(await service.tokens.caller(secret.strip()), reached=_reached(connection))
+
+
+def _reached(connection: HTTPConnection) -> str:
+    """The host that the client named, or the address that it came to."""
+    named = connection.url.hostname or ""
+    if _HOST.fullmatch(named) and named not in _WILDCARDS:
+        return named
+    host, port = connection.scope.get("server") or ("", None)
+    # A Unix socket has no port.
+    return host if port is not None else "127.0.0.1"
+
+
+async def _caller(
+    request: Request, _described: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Caller:
+    return await caller_of(request)
+
+
+async def _reader(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+    caller.require_look()
+    return caller
+
+
+async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
+    caller.require(Role.OPERATOR)
+    return caller
+
+
+AnyCaller = Annotated[Caller, Depends(_caller)]
+Reader = Annotated[Caller, Depends(_reader)]
+Operator = Annotated[Caller, Depends(_operator)]
+Injected = Annotated[Coordinator, Depends(coordinator_of)]
+
+
+_LOG = logging.getLogger("triagemq.coordinator")
+_LONGEST_DETAIL = 2_000
+_SHOWN_MISTAKES = 5
+_ABOUT_JSON = {
+    "unexpected_keyword_argument": "Extra inputs are not permitted",
+    "dataclass_type": "Input should be an object",
+    "tuple_type": "Input should be a valid list",
+}
+
+
+def refuse_in_words(app: FastAPI) -> None:
+    """Give the app a handler for each kind of error."""
+    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[JSONResponse]]] = {
+        TriageError: _triage_error,
+        RequestValidationError: _invalid,
+        HTTPException: _http,
+        Exception: _unexpected,
+    }
+    for kind, handler in handlers.items():
+        app.add_exception_handler(kind, handler)
+
+
+def answer_of(error: TriageError) -> tuple[int, str]:
+    """HTTP status and detail of an error."""
+    status = (
+        error.status if isinstance(error, RequestError) else 503 if isinstance(error, ControlError) else 400
+    )
+    return status, str(error)
+
+
+def refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """A refusal as it goes out."""
+    # What clients send may hold what UTF-8 cannot: the answer must.
+    line = " ".join(detail.encode("utf-8", "replace").decode().split())[:_LONGEST_DETAIL]
+    return JSONResponse({"detail": line}, status, headers)
+
+
+async def _triage_error(_request: Request, error: TriageError) -> JSONResponse:
+    challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorisedError) else None
+    return refused(*answer_of(error), challenge)
+
+
+async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
+    found = error.errors()
+    lines = [f"{_place(each['loc'])}: {_words(each)}" for each in found[:_SHOWN_MISTAKES]]
+    more = f"; and {len(found) - _SHOWN_MISTAKES} more" if len(found) > _SHOWN_MISTAKES else ""
+    return refused(422, "; ".join(lines) + more)
+
+
+def _words(mistake: Mapping[str, Any]) -> str:
+    """In pydantic's words, but for those about Python: clients send JSON."""
+    said = str(mistake["msg"]).replace("Tuple should have", "List should have")
+    return _ABOUT_JSON.get(mistake["type"], said)
+
+
+def _place(location: tuple[str | int, ...]) -> str:
+    return ".".join(str(part)[:100] for part in location)
+
+
+async def _http(_request: Request, error: HTTPException) -> JSONResponse:
+    return refused(error.status_code, str(error.detail), dict(error.headers or {}))
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return refused(500, "the coordinator made a mistake; its log says more")
+
+
+class BodyLimit:
+    """Refuses requests whose bodies are too long, before they are read into memory."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = TooMuchError(f"a request may hold {self._most_bytes} bytes at most; send it in parts")
+        stated = dict(scope["headers"]).get(b"content-length", b"0")
+        if not stated.isdigit() or int(stated[:20]) > self._most_bytes:
+            await refused(*answer_of(refusal))(scope, receive, send)
+            return
+        taken = 0
+
+        async def counted() -> Message:
+            nonlocal taken
+            message = await receive()
+            taken += len(message.get("body", b""))
+            if taken > self._most_bytes:
+                # FastAPI turns any other error into one about a body that cannot be parsed.
+                raise TooLong(413, str(refusal))
+            return message
+
+        await self._app(scope, counted, send)
+
+
+class PathMethods:
+    """The methods of every path, from the routes that answer them. What can be read can be asked for its headers."""
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+        found: dict[re.Pattern[str], set[str]] = {}
+        for route in routes:
+            if isinstance(route, Route):
+                found.setdefault(route.path_regex, {"OPTIONS"}).update(route.methods or ())
+        self._found = {path: _with_head(methods) for path, methods in found.items()}
+
+    def of(self, path: str) -> frozenset[str]:
+        """Those of one path as a client writes it; none if nothing is there."""
+        return frozenset().union(*(methods for regex, methods in self._found.items() if regex.match(path)))
+
+
+def _with_head(methods: set[str]) -> frozenset[str]:
+    return frozenset(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+class Methods:
+    """Answers OPTIONS, answers HEAD as GET without its content, and refuses with 405 what a path does not have."""
+
+    def __init__(self, app: ASGIApp, methods: PathMethods) -> None:
+        self._app = app
+        self._methods = methods
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        allowed = self._methods.of(scope["path"]) if scope["type"] == "http" else frozenset()
+        if not allowed:
+            await self._app(scope, receive, send)
+            return
+        method, headers = scope["method"], {"Allow": ", ".join(sorted(allowed))}
+        if method == "OPTIONS":
+            await Response(status_code=204, headers=headers)(scope, receive, send)
+        elif method not in allowed:
+            answer = refused(405, f"{method} is nothing that {scope['path']} does", headers)
+            await answer(scope, receive, send)
+        elif method == "HEAD":
+            # The server that sends the answer leaves its content out: it knows what was asked.
+            await self._app({**scope, "method": "GET"}, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+_POLICY_VIOLATION = 1008
+_SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+_HEADERS = {
+    # NiceGUI compiles templates in the browser and configures itself in inline scripts.
+    "Content-Security-Policy": "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; object-src 'none'; "
+    "base-uri 'self'; form-action 'self'; frame-ancestors 'self'",
+    "X-Frame-Options": "SAMEORIGIN",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+}
+
+
+class OriginCheck:
+    """Middleware around everything. `names` are host names of this coordinator beside its addresses and localhost.
+
+    `check_host` is for an exchange without tokens: a name that a stranger's DNS points here (DNS rebinding) is refused.
+    With tokens a foreign name brings neither a cookie nor a token along.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str], check_host: bool) -> None:
+        self._app = app
+        self._configured = {each.lower() for each in names}
+        self._names = self._configured | {socket.gethostname().lower(), "localhost"}
+        self._check_host = check_host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is None:
+            await self._app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            # Before it is accepted, a closed WebSocket is answered with HTTP 403.
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION, "reason": refusal[1]})
+        else:
+            await refused(*refusal)(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        headers = Headers(scope=scope)
+        host, origin = headers.get("host", ""), headers.get("origin")
+        if self._check_host and host and not self._is_here(_host_name(host)):
+            return 421, (
+                f"{host!r} is no name of this exchange: without tokens it answers to its addresses, to localhost, and "
+                "to the name that --advertise gives it"
+            )
+        changes = scope["type"] == "websocket" or scope["method"] not in _SAFE_METHODS
+        if origin is None or not changes:
+            return None
+        authority = origin.partition("://")[2].lower()
+        # A proxy in front may have replaced Host: a configured name is enough.
+        if authority and (authority == host.lower() or _host_name(authority) in self._configured):
+            return None
+        return 403, f"a page of {origin!r} may change nothing here"
+
+    def _is_here(self, name: str) -> bool:
+        """A page cannot come from an address that is not its own: names alone can be pointed elsewhere."""
+        if name in self._names or name.endswith(".localhost"):
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+
+def _host_name(authority: str) -> str:
+    """Without the port; a port that is no number is none. What is malformed has no name.
+
+    >>> _host_name("[::1]:8080"), _host_name("LOCALHOST:80"), _host_name("example.org"), _host_name("[::1")
+    ('::1', 'localhost', 'example.org', '')
+    """
+    try:
+        return urlsplit(f"//{authority}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sent
