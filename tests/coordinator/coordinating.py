@@ -20,7 +20,7 @@ from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
@@ -111,7 +111,7 @@ class Running:
     """A coordinator that runs, its clients by token, and the fake gateway."""
 
     def __init__(
-        self, coordinator: Coordinator, link: FakeLink, client: httpx.AsyncClient, app: FastAPI
+        self, coordinator: ControlPlane, link: FakeLink, client: httpx.AsyncClient, app: FastAPI
     ) -> None:
         self.coordinator = coordinator
         self.link = link
@@ -149,8 +149,8 @@ def database_in(directory: Path) -> str:
     return f"sqlite:///{directory / 'coordinator.sqlite'}"
 
 
-def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **options: Any) -> Coordinator:
-    return Coordinator(
+def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **options: Any) -> ControlPlane:
+    return ControlPlane(
         store=Store(database),
         link=link,
         network=options.pop("network", None) or Network.plain(1e5),

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from triagemq.page.compressing import Compressing
+from triagemq.page.pages import Compressing
 
 
 def test_what_never_changes_is_asked_for_once_and_everything_else_every_time() -> None:

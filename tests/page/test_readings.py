@@ -12,11 +12,11 @@ from tests.coordinator.coordinating import make_token, publisher, running, subsc
 
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.page.context import COOKIE, Sessions
 from triagemq.page.pages.network import network_map
 from triagemq.page.pages.situation import chosen, responders
 from triagemq.page.readings import Reading, Readings, _classes
 from triagemq.page.rendering import render, sparkline, style_sheet
-from triagemq.page.sessions import COOKIE, Sessions
 from triagemq.page.values import LatestValues, Value, situation
 
 

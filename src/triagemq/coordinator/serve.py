@@ -39,7 +39,7 @@ from triagemq.coordinator.api.connections import (
 )
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import listening_at
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.promised import MulticastRange
@@ -73,7 +73,7 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
         _log.warning(line)
     try:
         link = GatewayLink(settings.gateway_socket)
-        coordinator = Coordinator(
+        coordinator = ControlPlane(
             store=Store(settings.database),
             link=link,
             network=_network(settings),

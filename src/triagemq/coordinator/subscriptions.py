@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.loop.figures import SubscriptionFigures, SubscriptionWatch
 from triagemq.forecast import Forecast, subscription_rows
@@ -59,7 +59,7 @@ class SubscriptionPage:
 
 
 async def subscription_page(
-    here: Coordinator,
+    here: ControlPlane,
     decided: Decided,
     *,
     search: str = "",

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import secrets
 import ssl
+import time
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from starlette.requests import HTTPConnection
 
 from triagemq.addresses import place
 from triagemq.client import Event, Subscriber
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.access.tokens import ANYONE, Caller
+from triagemq.coordinator.control_plane import ControlPlane
+from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
+from triagemq.coordinator.service import Service
 from triagemq.coordinator.settings import Settings
+from triagemq.coordinator.store.tables import begin_page_session, end_page_session
 from triagemq.errors import ClientError, ParameterError
 from triagemq.page.readings import Readings
-from triagemq.page.sessions import Sessions
 from triagemq.page.values import LatestValues
 from triagemq.waiting import end
 
@@ -119,7 +128,7 @@ async def _report_often(subscriber: Subscriber) -> None:
 class PageContext:
     """Made at the first request for a page; `began` is that moment of the monotonic clock."""
 
-    def __init__(self, coordinator: Coordinator, settings: Settings, began: float) -> None:
+    def __init__(self, coordinator: ControlPlane, settings: Settings, began: float) -> None:
         self.coordinator = coordinator
         self.settings = settings
         self.sessions = Sessions(coordinator.service)
@@ -138,3 +147,97 @@ class PageContext:
         await asyncio.gather(
             self.subscribers.close(), self.readings.close(), self.values.close(), return_exceptions=True
         )
+
+
+COOKIE = "triage_page"
+_SIGNED_IN_SECONDS = 12 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class PageSession:
+    """A browser that signed in with a token, or without one where none is needed."""
+
+    secret: str | None = field(repr=False)
+    caller: Caller
+
+    @property
+    def may_change(self) -> bool:
+        return self.caller.is_operator
+
+    @property
+    def words(self) -> str:
+        """The words of the page for it."""
+        if self.secret is None:
+            return "no tokens needed"
+        label = f"{self.caller.label}, " if self.caller.label else ""
+        return f"{label}{'operator' if self.may_change else 'viewer'}"
+
+
+class Sessions:
+    """Sessions by the number in the cookie; they survive a restart of the coordinator.
+
+    The store has neither the numbers nor the tokens: a token is sealed with its number.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    @property
+    def needs_token(self) -> bool:
+        return self._service.access
+
+    async def sign_in(self, secret: str) -> str:
+        """A new number for a token that may look; UnauthorisedError or ForbiddenError if it may not."""
+        (await self._service.tokens.caller(secret)).require_look()
+        number = secrets.token_urlsafe(32)
+        now_ns = time.time_ns()
+        await self._service.store.write(
+            begin_page_session,
+            _digest(number),
+            _sealed(secret.encode(), number).hex(),
+            now_ns,
+            now_ns + int(_SIGNED_IN_SECONDS * 1e9),
+        )
+        return number
+
+    async def sign_out(self, connection: HTTPConnection) -> None:
+        await self._service.store.write(end_page_session, _digest(connection.cookies.get(COOKIE, "")))
+
+    async def of(self, connection: HTTPConnection) -> PageSession:
+        """The session of a request; UnauthorisedError if it has to sign in."""
+        if not self._service.access:
+            return PageSession(None, replace(ANYONE, reached=connection.url.hostname or ""))
+        number = connection.cookies.get(COOKIE, "")
+        found = await asyncio.to_thread(self._service.store.page_session, _digest(number), time.time_ns())
+        if found is None:
+            raise UnauthorisedError
+        return await self.refresh(PageSession(_sealed(bytes.fromhex(found), number).decode(), ANYONE))
+
+    async def refresh(self, session: PageSession) -> PageSession:
+        """The same session with its present rights."""
+        if session.secret is None:
+            return session
+        caller = await self._service.tokens.caller(session.secret)
+        caller.require_look()
+        return PageSession(session.secret, caller)
+
+    async def require_operator(self, session: PageSession) -> Caller:
+        """The caller of a change; ForbiddenError if it may not."""
+        caller = (await self.refresh(session)).caller
+        if not caller.is_operator:
+            raise ForbiddenError("this token may look and not change: sign in with an operator's")
+        return caller
+
+
+def _digest(number: str) -> str:
+    return hashlib.sha256(number.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _sealed(octets: bytes, number: str) -> bytes:
+    """Octets under a pad that only this number gives, used once; the same again opens them.
+
+    >>> _sealed(_sealed(b"triage_1", "number"), "number")
+    b'triage_1'
+    """
+    pad = hashlib.shake_256(b"page token " + number.encode()).digest(len(octets))
+    return bytes(one ^ other for one, other in zip(octets, pad, strict=True))

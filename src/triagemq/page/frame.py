@@ -13,9 +13,8 @@ from starlette.responses import RedirectResponse
 from triagemq.coordinator.access.tokens import Caller
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.errors import TriageError
-from triagemq.page.context import PageContext
+from triagemq.page.context import PageContext, PageSession
 from triagemq.page.rendering import render, script, style_sheet
-from triagemq.page.sessions import Session
 
 PAGES = {
     "": "Overview",
@@ -35,7 +34,7 @@ _SECOND = 1.0
 class Frame:
     """One page in one session. A page puts its panels in and says what to do every second."""
 
-    def __init__(self, context: PageContext, request: Request, session: Session, path: str) -> None:
+    def __init__(self, context: PageContext, request: Request, session: PageSession, path: str) -> None:
         self.context = context
         self.session = session
         self.root = request.scope.get("root_path", "")

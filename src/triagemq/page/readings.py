@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.loop.figures import Live
 from triagemq.coordinator.store.store import StoredDecision
@@ -104,7 +104,7 @@ class Reading:
 class Readings:
     """`look` says that somebody does; `latest` is the last reading, None before the first."""
 
-    def __init__(self, coordinator: Coordinator, began: float) -> None:
+    def __init__(self, coordinator: ControlPlane, began: float) -> None:
         self.coordinator = coordinator
         self.latest: Reading | None = None
         self.captured, self.published = _series(), _series()

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from starlette.responses import RedirectResponse
 from starlette.types import Receive, Scope, Send
 
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.serve import main as serve
 from triagemq.coordinator.settings import Settings
 from triagemq.errors import MissingDependencyError
@@ -38,7 +38,7 @@ class Page:
     path = "/page"
 
     def __init__(self, app: FastAPI, settings: Settings) -> None:
-        self._coordinator: Coordinator = app.state.coordinator
+        self._coordinator: ControlPlane = app.state.coordinator
         self._settings = settings
         self._pages: FastAPI | None = None
         self._context: PageContext | None = None

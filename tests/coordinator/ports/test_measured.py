@@ -14,7 +14,7 @@ from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Mosquitto, ended
 
 from triagemq.client import ConnectionSettings, Publisher, Subscriber
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, decode
 
@@ -107,7 +107,7 @@ async def _publish(sensor: Publisher) -> None:
         await asyncio.sleep(1 / RATE)
 
 
-def _planned_error(coordinator: Coordinator) -> float:
+def _planned_error(coordinator: ControlPlane) -> float:
     decided = coordinator.runtime.decided
     assert decided is not None
     return float(decided.scenario.subscribers.error_rate.max(initial=0.0))

@@ -10,13 +10,13 @@ from triagemq import __version__
 from triagemq.coordinator.api import gateways, intents, views
 from triagemq.coordinator.api.models import REFUSALS
 from triagemq.coordinator.api.requests import BodyLimit, Methods, OriginCheck, PathMethods, refuse_in_words
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 
 __all__ = ["create_app"]
 
 
 def create_app(
-    coordinator: Coordinator, *, most_body_bytes: int = 32 * 1024 * 1024, host_names: Collection[str] = ()
+    coordinator: ControlPlane, *, most_body_bytes: int = 32 * 1024 * 1024, host_names: Collection[str] = ()
 ) -> FastAPI:
     """The application for a coordinator that somebody else starts and stops; `host_names` are its own."""
     app = FastAPI(

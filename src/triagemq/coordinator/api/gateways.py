@@ -28,7 +28,7 @@ from triagemq.coordinator.api.requests import (
 from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import ControlError, Measured
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.orders import CONNECTION_MARK, subscriber_of
 from triagemq.coordinator.decide.placement import ClientMove
 from triagemq.coordinator.refusals import ForbiddenError, MissingError, RequestError
@@ -81,13 +81,13 @@ async def send_away(
     )
 
 
-def _require_known(coordinator: Coordinator, name: str) -> None:
+def _require_known(coordinator: ControlPlane, name: str) -> None:
     names = [each.name for each in coordinator.runtime.gateways]
     if name not in names:
         raise MissingError(f"there is no gateway {name!r}; there are {', '.join(names)}")
 
 
-def _answer(coordinator: Coordinator, each: GatewayHandle, count: Counter[tuple[str, str]]) -> GatewayAnswer:
+def _answer(coordinator: ControlPlane, each: GatewayHandle, count: Counter[tuple[str, str]]) -> GatewayAnswer:
     several = coordinator.runtime.gateways.are_several
     now = each.latest
     connected = each.lead.link.connected
@@ -116,7 +116,7 @@ def _answer(coordinator: Coordinator, each: GatewayHandle, count: Counter[tuple[
     )
 
 
-def _round_trips(coordinator: Coordinator, now: Measured | None, kind: str) -> dict[str, float]:
+def _round_trips(coordinator: ControlPlane, now: Measured | None, kind: str) -> dict[str, float]:
     """Of clients of a kind, by name; others than ours have none that people would know them by."""
     found, marked = {} if now is None else now.client_round_trips, kind == SUBSCRIBER
     named = {
@@ -128,7 +128,7 @@ def _round_trips(coordinator: Coordinator, now: Measured | None, kind: str) -> d
     return {name: seconds for name, seconds in named.items() if homes.has((kind, name))}
 
 
-def _queues(coordinator: Coordinator, now: Measured) -> list[QueueAnswer]:
+def _queues(coordinator: ControlPlane, now: Measured) -> list[QueueAnswer]:
     topics = coordinator.runtime.assignments.orders.topics
     found = []
     for client_id, flow in now.flows.items():

@@ -26,7 +26,7 @@ from triagemq.coordinator.api.models import (
     gone,
 )
 from triagemq.coordinator.api.requests import AnyCaller, Injected
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.intents.registry import Record
 from triagemq.exchange.exposure import reached_by
 from triagemq.intents import (
@@ -49,7 +49,7 @@ NamePath = Annotated[Name, Path(description="The name it was announced with.")]
 
 
 def _subscriber(
-    coordinator: Coordinator, caller: Caller, record: Record, *, whole: bool = False
+    coordinator: ControlPlane, caller: Caller, record: Record, *, whole: bool = False
 ) -> SubscriberAnswer:
     return SubscriberAnswer(
         connection=ConnectionAnswer(**_whereto(coordinator, caller, record), flows=1),
@@ -62,7 +62,7 @@ def _subscriber(
 
 
 def _publisher(
-    coordinator: Coordinator, caller: Caller, record: Record, *, whole: bool = False
+    coordinator: ControlPlane, caller: Caller, record: Record, *, whole: bool = False
 ) -> PublisherAnswer:
     broker = (
         None if coordinator.broker_address is None else reached_by(coordinator.broker_address, caller.reached)
@@ -74,13 +74,13 @@ def _publisher(
     )
 
 
-def _promises(coordinator: Coordinator, record: Record) -> list[Promise]:
+def _promises(coordinator: ControlPlane, record: Record) -> list[Promise]:
     """Those of a subscriber or of a publisher."""
     kind, name = record.key
     return [each for each in coordinator.promises() if getattr(each, kind) == name]
 
 
-def _told(coordinator: Coordinator, record: Record, whole: bool) -> dict[str, Any]:
+def _told(coordinator: ControlPlane, record: Record, whole: bool) -> dict[str, Any]:
     """What is told of every record, and with `whole` what its client asked for."""
     return {
         "name": record.intent.name,
@@ -90,7 +90,7 @@ def _told(coordinator: Coordinator, record: Record, whole: bool) -> dict[str, An
     } | (record.intent.as_json() if whole else {})
 
 
-def _whereto(coordinator: Coordinator, caller: Caller, record: Record) -> dict[str, Any]:
+def _whereto(coordinator: ControlPlane, caller: Caller, record: Record) -> dict[str, Any]:
     """Where and as whom; who only looks is not told the key."""
     return {
         "gateway": coordinator.runtime.gateways.address_of(record.key, caller.reached),
@@ -297,7 +297,7 @@ async def change_many(body: BulkRequest, caller: AnyCaller, coordinator: Injecte
     )
 
 
-def _names(coordinator: Coordinator, caller: Caller, kind: str) -> list[str]:
+def _names(coordinator: ControlPlane, caller: Caller, kind: str) -> list[str]:
     if not caller.may_look:
         caller.require(Role(kind))
     records = (

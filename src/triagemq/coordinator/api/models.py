@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from triagemq.client.coordinator import Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import ShownToken
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.what_if import SupposedSubscription
 from triagemq.coordinator.ports import Interval
 from triagemq.intents import Name, PublisherIntent, SubscriberIntent, TopicFilter, TopicText
@@ -335,7 +335,7 @@ NOT_YET: dict[int | str, dict[str, Any]] = {
 }
 
 
-async def gone(coordinator: Coordinator) -> Response:
+async def gone(coordinator: ControlPlane) -> Response:
     """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
     if await coordinator.runtime.rights_in_force():
         return Response(status_code=204)
@@ -435,7 +435,7 @@ class PortAnswer(BaseModel):
     constraint_seconds: list[float | None] | None
 
 
-def port_answers(coordinator: Coordinator) -> dict[str, PortAnswer]:
+def port_answers(coordinator: ControlPlane) -> dict[str, PortAnswer]:
     """All ports by name."""
     latest = coordinator.runtime.measuring.latest
     managed = {} if latest is None else latest.managed

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from triagemq.certificates import expires_at
 from triagemq.coordinator.channel.handle import GatewayHandle
 from triagemq.coordinator.channel.messages import shallow
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.loop.health import PROMISE_DECISIONS
 from triagemq.intents import PUBLISHER, SUBSCRIBER
 
@@ -28,7 +28,7 @@ Samples = Iterable[tuple[Mapping[str, str], float]]
 _COUNTER_SUFFIX = "_total"
 
 
-def metrics_text(coordinator: Coordinator) -> bytes:
+def metrics_text(coordinator: ControlPlane) -> bytes:
     """Metrics of a coordinator, its gateways and their traffic, in the text format of Prometheus."""
     registry = CollectorRegistry()
     registry.register(_CoordinatorCollector(coordinator))
@@ -36,7 +36,7 @@ def metrics_text(coordinator: Coordinator) -> bytes:
 
 
 class _CoordinatorCollector(Collector):
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: ControlPlane) -> None:
         self._coordinator = coordinator
 
     def describe(self) -> Iterable[Metric]:
@@ -60,7 +60,7 @@ def metric(name: str, words: str, samples: Samples | float) -> Metric:
     return found
 
 
-def _coordinator_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+def _coordinator_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     runtime, counted = coordinator.runtime, coordinator.metrics
     checks = coordinator.health(in_detail=False)["checks"].items()
     yield metric(
@@ -92,7 +92,7 @@ def _coordinator_metrics(coordinator: Coordinator) -> Iterator[Metric]:
     )
 
 
-def _gateway_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+def _gateway_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     gateways, now = tuple(coordinator.runtime.gateways), time.monotonic()
     connections = coordinator.metrics.gateway_connections
 
@@ -144,7 +144,7 @@ def _gateway_metrics(coordinator: Coordinator) -> Iterator[Metric]:
     )
 
 
-def _machine_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+def _machine_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     """Metrics of files that the coordinator depends on, without samples for files that it does not have."""
     free: Samples = ()
     if coordinator.state is not None:
@@ -180,7 +180,7 @@ _FORECAST = {
 """Metrics of a forecast: the end of the name, the key of `triage forecast --json`, and the help."""
 
 
-def _class_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+def _class_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     """Counters since the coordinator's start; shares of the last second, beside the forecast."""
     passed, received = sorted(coordinator.live.traffic.items()), sorted(coordinator.live.total.items())
     yield metric(
@@ -227,7 +227,7 @@ def _class_metrics(coordinator: Coordinator) -> Iterator[Metric]:
     )
 
 
-def _port_metrics(coordinator: Coordinator) -> Iterator[Metric]:
+def _port_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     runtime = coordinator.runtime
     facts = [{"port": name, **shallow(port)} for name, port in runtime.port_watch.facts().items()]
     yield metric(
@@ -284,13 +284,13 @@ def _port_metrics(coordinator: Coordinator) -> Iterator[Metric]:
     )
 
 
-def _last_second(coordinator: Coordinator, table: str) -> Iterable[Mapping[str, Any]]:
+def _last_second(coordinator: ControlPlane, table: str) -> Iterable[Mapping[str, Any]]:
     """Rows of the live figures; none while no gateway is connected, when they are of the past."""
     latest = coordinator.live.latest if _is_any_connected(coordinator) else None
     return () if latest is None else latest[table]
 
 
-def _is_any_connected(coordinator: Coordinator) -> bool:
+def _is_any_connected(coordinator: ControlPlane) -> bool:
     return any(each.lead.link.connected for each in coordinator.runtime.gateways)
 
 

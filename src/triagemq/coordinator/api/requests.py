@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triagemq.coordinator.access.tokens import ANYONE, Caller, Role
 from triagemq.coordinator.channel.messages import ControlError
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
 from triagemq.errors import TriageError
 
@@ -38,8 +38,8 @@ _WILDCARDS = ("0.0.0.0", "::")
 _bearer = HTTPBearer(auto_error=False, description="A token, as `triage token create` prints it.")
 
 
-def coordinator_of(connection: HTTPConnection) -> Coordinator:
-    found: Coordinator = connection.app.state.coordinator
+def coordinator_of(connection: HTTPConnection) -> ControlPlane:
+    found: ControlPlane = connection.app.state.coordinator
     return found
 
 
@@ -84,7 +84,7 @@ async def _operator(caller: Annotated[Caller, Depends(_caller)]) -> Caller:
 AnyCaller = Annotated[Caller, Depends(_caller)]
 Reader = Annotated[Caller, Depends(_reader)]
 Operator = Annotated[Caller, Depends(_operator)]
-Injected = Annotated[Coordinator, Depends(coordinator_of)]
+Injected = Annotated[ControlPlane, Depends(coordinator_of)]
 
 
 _LOG = logging.getLogger("triagemq.coordinator")

@@ -36,7 +36,7 @@ from triagemq.coordinator.api.models import (
 )
 from triagemq.coordinator.api.prometheus import CONTENT_TYPE, metrics_text
 from triagemq.coordinator.api.requests import AnyCaller, Injected, Operator, Reader, caller_of, coordinator_of
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.coordinator.decide.what_if import Changes, changed
 from triagemq.coordinator.refusals import MissingError, RequestError, UnauthorisedError
@@ -212,7 +212,7 @@ async def metrics(caller: Reader, coordinator: Injected) -> Response:
     return Response(metrics_text(coordinator), media_type=CONTENT_TYPE)
 
 
-def _decided(coordinator: Coordinator) -> Decided:
+def _decided(coordinator: ControlPlane) -> Decided:
     if coordinator.runtime.decided is None:
         raise MissingError("nothing has been planned yet; ask again in a moment")
     return coordinator.runtime.decided

@@ -8,23 +8,23 @@ from urllib.parse import parse_qs
 from fastapi import FastAPI, Request
 from nicegui import app as nicegui_app
 from nicegui import ui
+from starlette.datastructures import Headers
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from triagemq.coordinator.refusals import ForbiddenError, StoreError, UnauthorisedError
-from triagemq.page.compressing import Compressing
-from triagemq.page.context import PageContext
+from triagemq.page.context import COOKIE, PageContext
 from triagemq.page.frame import dark_of, framed
 from triagemq.page.pages import (
     history,
     network,
     overview,
-    promises,
     situation,
     subscriptions,
     what_if,
 )
 from triagemq.page.rendering import render, style_sheet
-from triagemq.page.sessions import COOKIE
 
 _SHOW: dict[str, Any] = {
     "": overview.show,
@@ -33,7 +33,7 @@ _SHOW: dict[str, Any] = {
     "network": network.show,
     "what-if": what_if.show,
     "history": history.show,
-    "promises": promises.show,
+    "promises": overview.show_promises,
 }
 _LONGEST_FORM = 10_000
 
@@ -109,3 +109,37 @@ def _sign_in(context: PageContext) -> None:
 def _form(request: Request, problem: str = "") -> Response:
     page = render("sign_in.html", style=style_sheet(), dark=dark_of(request), problem=problem)
     return HTMLResponse(page, status_code=401 if problem else 200)
+
+
+_UNCHANGING = "/static/"
+_MOST_KEPT = 100
+_ASKS_FOR_LESS = ("if-none-match", "if-modified-since", "range")
+
+
+class Compressing(GZipMiddleware):
+    """Middleware around NiceGUI's application."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app, compresslevel=6)
+        self._kept: dict[tuple[str, bool], list[Message]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "GET" or _UNCHANGING not in scope["path"]:
+            await super().__call__(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        key = scope["path"], "gzip" in headers.get("accept-encoding", "")
+        plain = not any(name in headers for name in _ASKS_FOR_LESS)
+        if plain and key in self._kept:
+            for message in self._kept[key]:
+                await send(message)
+            return
+        sent: list[Message] = []
+
+        async def remember(message: Message) -> None:
+            sent.append(message)
+            await send(message)
+
+        await super().__call__(scope, receive, remember)
+        if plain and len(self._kept) < _MOST_KEPT and sent[0].get("status") == 200:
+            self._kept[key] = sent

@@ -1,4 +1,4 @@
-"""Overview: what is captured, how full the ports are, what each class gets, and what was decided last."""
+"""Overview: utility, ports, classes and the latest decisions; and promises, admitted with their bounds, or refused."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from triagemq.page.frame import Frame, update
 from triagemq.page.rendering import render
 
 _SHOWN_DECISIONS = 12
+_MOST_ROWS = 200
 
 
 async def show(frame: Frame) -> None:
@@ -28,5 +29,27 @@ async def show(frame: Frame) -> None:
                     decisions=[] if now is None else now.decisions[: -_SHOWN_DECISIONS - 1 : -1],
                 ),
             )
+
+    frame.every_second(refresh)
+
+
+async def show_promises(frame: Frame) -> None:
+    """Two tables."""
+    frame.panel("", render("promises_head.html"))
+    panel = frame.panel("")
+
+    def refresh() -> None:
+        promises = frame.context.coordinator.promises()
+        admitted = [each for each in promises if each.admitted]
+        refused = [each for each in promises if not each.admitted]
+        update(
+            panel,
+            render(
+                "promises.html",
+                admitted=admitted[:_MOST_ROWS],
+                refused=refused[:_MOST_ROWS],
+                more=max(len(admitted) - _MOST_ROWS, 0) + max(len(refused) - _MOST_ROWS, 0),
+            ),
+        )
 
     frame.every_second(refresh)

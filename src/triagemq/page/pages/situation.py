@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from nicegui import ui
 
-from triagemq.coordinator.coordinator import Coordinator
+from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.page.frame import Frame, update
 from triagemq.page.rendering import render
 from triagemq.page.values import TopicNow, situation
@@ -45,7 +45,7 @@ class Responder:
 
 
 def responders(
-    coordinator: Coordinator, search: str = "", most: int = _MOST_PEOPLE
+    coordinator: ControlPlane, search: str = "", most: int = _MOST_PEOPLE
 ) -> tuple[list[Responder], int]:
     """By name, of those whose name holds `search` the first, and how many there are in all."""
     decided = coordinator.runtime.decided

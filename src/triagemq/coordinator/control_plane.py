@@ -68,7 +68,7 @@ _LONGEST_PLAN_SECONDS = 60.0
 """A plan that takes longer is shown as what does not work: everyone waits for it."""
 
 
-class Coordinator:
+class ControlPlane:
     """Everything behind REST. `start` and `stop` are called in the event loop that serves it."""
 
     def __init__(
