@@ -25,7 +25,7 @@ from triagemq.hiding import without_key
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.access.token_file import TokenRules
+    from triagemq.coordinator.access.tokens import TokenRules
     from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, BrokerProcess, Gateway, GatewaySettings, LiveTrace, Numbers
 
@@ -187,7 +187,7 @@ def gateway(
     }
     policy, rules = Policy(**ranks_and_limits), None
     if tokens is not None:
-        from triagemq.coordinator.access.token_file import TokenPolicy, TokenRules
+        from triagemq.coordinator.access.tokens import TokenPolicy, TokenRules
 
         if mode != Mode.AGGREGATING:
             raise ParameterError(

@@ -25,7 +25,7 @@ from triagemq.hiding import without_password
 
 if TYPE_CHECKING:
     from triagemq.coordinator.access.rights import StoredTokens
-    from triagemq.coordinator.access.token_file import TokenFile
+    from triagemq.coordinator.access.tokens import TokenFile
 
 app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
 
@@ -214,7 +214,7 @@ def _meant(given: str, known: Sequence[str]) -> str:
 def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
     """The tokens of a file, or of a database."""
     if isinstance(where, Path):
-        from triagemq.coordinator.access.token_file import TokenFile
+        from triagemq.coordinator.access.tokens import TokenFile
 
         yield TokenFile(where)
         return

@@ -20,9 +20,8 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.placement import Homes
-from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
-from triagemq.coordinator.decide.what_if import Forecasts
+from triagemq.coordinator.decide.what_if import Forecasts, promise_facts
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
 from triagemq.coordinator.loop.figures import (

@@ -29,7 +29,7 @@ from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.child import LogLimit
 from triagemq.coordinator.api import create_app
-from triagemq.coordinator.api.connections import (
+from triagemq.coordinator.api.requests import (
     GATEWAY_MESSAGE_BYTES,
     ConnectionListener,
     Connections,

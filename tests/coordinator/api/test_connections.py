@@ -22,8 +22,8 @@ from tests.coordinator.coordinating import LONG_SECONDS, publisher, running
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed
 
-from triagemq.coordinator.api import connections as module
-from triagemq.coordinator.api.connections import (
+from triagemq.coordinator.api import requests as module
+from triagemq.coordinator.api.requests import (
     ConnectionListener,
     Connections,
     WebSocketProtocol,

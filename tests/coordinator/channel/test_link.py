@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel import server as control_server
-from triagemq.coordinator.channel.link import GatewayLink
+from triagemq.coordinator.channel import link as control_server
+from triagemq.coordinator.channel.link import ControlServer, GatewayLink
 from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
@@ -24,7 +24,6 @@ from triagemq.coordinator.channel.messages import (
     parse_state,
     reachable,
 )
-from triagemq.coordinator.channel.server import ControlServer
 from triagemq.coordinator.decide.orders import Orders
 from triagemq.plan import SetFlow, SetPort
 

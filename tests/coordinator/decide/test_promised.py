@@ -11,8 +11,8 @@ from tests.coordinator.promising import planned_for, publisher, subscriber, ward
 
 from triagemq.coordinator.decide.decide import NO_SWITCHES, Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
-from triagemq.coordinator.decide.promise_facts import promise_facts
 from triagemq.coordinator.decide.promised import MulticastRange, publication_name
+from triagemq.coordinator.decide.what_if import promise_facts
 from triagemq.errors import PlanError
 from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
 from triagemq.plan.admission import ledger_of

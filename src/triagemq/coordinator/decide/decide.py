@@ -12,19 +12,20 @@ import numpy as np
 
 from triagemq.coordinator.decide.account import account
 from triagemq.coordinator.decide.changes import TableChange, TreatmentTable, recall
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.decide.network import USUAL_SIZE_BYTES
+from triagemq.coordinator.decide.orders import Orders, UnseenTopics
 from triagemq.coordinator.decide.promised import (
     DEFAULT_RANGE,
     MulticastRange,
+    moves_in_order,
     promise_orders,
     promised_anew,
     restored,
+    staged,
 )
-from triagemq.coordinator.decide.staging import moves_in_order, staged
-from triagemq.coordinator.decide.unseen import Worths, unseen_topics
 from triagemq.plan import Decision, Plan, SetPort, rounds
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.scenario import Scenario
+from triagemq.scenario import Floats, Scenario
 
 MOST_FLOWS = 64
 """Of one subscriber."""
@@ -265,3 +266,47 @@ def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, Se
         )
         found[name] = stated.with_bandwidth(question.paced_bps.get(name, stated.bandwidth_bps))
     return found
+
+
+SUPPOSED_EVENTS_PER_SECOND = 1.0
+"""Of a topic that was not seen yet."""
+
+Worths = Mapping[str, Mapping[str, float]]
+"""By subscriber and filter, what a topic that it matches is worth if all of it arrives."""
+
+
+def unseen_topics(
+    scenario: Scenario, plan: Plan, worths: Worths, classes: int
+) -> dict[str, dict[str, UnseenTopics]]:
+    """By subscriber and filter; `classes` are those that utility may use."""
+    supposed = SUPPOSED_EVENTS_PER_SECOND * (USUAL_SIZE_BYTES + scenario.overhead_bytes)
+    port_of = dict(zip(scenario.subscribers.name, scenario.subscribers.port.tolist(), strict=True))
+    by_port: dict[int, set[float]] = {}
+    for name, filters in worths.items():
+        by_port.setdefault(port_of[name], set()).update(filters.values())
+    class_of: dict[tuple[int, float], int] = {}
+    for port, several in by_port.items():
+        ranks = np.array(sorted(several, reverse=True))
+        found = _classes(scenario, plan, port, ranks / supposed, classes)
+        class_of |= {(port, worth): found[place] for place, worth in enumerate(ranks.tolist())}
+    return {
+        name: {
+            pattern: UnseenTopics(class_of[port_of[name], worth], worth) for pattern, worth in filters.items()
+        }
+        for name, filters in worths.items()
+        if filters
+    }
+
+
+def _classes(scenario: Scenario, plan: Plan, port: int, ranks: Floats, classes: int) -> list[int]:
+    """The class of each rank, the highest first: that of planned subscriptions which rank no higher on average."""
+    planned = (scenario.subscribers.port[scenario.subscriptions.subscriber] == port) & (plan.flow >= 0)
+    if not planned.any():
+        return (plan.level_offset + np.arange(len(ranks)) * classes // max(len(ranks), 1)).tolist()
+    level, rank = plan.subscription_class[planned], plan.rank[planned]
+    used = np.unique(level)
+    means = [float(rank[level == one].mean()) for one in used]
+    return [
+        int(next((one for one, mean in zip(used, means, strict=True) if mean <= each), used[-1]))
+        for each in ranks.tolist()
+    ]

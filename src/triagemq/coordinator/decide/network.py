@@ -34,6 +34,9 @@ from triagemq.scenario.model import filled
 OVERHEAD_BYTES = 49
 """Around every event on the wire: MQTT-SN PUBLISH 7, UDP and IP 28, Ethernet 14."""
 
+USUAL_SIZE_BYTES = 100.0
+"""The size of events of which none is known."""
+
 PLANNING = PlanningSettings(flows_per_subscriber=8, priority_classes=8)
 
 

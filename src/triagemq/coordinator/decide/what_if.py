@@ -1,15 +1,18 @@
-"""What a plan will do, and what another situation would: forecasts of a decision, and of a scenario with changes."""
+"""What there is to say of a plan: its forecast, its promises by name, and what another situation would change."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 
+from triagemq.client.coordinator import Promise, PromiseHop
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
+from triagemq.coordinator.decide.promised import names_of, publication_name
 from triagemq.coordinator.intents.columns import named_terms, terms_of
 from triagemq.coordinator.refusals import UnavailableError
 from triagemq.errors import ParameterError
@@ -17,6 +20,7 @@ from triagemq.forecast import Forecast, forecast, subscription_rows, summary
 from triagemq.intents import Name, Wanted
 from triagemq.mqttsn import matches
 from triagemq.mqttsn.filters import TopicTree
+from triagemq.plan.admission import missed_flow
 from triagemq.scenario import Scenario, Subscriptions
 from triagemq.scenario.model import with_columns
 
@@ -231,3 +235,61 @@ class Forecasts:
 def _predicted(decided: Decided) -> tuple[Forecast, dict[str, Any]]:
     predicted = forecast(decided.scenario, decided.plan, formulas=True)
     return predicted, summary(decided.scenario, decided.plan, predicted)
+
+
+@lru_cache(2)
+def promise_facts(decided: Decided) -> tuple[Promise, ...]:
+    """Those admitted in the order of their admission, then those refused."""
+    plan, scenario = decided.plan, decided.scenario
+    promises, hops, ports = plan.promises, plan.hops, scenario.ports.name
+    refused = np.flatnonzero(promises.admitted == 0)
+    in_order = refused[np.lexsort((promises.publication[refused], promises.subscription[refused]))]
+    reasons = [each.reason for each in plan.decisions if each.kind == "refused"]
+    why = dict(zip(in_order.tolist(), reasons, strict=True))
+    found = []
+    for row in range(len(promises)):
+        publisher, topic, subscriber = names_of(
+            scenario, int(promises.publication[row]), int(promises.subscription[row])
+        )
+        latency = float(promises.max_latency_seconds[row])
+        if row in why:
+            offer = float(promises.offer_seconds[row]) or None
+            missed = missed_flow(scenario, promises, row)
+            found.append(
+                Promise(
+                    subscriber,
+                    topic,
+                    publisher,
+                    False,
+                    latency,
+                    reason=why[row],
+                    offer_seconds=offer,
+                    **missed,
+                )
+            )
+            continue
+        bound = float(promises.bound_seconds[row])
+        rows = plan.hops_of(row)
+        way = zip(
+            hops.port[rows].tolist(),
+            hops.level[rows].tolist(),
+            hops.bound_seconds[rows].tolist(),
+            hops.deadline_seconds[rows].tolist(),
+            strict=True,
+        )
+        found.append(
+            Promise(
+                subscriber,
+                topic,
+                publisher,
+                True,
+                latency,
+                bound,
+                latency - bound,
+                str(decided.orders.promised.addresses[publication_name(publisher, topic)]),
+                tuple(PromiseHop("" if port < 0 else ports[port], *figures) for port, *figures in way),
+                since_generation=decided.orders.direct.get(subscriber, {}).get(topic, {}).get(publisher),
+                max_size_bytes=int(scenario.publications.max_size_bytes[promises.publication[row]]),
+            )
+        )
+    return tuple(found)

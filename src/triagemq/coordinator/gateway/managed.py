@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.addresses import place
 from triagemq.coordinator.access.grants import Grants, ManagedPolicy, Rules
+from triagemq.coordinator.channel.link import ControlServer
 from triagemq.coordinator.channel.messages import (
     ControlError,
     DesiredState,
@@ -32,7 +33,6 @@ from triagemq.coordinator.channel.messages import (
     parse_state,
     shallow,
 )
-from triagemq.coordinator.channel.server import ControlServer
 from triagemq.coordinator.decide.orders import (
     Orders,
     OrdersChange,

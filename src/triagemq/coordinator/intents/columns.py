@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.unseen import USUAL_SIZE_BYTES
+from triagemq.coordinator.decide.network import USUAL_SIZE_BYTES, Network
 from triagemq.coordinator.rates import SILENT_EVENTS, DeclaredRate, Rates
 from triagemq.intents import PublisherIntent, SubscriberIntent, Wanted
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
