@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.settings import Settings
 from triagemq.coordinator.store.store import Store
 from triagemq.coordinator.store.tables import add_token
 from triagemq.plan import FlowCounters
@@ -150,16 +152,16 @@ def database_in(directory: Path) -> str:
 
 
 def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **options: Any) -> ControlPlane:
-    return ControlPlane(
-        store=Store(database),
-        link=link,
-        network=options.pop("network", None) or Network.plain(1e5),
-        planner=options.pop("planner", PlannerSettings()),
-        gateway_address=options.pop("gateway_address", "127.0.0.1:10000"),
-        broker_address="mqtt://127.0.0.1:1883",
+    network, planner = options.pop("network", Network.plain(1e5)), options.pop("planner", PlannerSettings())
+    settings = Settings(
+        database=database,
+        gateway_socket="",
+        broker="mqtt://127.0.0.1:1883",
         access=access,
-        **options,
+        most_body_bytes=4_000_000,
+        **{"gateway_address": "127.0.0.1:10000", "most_worth": math.inf} | options,
     )
+    return ControlPlane(settings, Store(database), cast(GatewayLink, link), network, planner)
 
 
 @asynccontextmanager
@@ -169,14 +171,13 @@ async def running(
     link: FakeLink | None = None,
     gateway: Path | None = None,
     access: bool = False,
-    host_names: Sequence[str] = (),
     **options: Any,
 ) -> AsyncIterator[Running]:
     """A coordinator on the database in a directory, reached without sockets; `gateway` is a real one's socket."""
     real = None if gateway is None else GatewayLink(gateway)
     link = cast(FakeLink, real) if real is not None else link or FakeLink()
     coordinator = make_coordinator(database_in(directory), link, access=access, **options)
-    app = create_app(coordinator, most_body_bytes=4_000_000, host_names=host_names)
+    app = create_app(coordinator)
     await coordinator.start()
     if real is not None:
         real.start(coordinator.gateway_connected)

@@ -15,6 +15,7 @@ from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import (
     GRACE_SECONDS,
     DeclaredRate,
+    KnownRates,
     RateChange,
     Rates,
     RateWatch,
@@ -206,6 +207,18 @@ def test_empty_messages_have_a_rate_and_no_size() -> None:
         watch.observe(window * WINDOW, {"lamp/7": (2, 0)})
     assert watch.rates().per_second["lamp/7"] == pytest.approx(10.0)
     assert "lamp/7" not in watch.rates().size_bytes
+
+
+@pytest.mark.parametrize(
+    ("rate", "bytes_per_second"), [(1e-300, 1e11), (1.0, float("inf")), (1.0, float("nan")), (1.0, 1e11)]
+)
+def test_a_window_of_the_pipeline_with_an_absurd_size_is_planned_with_the_usual_one(
+    rate: float, bytes_per_second: float
+) -> None:
+    known = KnownRates({})
+    row = {"topic": "t", "rate_per_second": rate, "bytes_per_second": bytes_per_second, "window_seconds": 60}
+    assert known.take_windows([row], 0.0)[0] == 1
+    assert known.rates(1.0) == Rates({"t": rate}, {})
 
 
 def test_publishers_have_time_to_begin() -> None:

@@ -20,7 +20,6 @@ from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.decide.placement import Homes
-from triagemq.coordinator.decide.promised import DEFAULT_RANGE, MulticastRange
 from triagemq.coordinator.decide.what_if import Forecasts, promise_facts
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
@@ -40,6 +39,7 @@ from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.ports import PortWatch
 from triagemq.coordinator.rates import KnownRates, TopicFacts
 from triagemq.coordinator.service import Service
+from triagemq.coordinator.settings import Settings
 from triagemq.coordinator.store.store import Store
 from triagemq.errors import ParameterError
 from triagemq.forecast import starved
@@ -71,25 +71,9 @@ class ControlPlane:
     """Everything behind REST. `start` and `stop` are called in the event loop that serves it."""
 
     def __init__(
-        self,
-        *,
-        store: Store,
-        link: GatewayLink,
-        network: Network,
-        planner: PlannerSettings,
-        gateway_address: str,
-        gateway_name: str = "gateway",
-        broker_address: str | None = None,
-        access: bool = False,
-        multicast: MulticastRange = DEFAULT_RANGE,
-        queue_control: bool = False,
-        balancing: str = "ours",
-        most_worth: float = math.inf,
+        self, settings: Settings, store: Store, link: GatewayLink, network: Network, planner: PlannerSettings
     ) -> None:
-        self.broker_address = broker_address
-        self.state: str | None = None
-        self.certificate: str | None = None
-        """Where its disk and its certificate are watched; set by the process that has them."""
+        self.settings = settings
         self.metrics = Metrics()
         self.live = Live()
         self._watched_plan: Decided | None = None
@@ -99,9 +83,9 @@ class ControlPlane:
         kept = store.drops(planner.drops)
         planner = replace(planner, drops=kept if kept in DROP_POLICIES else planner.drops)
         self.forecasts = Forecasts(planner)
-        self._access = access
+        self._access = access = settings.access
         self._babbling = Babbling()
-        self.delays = DelayRequirements() if queue_control else None
+        self.delays = DelayRequirements() if settings.queue_control else None
         """What is required of ports whose widths are controlled, if they are."""
         self._started = time.monotonic()
         self._forecasting: asyncio.Task[Any] | None = None
@@ -117,15 +101,15 @@ class ControlPlane:
             Homes.of_scenario(network.scenario),
             self.rights.grants,
             network.scenario.brokers,
-            [name for name in store.gateways() if name != gateway_name],
+            [name for name in store.gateways() if name != settings.gateway_name],
         )
         # Orders that hold nothing say nothing: the gateway keeps those that it has until there is a plan.
         held = orders if orders.topics or orders.ports else None
-        self._configured = gateways.add(gateway_name, link, gateway_address, held)
+        self._configured = gateways.add(settings.gateway_name, link, settings.gateway_address, held)
         self.runtime = Runtime(
             store=store,
             gateways=gateways,
-            replanner=Replanner(network, planner, orders, multicast, most_worth),
+            replanner=Replanner(network, planner, orders, settings.multicast, settings.most_worth),
             rates=KnownRates(store.measured()),
             port_names=network.port_names,
             bandwidths=bandwidths,
@@ -133,7 +117,7 @@ class ControlPlane:
             last_orders=orders,
             metrics=self.metrics,
             access=access,
-            balancing=balancing,
+            balancing=settings.balancing,
         )
         self.watch = SubscriptionWatch(self.runtime.rates.watch.arrived)
         self.runtime.on_second = self._every_second

@@ -42,7 +42,6 @@ from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.promised import MulticastRange
 from triagemq.coordinator.settings import Settings, check_listening, load_settings
 from triagemq.coordinator.store.store import Store
 from triagemq.dtls import RECORD_BYTES
@@ -74,29 +73,12 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
     try:
         link = GatewayLink(settings.gateway_socket)
         coordinator = ControlPlane(
-            store=Store(settings.database),
-            link=link,
-            network=_network(settings),
-            planner=_planner(settings),
-            gateway_address=settings.gateway_address,
-            gateway_name=settings.gateway_name,
-            broker_address=settings.broker,
-            access=settings.access,
-            queue_control=settings.queue_control,
-            balancing=settings.balancing,
-            most_worth=settings.most_worth,
-            multicast=MulticastRange(
-                settings.multicast_first, settings.multicast_addresses, settings.multicast_port
-            ),
+            settings, Store(settings.database), link, _network(settings), _planner(settings)
         )
-        coordinator.state = str(Path(settings.gateway_socket).parent)
-        coordinator.certificate = settings.tls_certificate
         await coordinator.start()
         link.start(coordinator.gateway_connected)
         try:
-            app = create_app(
-                coordinator, most_body_bytes=settings.most_body_bytes, host_names=settings.host_names
-            )
+            app = create_app(coordinator)
             mounted = None if mount is None else mount(app, settings)
             try:
                 await _answer_requests(app, settings, listening, mounted)

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from triagemq.child import load_config
+from triagemq.coordinator.decide.promised import MulticastRange
 from triagemq.errors import ParameterError
 from triagemq.exchange.exposure import Exposed, check_listeners
 
@@ -70,6 +71,10 @@ class Settings:
     most_body_bytes: Annotated[int, Field(ge=1_024)] = 32 * 1024 * 1024
     page_broker: Annotated[str | None, Field(repr=False)] = None
     tables: str | None = None
+
+    @property
+    def multicast(self) -> MulticastRange:
+        return MulticastRange(self.multicast_first, self.multicast_addresses, self.multicast_port)
 
 
 def load_settings(path: Path | str) -> Settings:

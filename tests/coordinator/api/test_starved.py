@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +101,14 @@ def test_metrics_tell_when_the_certificate_expires_and_how_much_disk_is_free(tmp
 
     async def run() -> str:
         async with running(tmp_path) as here:
-            here.coordinator.state, here.coordinator.certificate = str(tmp_path), str(certificate)
+            there = replace(
+                here.coordinator.settings,
+                gateway_socket=str(tmp_path / "control.sock"),
+                tls_certificate=str(certificate),
+            )
+            here.coordinator.settings = there
             text = (await here.client.get("/metrics")).text
-            here.coordinator.certificate = str(tmp_path / "gone.pem")
+            here.coordinator.settings = replace(there, tls_certificate=str(tmp_path / "gone.pem"))
             assert (await here.client.get("/metrics")).status_code == 200
             return text
 

@@ -187,6 +187,9 @@ def test_answers_of_one_gateway_that_make_no_sense_keep_no_other_from_being_meas
     with_three(tmp_path, scene)
 
 
+COUNTED = {"epoch": "e", "at_ns": 1, "topics": {}, "counters": {}, "ports": {}, "flows": {}}
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -194,6 +197,8 @@ def test_answers_of_one_gateway_that_make_no_sense_keep_no_other_from_being_meas
         {"epoch": 1, "topics": {"a": [1]}},
         {"epoch": "e", "at_ns": "soon"},
         {"epoch": "e", "at_ns": 1, "topics": {"a": [-5, 1 << 70]}, "counters": {}, "ports": {}, "flows": {}},
+        COUNTED | {"round_trips": {"hall": "NaN"}},
+        COUNTED | {"client_round_trips": {"ff-7~0": -1.0}},
     ],
 )
 def test_whatever_a_gateway_answers_its_link_says_that_it_cannot_be_used(

@@ -37,6 +37,7 @@ from triagemq.coordinator import service as service_module
 from triagemq.coordinator.channel.messages import DesiredState
 from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.intents.book import IntentBook
+from triagemq.coordinator.loop.measuring import FLOWS_EVERY
 from triagemq.coordinator.refusals import StoreError
 
 
@@ -373,6 +374,28 @@ def test_intents_are_planned_for_though_planning_failed_by_a_mistake(
             await here.settled()
             assert "v" in here.link.told_orders[-1].topics, "planning goes on by itself"
             assert here.coordinator.runtime.planning.ok
+
+    asyncio.run(run())
+
+
+def test_a_second_that_cannot_be_worked_out_ends_no_measuring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running(tmp_path) as here:
+            runtime, looks = here.coordinator.runtime, 0
+
+            async def fails(before: Any, now: Any) -> None:
+                raise ZeroDivisionError("a figure")
+
+            def looked(*_: Any) -> tuple[()]:
+                nonlocal looks
+                looks += 1
+                return ()
+
+            monkeypatch.setattr(runtime, "on_second", fails)
+            monkeypatch.setattr(runtime.port_watch, "observe", looked)
+            await here.until(lambda: looks >= 2 * FLOWS_EVERY)
 
     asyncio.run(run())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from fastapi import FastAPI
 
 from triagemq import __version__
@@ -15,10 +13,8 @@ from triagemq.coordinator.control_plane import ControlPlane
 __all__ = ["create_app"]
 
 
-def create_app(
-    coordinator: ControlPlane, *, most_body_bytes: int = 32 * 1024 * 1024, host_names: Collection[str] = ()
-) -> FastAPI:
-    """The application for a coordinator that somebody else starts and stops; `host_names` are its own."""
+def create_app(coordinator: ControlPlane) -> FastAPI:
+    """The application for a coordinator that its caller starts and stops."""
     app = FastAPI(
         title="TriageMQ coordinator",
         version=__version__,
@@ -35,6 +31,8 @@ def create_app(
         app.include_router(router)
         routes += router.routes
     app.add_middleware(Methods, methods=PathMethods(routes))
-    app.add_middleware(BodyLimit, most_bytes=most_body_bytes)
-    app.add_middleware(OriginCheck, names=host_names, check_host=not coordinator.service.access)
+    app.add_middleware(BodyLimit, most_bytes=coordinator.settings.most_body_bytes)
+    app.add_middleware(
+        OriginCheck, names=coordinator.settings.host_names, check_host=not coordinator.service.access
+    )
     return app

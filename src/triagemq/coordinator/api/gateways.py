@@ -95,7 +95,7 @@ def _answer(coordinator: ControlPlane, each: GatewayHandle, count: Counter[tuple
     return GatewayAnswer(
         name=each.name,
         address=each.address,
-        broker=each.broker_shown or coordinator.broker_address or "",
+        broker=each.broker_shown or coordinator.settings.broker or "",
         problem=each.problem,
         connected=connected,
         broker_connected=each.broker_connected,

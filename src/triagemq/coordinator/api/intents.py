@@ -65,7 +65,9 @@ def _publisher(
     coordinator: ControlPlane, caller: Caller, record: Record, *, whole: bool = False
 ) -> PublisherAnswer:
     broker = (
-        None if coordinator.broker_address is None else reached_by(coordinator.broker_address, caller.reached)
+        None
+        if coordinator.settings.broker is None
+        else reached_by(coordinator.settings.broker, caller.reached)
     )
     return PublisherAnswer(
         connection=ConnectionAnswer(**_whereto(coordinator, caller, record), broker=broker),

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -147,15 +148,16 @@ def _gateway_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
 def _machine_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     """Metrics of files that the coordinator depends on, without samples for files that it does not have."""
     free: Samples = ()
-    if coordinator.state is not None:
+    settings = coordinator.settings
+    if settings.gateway_socket:
         with contextlib.suppress(OSError):
-            found = os.statvfs(coordinator.state)
+            found = os.statvfs(Path(settings.gateway_socket).parent)
             free = [({}, found.f_bavail * found.f_frsize)]
     yield metric("triage_state_free_bytes", "Bytes free on the disk of the state directory.", free)
     expiries: Samples = ()
-    if coordinator.certificate is not None:
+    if settings.tls_certificate is not None:
         with contextlib.suppress(OSError, ValueError):
-            expiries = [({"file": coordinator.certificate}, expires_at(coordinator.certificate))]
+            expiries = [({"file": settings.tls_certificate}, expires_at(settings.tls_certificate))]
     yield metric(
         "triage_certificate_expires_seconds",
         "When the certificate of REST expires, in Unix seconds.",

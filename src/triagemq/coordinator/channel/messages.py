@@ -12,10 +12,10 @@ import contextlib
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
@@ -245,64 +245,38 @@ class Counted:
     at_ns: int
 
 
-_COUNTED = TypeAdapter(Counted)
-
-
-def parse_counted(message: Mapping[str, Any]) -> Counted:
-    """A message as it came; ControlError says what is wrong with it.
-
-    >>> from triagemq.plan import QueueCounters
-    >>> key = FlowKey("10.0.0.1", 20000)
-    >>> ports = {"radio": PortCounters((QueueCounters(1, 1),), QueueCounters())}
-    >>> said = Counted(ports, [(key, FlowCounters(0, 5))], [key], 7)
-    >>> parse_counted(decode_line(encode_line(shallow(said)))) == said
-    True
-    """
-    try:
-        return _COUNTED.validate_python(message)
-    except ValidationError as error:
-        raise ControlError(f"queues: {what_is_wrong(error, depth=1)}") from None
-
-
 def _checked_filter(text: str) -> str:
     if not valid_topic_filter(text):
         raise ValueError("no topic filter")
     return text
 
 
-QoS = Annotated[int, Field(ge=0, le=2)]
-_MANAGED = TypeAdapter(dict[str, PortDelays])
-_EXPECTED = TypeAdapter(dict[str, dict[Annotated[str, AfterValidator(_checked_filter)], QoS]])
-_CONSTRAINTS = TypeAdapter(dict[str, dict[int, float]])
+_Parsed = TypeVar("_Parsed")
 
 
-def parse_managed(ports: object) -> dict[str, PortDelays]:
-    """The controlled ports of a message as it came; ControlError says what is wrong with it.
+def _parser(name: str, kind: TypeAdapter[_Parsed], depth: int = 1) -> Callable[[object], _Parsed]:
+    """Reads a part of a message; ControlError says what is wrong with it, with names down to a depth."""
 
-    >>> said = {"radio": PortDelays((6, 4), (0.1, 0.0))}
-    >>> parse_managed(decode_line(encode_line({"ports": said}))["ports"]) == said
-    True
-    """
-    try:
-        return _MANAGED.validate_python(ports)
-    except ValidationError as error:
-        raise ControlError(f"managed: {what_is_wrong(error, depth=1)}") from None
+    def parse(value: object) -> _Parsed:
+        try:
+            return kind.validate_python(value)
+        except ValidationError as error:
+            raise ControlError(f"{name}: {what_is_wrong(error, depth)}") from None
 
-
-def parse_expected(sessions: object) -> dict[str, dict[str, int]]:
-    """Clients on their way, as they came: by client id, their filters with QoS; ControlError says what is wrong."""
-    try:
-        return _EXPECTED.validate_python(sessions)
-    except ValidationError as error:
-        raise ControlError(f"sessions: {what_is_wrong(error, depth=0)}") from None
+    return parse
 
 
-def parse_constraints(constraints: object) -> PortConstraints:
-    """Constraints as they came; ControlError says what is wrong with them."""
-    try:
-        return _CONSTRAINTS.validate_python(constraints)
-    except ValidationError as error:
-        raise ControlError(f"constraints: {what_is_wrong(error, depth=1)}") from None
+parse_counted = _parser("queues", TypeAdapter(Counted))
+parse_managed = _parser("managed", TypeAdapter(dict[str, PortDelays]))
+parse_constraints = _parser("constraints", TypeAdapter(dict[str, dict[int, float]]))
+parse_expected = _parser(
+    "sessions",
+    TypeAdapter(
+        dict[str, dict[Annotated[str, AfterValidator(_checked_filter)], Annotated[int, Field(ge=0, le=2)]]]
+    ),
+    depth=0,
+)
+"""Clients on their way: by client id, their filters with QoS."""
 
 
 # How it is said.
