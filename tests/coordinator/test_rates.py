@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.coordinator.announcing import publisher_intents
 
-from triagemq.coordinator.channel.merged import TopicIncrements
+from triagemq.coordinator.channel.handle import TopicIncrements
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import (

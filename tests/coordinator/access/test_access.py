@@ -33,7 +33,7 @@ from websockets.exceptions import InvalidStatus
 from triagemq.cli.token import app as token_command
 from triagemq.coordinator.access.rights import BrokerRights
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token, session_key
-from triagemq.coordinator.channel import lead as lead_module
+from triagemq.coordinator.channel import reconciler
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.coordinator.store.store import Store
 from triagemq.coordinator.store.tables import add_token, revoke_token
@@ -419,7 +419,7 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr(lead_module, "time", clock)
+    monkeypatch.setattr(reconciler, "time", clock)
     operator = make_token(database_in(tmp_path), "operator")
 
     async def run() -> None:

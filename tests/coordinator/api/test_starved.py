@@ -12,7 +12,7 @@ import pytest
 from tests.coordinator.coordinating import FakeLink, bearer, make_token, publisher, running, subscriber
 
 from triagemq.certificates import expires_at, own_certificate
-from triagemq.coordinator import coordinator as module
+from triagemq.coordinator import control_plane as module
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
 from triagemq.page.rendering import render

@@ -14,9 +14,8 @@ from tests.coordinator.coordinating import subscriber as announcement
 
 from triagemq.coordinator.channel import gateways as gateways_module
 from triagemq.coordinator.channel import handle
-from triagemq.coordinator.channel.handle import GatewayHandle
+from triagemq.coordinator.channel.handle import GatewayHandle, merged
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import (
     ControlError,
     GatewayIdentity,

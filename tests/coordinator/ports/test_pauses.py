@@ -14,8 +14,8 @@ import pytest
 from tests.coordinator.managed import ManagedProcess
 from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
+from triagemq.coordinator.channel.handle import TopicIncrements
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.merged import TopicIncrements
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.rates import DeclaredRate, RateWatch
 from triagemq.exchange.broker.process import find_mosquitto

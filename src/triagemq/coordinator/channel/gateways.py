@@ -23,9 +23,10 @@ from triagemq.coordinator.channel.handle import (
     LEASE_SECONDS,
     GatewayHandle,
     GatewayReconciler,
+    TopicIncrements,
+    merged,
 )
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.merged import TopicIncrements, merged
 from triagemq.coordinator.channel.messages import (
     ControlError,
     GatewayIdentity,

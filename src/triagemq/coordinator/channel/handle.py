@@ -1,37 +1,24 @@
-"""A gateway as the coordinator sees it: the desired state is sent until it is confirmed, and what it answers is judged.
-
-Grants go first and by themselves: whoever loses a right does not keep it because orders are refused or take their time.
-Whoever has changed something calls `tell`; tellings that would only repeat one another are one. After a failure nothing
-is taken for granted: the gateway says which version it follows, and only what it lacks is told.
-"""
+"""A gateway as the coordinator sees it: its answers, health, load and clock; and the counts of several as one."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import secrets
 import time
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections import ChainMap, Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, NamedTuple
 
-from triagemq.coordinator.access.grants import Grants
-from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import (
     ControlError,
-    DesiredState,
     GatewayRefusalError,
     Measured,
-    PortConstraints,
 )
+from triagemq.coordinator.channel.reconciler import GatewayReconciler
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
-from triagemq.coordinator.decide.orders import Orders
 from triagemq.exchange.broker.address import BrokerAddress
+from triagemq.plan import FlowCounters, PortCounters, QueueCounters
 from triagemq.waiting import end
-
-_LOG = logging.getLogger("triagemq.coordinator")
-_LEAST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 1.0, 8.0
 
 _DEAD_SECONDS = 1.5
 """A gateway or broker that is away for so long has no clients any more; one that is restarted is back by then."""
@@ -47,177 +34,6 @@ _RESTARTS, _RESTARTS_SECONDS = 3, 30.0
 
 LEASE_SECONDS = 300.0
 """A gateway that has joined and is away for so long is forgotten, until it joins again: alerts come before."""
-
-
-class GatewayReconciler:
-    """One gateway, behind one link. `grants` says who may do what at the moment it is called."""
-
-    def __init__(self, link: GatewayLink, grants: Callable[[], Grants], orders: Orders | None = None) -> None:
-        self.link = link
-        self.problem: ControlError | None = None
-        """Why the last telling failed, if it did."""
-        self.failures = 0
-        self._failures_in_row = 0
-        self._grants = grants
-        self._grants_changed = True
-        self._wanted = DesiredState(secrets.token_hex(4), 1, orders)
-        # What the gateway is known to follow, and what it follows if the last telling reached it without an answer.
-        self._confirmed: DesiredState | None = None
-        self._told: DesiredState | None = None
-        self._sure = False
-        self._whole_next = False
-        self._apart_before = False
-        self.in_force_since = time.monotonic()
-        """When everything that is wanted was confirmed last, or the start."""
-        self._behind_since: float | None = self.in_force_since
-        self._rights_behind_since: float | None = self.in_force_since
-        self._turn = asyncio.Lock()
-
-    # What is wanted and what is in force.
-
-    def want_orders(self, orders: Orders) -> None:
-        if orders is not self._wanted.orders:
-            self._want(replace(self._wanted, orders=orders))
-
-    def want_constraints(self, constraints: PortConstraints) -> bool:
-        """How long packets may wait at ports whose widths are controlled; whether that is news."""
-        if constraints == (self._wanted.constraints or {}):
-            return False
-        self._want(replace(self._wanted, constraints=constraints))
-        return True
-
-    def want_grants(self) -> None:
-        """Somebody has got or lost a right; who has which is looked up when the gateway is told."""
-        self._grants_changed = True
-        self._rights_behind_since = self._rights_behind_since or time.monotonic()
-        self._want(self._wanted)
-
-    def _want(self, wanted: DesiredState) -> None:
-        self._wanted = replace(wanted, version=wanted.version + 1)
-        self._behind_since = self._behind_since or time.monotonic()
-
-    @property
-    def wanted_orders(self) -> Orders | None:
-        """None: those that the gateway has."""
-        return self._wanted.orders
-
-    @property
-    def wanted_version(self) -> int:
-        return self._wanted.version
-
-    @property
-    def confirmed_version(self) -> int | None:
-        """The version that the gateway has confirmed last; None if it has not confirmed any of this coordinator's."""
-        return None if self._confirmed is None else self._confirmed.version
-
-    @property
-    def behind_seconds(self) -> float | None:
-        """For how long something has been wanted that is not confirmed; None while all is in force."""
-        return None if self._behind_since is None else time.monotonic() - self._behind_since
-
-    @property
-    def rights_behind_seconds(self) -> float | None:
-        """The same of grants alone."""
-        return None if self._rights_behind_since is None else time.monotonic() - self._rights_behind_since
-
-    @property
-    def grants_in_force(self) -> bool:
-        """Does the gateway follow the latest grants, whatever becomes of the orders?"""
-        known = self._confirmed
-        return not self._grants_changed and known is not None and known.grants is self._wanted.grants
-
-    @property
-    def orders_in_force(self) -> bool:
-        return self._wanted.orders is None or self.follows(self._wanted.orders)
-
-    def follows(self, orders: Orders) -> bool:
-        return self._confirmed is not None and self._confirmed.orders is orders
-
-    @property
-    def pause_seconds(self) -> float:
-        """How long to wait before it is told again: longer, the more often that was in vain."""
-        return min(_LEAST_PAUSE_SECONDS * 2.0 ** max(0, self._failures_in_row - 1), _MOST_PAUSE_SECONDS)
-
-    # Telling it.
-
-    def lost(self) -> None:
-        """The gateway is or was away: what it follows when it is back, it will say."""
-        self._sure = False
-        self._failures_in_row = 0
-
-    def measured(self, now: Measured) -> None:
-        """A gateway that follows another version for more than a moment was told so by somebody else."""
-        known = self._confirmed
-        apart = known is not None and (now.author, now.version) != (known.author, known.version)
-        apart = apart and not self._turn.locked()
-        if apart and self._apart_before:
-            self._sure = False
-        self._apart_before = apart
-
-    async def tell(self) -> bool:
-        """Bring the gateway to what is wanted now; False if that does not go now."""
-        async with self._turn:
-            try:
-                if not self._sure:
-                    await self._ask()
-                while (step := self._step()) is not None:
-                    await self._take(step)
-            except ControlError as error:
-                self._sure = False
-                self.failures += 1
-                self._failures_in_row += 1
-                self.failed(error)
-                return False
-            self.problem, self._failures_in_row = None, 0
-            if self._behind_since is not None:
-                self._behind_since, self.in_force_since = None, time.monotonic()
-            return True
-
-    async def _ask(self) -> None:
-        author, version = await self.link.following()
-        candidates, self._confirmed, self._told = (self._confirmed, self._told), None, None
-        for known in candidates:
-            if known is not None and (known.author, known.version) == (author, version):
-                self._confirmed = known
-        if self._confirmed is None:
-            # Numbers grow at a gateway, whoever gives them.
-            self._wanted = replace(self._wanted, version=max(self._wanted.version, version + 1))
-            self._behind_since = self._behind_since or time.monotonic()
-            self._rights_behind_since = self._rights_behind_since or time.monotonic()
-        self._sure = True
-
-    def _step(self) -> DesiredState | None:
-        """What to tell next: grants that have changed, then everything; None if the gateway has it all."""
-        if self._grants_changed:
-            self._grants_changed = False
-            self._wanted = replace(self._wanted, grants=self._grants())
-        known, wanted = self._confirmed, self._wanted
-        if known is not None and known.version == wanted.version:
-            # All is in force; now and then it is said once more, in one piece, and what the gateway keeps gets shorter.
-            return wanted if self._whole_next else None
-        orders = None if known is None else known.orders
-        if (known is None or known.grants is not wanted.grants) and orders is not wanted.orders:
-            # On the way to what is wanted, under a number of its own.
-            self._wanted = replace(wanted, version=wanted.version + 1)
-            return replace(wanted, orders=orders)
-        return wanted
-
-    async def _take(self, step: DesiredState) -> None:
-        known, self._told = self._confirmed, step
-        again = known is not None and known.version == step.version
-        wants_whole = await self.link.tell(None if again else known, step)
-        self._whole_next = wants_whole and not again and step.orders is not None
-        self._confirmed, self._told = step, None
-        if self.grants_in_force:
-            self._rights_behind_since = None
-
-    def failed(self, error: ControlError) -> None:
-        """Something could not be told."""
-        if isinstance(error, GatewayRefusalError) and str(error) != str(self.problem):
-            # Not lost, but unwilling: somebody should know.
-            _LOG.warning("the gateway: %s", error)
-        self.problem = error
-
 
 _REMEMBERED = 300
 """Answers: a minute of them, in which clocks drift by less than a millisecond or two."""
@@ -428,3 +244,159 @@ class GatewayHandle:
     def broker_shown(self) -> str:
         """Its address without a password."""
         return str(BrokerAddress.parse(self.broker)) if self.broker else ""
+
+
+_SILENT_NS = 2_000_000_000
+"""A topic of which its counter has not counted anything for so long may be counted by another gateway."""
+
+
+class TopicIncrements:
+    """Events of topics since the last look, from counters of several gateways.
+
+    Every gateway whose clients want a topic counts all its events: one of them is believed. A gateway counts from its
+    start on, which has an epoch. The first answer of a gateway is where counting begins; after a restart of it
+    everything is new. What a gateway tells while its broker lags behind is held back until it has caught up.
+
+    >>> topics = TopicIncrements()
+    >>> topics.add("north", "a", 0, {"smoke": (3, 30)}); topics.add("south", "b", 0, {"smoke": (2, 20)})
+    >>> topics.add("north", "a", 1, {"smoke": (4, 40)}); topics.take()
+    {'smoke': (1, 10)}
+    >>> topics.add("south", "b", 9_000_000_000, {"smoke": (5, 50)}); topics.take()
+    {'smoke': (3, 30)}
+    >>> topics.add("south", "c", 9_000_000_001, {"smoke": (1, 10)}); topics.take()
+    {'smoke': (1, 10)}
+    """
+
+    def __init__(self) -> None:
+        # By topic, who counts it and when that last counted something.
+        self._counter: dict[str, tuple[str, int]] = {}
+        self._epochs: dict[str, str] = {}
+        self._last: dict[str, dict[str, tuple[int, int]]] = {}
+        self._held: dict[str, tuple[dict[str, tuple[int, int]], set[str]]] = {}
+        self._new: dict[str, tuple[int, int]] = {}
+        self._total: Counter[str] = Counter()
+
+    def add(
+        self,
+        gateway: str,
+        epoch: str,
+        now_ns: int,
+        topics: Mapping[str, tuple[int, int]],
+        begun: Iterable[str] = (),
+        *,
+        caught_up: bool = True,
+    ) -> None:
+        """What a gateway has counted of topics that have changed, since its epoch; those `begun` from 0 again."""
+        before, self._epochs[gateway] = self._epochs.get(gateway), epoch
+        if before is None:
+            self._last[gateway] = dict(topics)
+            return
+        if before != epoch:
+            self._last[gateway] = {}
+            self._held.pop(gateway, None)
+        counts, anew = self._held.pop(gateway, ({}, set()))
+        counts |= topics
+        anew.update(begun)
+        if not caught_up:
+            self._held[gateway] = counts, anew
+            return
+        last = self._last[gateway]
+        for topic, (events, octets) in counts.items():
+            before_events, before_octets = (0, 0) if topic in anew else last.get(topic, (0, 0))
+            last[topic] = events, octets
+            if events <= before_events:
+                continue
+            counter, counted_ns = self._counter.get(topic, (gateway, now_ns))
+            if counter != gateway and now_ns - counted_ns < _SILENT_NS:
+                continue
+            self._counter[topic] = gateway, now_ns
+            new_events, new_octets = self._new.get(topic, (0, 0))
+            more = events - before_events
+            self._new[topic] = new_events + more, new_octets + max(octets - before_octets, 0)
+            self._total[topic] += more
+
+    def forget(self, gateway: str) -> None:
+        """It is gone."""
+        for table in (self._epochs, self._last, self._held):
+            table.pop(gateway, None)
+        self._counter = {topic: value for topic, value in self._counter.items() if value[0] != gateway}
+
+    def totals(self) -> dict[str, int]:
+        """All events that were counted."""
+        return dict(self._total)
+
+    def take(self) -> dict[str, tuple[int, int]]:
+        """Events and bytes since this was called last."""
+        new, self._new = self._new, {}
+        return new
+
+
+def merged(
+    several: Mapping[str, Measured],
+    latest: Mapping[str, Measured],
+    topics: Mapping[str, tuple[int, int]],
+    at_ns: int,
+    *,
+    complete: bool = True,
+) -> Measured:
+    """One measurement of all that answer, at a time of the coordinator's clock.
+
+    `latest` has the last answers of the others, too, whose ports and flows have counted that much. `complete`: all have
+    answered that can, and their brokers have told everything.
+    """
+    first = next(iter(several.values()))
+    counters: Counter[str] = Counter()
+    for each in several.values():
+        counters.update({name: value for name, value in each.counters.items() if isinstance(value, int)})
+    carried = [each.carried for each in several.values() if each.carried is not None]
+    since = [each.broker_since_ns for each in several.values() if each.broker_since_ns is not None]
+    return Measured(
+        epoch=" ".join(each.epoch for each in latest.values()),
+        at_ns=at_ns,
+        topics=topics,
+        counters={**first.counters, **counters},
+        ports=_summed((each.ports for each in latest.values()), _ports),
+        flows=_summed((each.flows for each in latest.values()), _flows),
+        generation=min(each.generation for each in several.values()),
+        sessions=sum(each.sessions for each in several.values()),
+        broker_connected=all(each.broker_connected for each in several.values()),
+        broker_problem=next((each.broker_problem for each in several.values() if each.broker_problem), ""),
+        storage_problem=next((each.storage_problem for each in several.values() if each.storage_problem), ""),
+        author=first.author,
+        version=first.version,
+        broker_since_ns=max(since) if complete and since else None,
+        mark=first.mark,
+        carried=min(carried, default=None),
+        planned_drops=_summed((each.planned_drops for each in latest.values()), int.__add__),
+        managed=dict(ChainMap(*(dict(each.managed) for each in several.values()))),
+    )
+
+
+def _summed(several: Iterable[Mapping[Any, Any]], add: Any) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for each in several:
+        for name, counted in each.items():
+            found[name] = add(found[name], counted) if name in found else counted
+    return found
+
+
+def _queues(one: QueueCounters, other: QueueCounters) -> QueueCounters:
+    *counted, width = astuple(one)
+    *more, _ = astuple(other)
+    return replace(QueueCounters(*(sum(both) for both in zip(counted, more, strict=True))), width_bps=width)
+
+
+def _ports(one: PortCounters, other: PortCounters) -> PortCounters:
+    return PortCounters(
+        tuple(map(_queues, one.queues, other.queues)),
+        _queues(one.control, other.control),
+        one.beyond_bound + other.beyond_bound,
+        one.strange_marks + other.strange_marks,
+    )
+
+
+def _flows(one: FlowCounters, other: FlowCounters) -> FlowCounters:
+    """A client that is at two gateways is moving between them."""
+    _, *counted = astuple(one)
+    _, *more = astuple(other)
+    return FlowCounters(one.flow_id, *map(sum, zip(counted, more, strict=True)))

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from triagemq.client.coordinator import Coordinator
+from triagemq.coordinator.channel.handle import merged
 from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.merged import merged
 from triagemq.coordinator.channel.messages import ControlError, Measured
 from triagemq.coordinator.loop.figures import Traffic, class_traffic
 from triagemq.errors import CoordinatorError, OutputError, TraceError

@@ -10,8 +10,8 @@ import pytest
 from tests.coordinator.coordinating import FakeLink
 
 from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel.handle import GatewayReconciler
 from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError
+from triagemq.coordinator.channel.reconciler import GatewayReconciler
 from triagemq.coordinator.decide.orders import Orders
 
 
