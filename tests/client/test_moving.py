@@ -19,7 +19,7 @@ from triagemq.client import Event, Publisher, Subscriber
 from triagemq.client.moving import Handover
 from triagemq.coordinator.access.grants import Grants
 from triagemq.coordinator.channel.gateways import Gateways
-from triagemq.coordinator.decide.placement import Homes
+from triagemq.coordinator.decide.placement import Placements
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn.timestamps import stamp_payload
 
@@ -200,12 +200,12 @@ def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -
                 await until(lambda: not there.gateways["north"].gateway.core.sessions)
                 gateways = there.running.coordinator.runtime.gateways
                 # As one that has only just begun: nobody has a home, and the gateway joins again.
-                fresh, north = Gateways(Homes(), Grants), gateways["north"]
-                fresh.add("north", north.lead.link, north.address)
+                fresh, north = Gateways(Placements(), Grants), gateways["north"]
+                fresh.add("north", north.reconciler.link, north.address)
                 fresh.announced(("subscriber", "ff-0"))
                 assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
                 [_, led] = gateways
-                await fresh.join("south", led.lead.link, "127.0.0.1", is_here=True)
+                await fresh.join("south", led.reconciler.link, "127.0.0.1", is_here=True)
                 assert fresh.home_of(("subscriber", "ff-0")).name == "south"
 
     asyncio.run(scene())

@@ -19,7 +19,7 @@ from triagemq.coordinator.channel.link import GatewayLink
 from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.placement import Homes
+from triagemq.coordinator.decide.placement import Placements
 from triagemq.coordinator.decide.what_if import Forecasts, promise_facts
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
@@ -98,7 +98,7 @@ class ControlPlane:
         bandwidths = dict(zip(ports.name, ports.bandwidth_bps.tolist(), strict=True))
         bandwidths |= {name: width for name, width in store.bandwidths().items() if name in bandwidths}
         gateways = Gateways(
-            Homes.of_scenario(network.scenario),
+            Placements.of_scenario(network.scenario),
             self.rights.grants,
             network.scenario.brokers,
             [name for name in store.gateways() if name != settings.gateway_name],
@@ -216,7 +216,7 @@ class ControlPlane:
             **health_of(checks, in_detail=in_detail),
             "version": __version__,
             **_versions(gateways),
-            "gateway_connected": all(each.lead.link.connected for each in gateways),
+            "gateway_connected": all(each.reconciler.link.connected for each in gateways),
             "broker_connected": _all_true([each.broker_connected for each in gateways]),
             "generation": self.runtime.planned_generation,
             "in_force_generation": self.runtime.generation,
@@ -261,12 +261,16 @@ class ControlPlane:
         # Of a gateway that does not work it is no news that it does not follow new orders.
         ailing = [each for each in gateways if each.ailment(now) is not None]
         behind = {
-            "rights": [(each, each.lead.rights_behind_seconds) for each in gateways if self._access],
+            "rights": [(each, each.reconciler.rights_behind_seconds) for each in gateways if self._access],
             "orders": [
-                (each, each.lead.behind_seconds) for each in gateways if not each.lead.orders_in_force
+                (each, each.reconciler.behind_seconds)
+                for each in gateways
+                if not each.reconciler.orders_in_force
             ],
         }
-        checks = {name: Check("", max(each.lead.in_force_since for each in gateways)) for name in behind}
+        checks = {
+            name: Check("", max(each.reconciler.in_force_since for each in gateways)) for name in behind
+        }
         for name, found in behind.items():
             late = [(each, seconds) for each, seconds in found if seconds and seconds >= _BEHIND_SECONDS]
             if not late:
@@ -278,7 +282,7 @@ class ControlPlane:
                 if name == "rights" or each not in ailing
             ]
             checks[name] = Check(
-                "; ".join(str(each.lead.problem or each.why_not_in_force) for each, _ in late),
+                "; ".join(str(each.reconciler.problem or each.why_not_in_force) for each, _ in late),
                 now - max(seconds for _, seconds in late),
                 "; ".join(words),
                 is_implied=not words,
@@ -288,7 +292,7 @@ class ControlPlane:
     def where_not_in_force(self) -> str:
         """Which gateways do not follow the latest rights, and why, in words that name no client."""
         gateways = self.runtime.gateways
-        behind = [each for each in gateways if not each.lead.grants_in_force]
+        behind = [each for each in gateways if not each.reconciler.grants_in_force]
         return "; ".join(
             f"{gateways.called(each)} ({each.address}): {each.why_not_in_force}" for each in behind
         )
@@ -362,10 +366,11 @@ def _all_true(values: Sequence[bool | None]) -> bool | None:
 def _versions(gateways: Sequence[GatewayHandle]) -> dict[str, Any]:
     """Of the gateway that is furthest behind; each has versions of its own."""
     last = max(
-        gateways, key=lambda each: (each.lead.behind_seconds or 0.0, each.lead.confirmed_version is None)
+        gateways,
+        key=lambda each: (each.reconciler.behind_seconds or 0.0, each.reconciler.confirmed_version is None),
     )
     return {
-        "wanted_version": last.lead.wanted_version,
-        "in_force_version": last.lead.confirmed_version,
-        "not_in_force_seconds": last.lead.behind_seconds,
+        "wanted_version": last.reconciler.wanted_version,
+        "in_force_version": last.reconciler.confirmed_version,
+        "not_in_force_seconds": last.reconciler.behind_seconds,
     }

@@ -441,7 +441,9 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
                 return (await here.client.get("/v1/health")).json()
 
             assert (await revoked("told")).status_code == 204
-            await here.until(lambda: here.coordinator.runtime.gateways["gateway"].lead.behind_seconds is None)
+            await here.until(
+                lambda: here.coordinator.runtime.gateways["gateway"].reconciler.behind_seconds is None
+            )
             assert (await health())["status"] == "ok"
             answer = await revoked("refused")
             assert answer.status_code == 202
@@ -470,7 +472,9 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
             )
             here.link.refuses_everything = False
             await here.until(lambda: not here.link.state.grants.by_base)
-            await here.until(lambda: here.coordinator.runtime.gateways["gateway"].lead.behind_seconds is None)
+            await here.until(
+                lambda: here.coordinator.runtime.gateways["gateway"].reconciler.behind_seconds is None
+            )
             now = await health()
             assert (now["status"], now["not_in_force_seconds"]) == ("ok", None)
             assert now["wanted_version"] == now["in_force_version"]
@@ -495,7 +499,10 @@ def test_rights_that_were_told_while_a_change_failed_are_put_right(
             body, headers = subscriber("x", "a"), bearer(operator)
             answer = await here.client.post("/v1/subscribers", json=body, headers=headers)
             base = answer.json()["connection"]["client_id"]
-            lead, store = here.coordinator.runtime.gateways["gateway"].lead, here.coordinator.service.store
+            lead, store = (
+                here.coordinator.runtime.gateways["gateway"].reconciler,
+                here.coordinator.service.store,
+            )
 
             async def full(change: object, *arguments: object) -> None:
                 lead.want_grants()
@@ -557,7 +564,7 @@ def test_revocations_of_a_time_apart_come_first_when_gateway_and_coordinator_mee
             async with running(tmp_path, gateway=gateway.socket, access=True) as here:
                 assert await asyncio.to_thread(is_sent_away, clients[1])
                 await here.until(
-                    lambda: here.coordinator.runtime.gateways["gateway"].lead.behind_seconds is None
+                    lambda: here.coordinator.runtime.gateways["gateway"].reconciler.behind_seconds is None
                 )
 
         asyncio.run(second())

@@ -323,7 +323,7 @@ def test_a_gateway_takes_the_place_of_one_of_its_name_that_does_not_answer_any_m
         again = JoiningLink(10021)
         await joined(here, "hall", again)
         assert not links["hall"].connected, "the earlier one is sent away"
-        assert here.coordinator.runtime.gateways["hall"].lead.link is again
+        assert here.coordinator.runtime.gateways["hall"].reconciler.link is again
         links["hall"].answering.set()
         await here.until(lambda: is_well(here))
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad, whole_subscribers
 from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.placement import ClientMove, Homes, Site
+from triagemq.coordinator.decide.placement import ClientMove, Placements, Site
 from triagemq.coordinator.intents.registry import Key
 from triagemq.plan import FlowCounters
 from triagemq.plan.balancing import LoadReport, Migration
@@ -21,14 +21,14 @@ CAMPUS = load(Path(__file__).parents[3] / "examples" / "campus.yaml")
 RATES = dict(zip(CAMPUS.topics.name, [4.0, 20.0, 20.0, 20.0, 20.0], strict=True))
 
 
-def homes_of(scenario: Scenario) -> dict[Key, str]:
+def placements_of(scenario: Scenario) -> dict[Key, str]:
     sites = [Site(name) for name in scenario.brokers.name]
-    homes = Homes.of_scenario(scenario)
+    placements = Placements.of_scenario(scenario)
     for name in scenario.subscribers.name:
-        homes.of(("subscriber", name), sites)
+        placements.of(("subscriber", name), sites)
     for name in scenario.publishers.name:
-        homes.of(("publisher", name), sites)
-    return dict(homes)
+        placements.of(("publisher", name), sites)
+    return dict(placements)
 
 
 def loads_with(**matched: float) -> dict[str, GatewayLoad]:
@@ -39,7 +39,7 @@ def moves_of(
     balance: CampusBalance, loads: dict[str, GatewayLoad], now: float, burst: float = 1.0
 ) -> list[ClientMove]:
     rates = {topic: rate * (burst if topic.startswith("labs") else 1.0) for topic, rate in RATES.items()}
-    return balance.moves(CAMPUS, Orders(), homes_of(CAMPUS), loads, rates, now)
+    return balance.moves(CAMPUS, Orders(), placements_of(CAMPUS), loads, rates, now)
 
 
 def test_nobody_moves_while_brokers_have_room() -> None:
@@ -142,20 +142,20 @@ def test_without_clusters_nobody_is_balanced() -> None:
         brokers=replace(brokers, cluster=("",) * 3, head=np.zeros(3, dtype=np.int8)),
     )
     assert isinstance(plain.brokers, Brokers)
-    homes = homes_of(plain)
+    placements = placements_of(plain)
     loads = loads_with(labs=1e6)
-    assert not CampusBalance().moves(plain, Orders(), homes, loads, RATES, 0.0)
+    assert not CampusBalance().moves(plain, Orders(), placements, loads, RATES, 0.0)
 
 
 def test_clients_of_a_dead_broker_stay_in_their_cluster_and_with_their_kind() -> None:
-    homes = Homes({("subscriber", "ff-7"): "east-edge"})
+    placements = Placements({("subscriber", "ff-7"): "east-edge"})
     sites = [
         Site("east-head", "", "east", True),
         Site("east-edge", "", "east"),
         Site("east-other", "", "east"),
         Site("west-edge", "", "west"),
     ]
-    assert homes.of(("subscriber", "ff-7"), sites) == "east-edge"
-    assert homes.of(("publisher", "sensor"), sites) == "east-head"
+    assert placements.of(("subscriber", "ff-7"), sites) == "east-edge"
+    assert placements.of(("publisher", "sensor"), sites) == "east-head"
     sites[1] = replace(sites[1], problem="it is away")
-    assert homes.fleeing(sites) == [(("subscriber", "ff-7"), "east-other")]
+    assert placements.evacuations(sites) == [(("subscriber", "ff-7"), "east-other")]

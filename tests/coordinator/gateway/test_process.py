@@ -25,8 +25,8 @@ from triagemq.coordinator.channel.messages import (
     state_message,
 )
 from triagemq.coordinator.decide.orders import Orders, client_id_of
-from triagemq.coordinator.gateway.kept import KeptState
 from triagemq.coordinator.gateway.process import main
+from triagemq.coordinator.gateway.stored_state import StoredState
 from triagemq.lab.generators import table2
 from triagemq.mqttsn import (
     ConnAck,
@@ -286,6 +286,33 @@ def test_told_to_ask_for_access_it_is_closed_until_grants_have_come(
 WHOLE = b'{"author": "a", "version": 1, "orders": {"generation": 1}, "grants": {"required": true}}\n'
 
 
+def test_a_state_that_the_version_before_stored_is_read_with_its_changes(tmp_path: Path) -> None:
+    def flow(slot: int, priority_class: int) -> dict[str, Any]:
+        terms = {"port": "radio", "flow_id": slot, "priority_class": priority_class, "drop_rate": 0.5}
+        return {"key": f"s~{slot}", **terms}
+
+    ports = {"radio": {"port": "radio", "bandwidth_bps": 1e6, "buffer_packets": 100, "classes": 8}}
+    flows = {"s~0": flow(0, 2), "s~1": flow(1, 5)}
+    whole = {"generation": 1, "ports": ports, "flows": flows, "slots": {"s": {"a": 0, "b": 1}}}
+    change = {"generation": 2, "ports": None, "flows": {"s~1": flow(1, 6)}, "slots": {"t": {}, "s": None}}
+    lines = [
+        {"author": "me", "version": 1, "orders": whole, "grants": {"required": True, "by_base": {}}},
+        {"author": "me", "version": 2, "base": 1, "orders": change},
+    ]
+    file = tmp_path / "state.json"
+    file.write_bytes(encode_line(lines[0]))
+    first = StoredState(tmp_path).read().orders
+    assert first is not None
+    assert first.topics == {"s": {"a": (2, 0.5), "b": (5, 0.5)}}
+    assert list(first.flows) == ["s~0"]
+    file.write_bytes(b"".join(map(encode_line, lines)))
+    stored = StoredState(tmp_path)
+    after = stored.read()
+    assert (after.version, after.grants.required, stored.damaged) == (2, True, False)
+    assert after.orders is not None
+    assert after.orders.topics == {"t": {}}
+
+
 @pytest.mark.parametrize(
     "found",
     [
@@ -306,13 +333,13 @@ def test_a_damaged_state_is_none_and_says_so(
     tmp_path: Path, found: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "state.json").write_bytes(found)
-    kept = KeptState(tmp_path)
+    kept = StoredState(tmp_path)
     assert kept.read() == DesiredState()
     assert kept.damaged
     assert "state.json: cannot be used" in capsys.readouterr().err
     line = encode_line(shallow(state_message(None, DesiredState("me", 1, Orders(4), Grants(True)))))
-    kept.keep(line, whole=False)
-    assert KeptState(tmp_path).read() == DesiredState("me", 1, Orders(4), Grants(True))
+    kept.write(line, whole=False)
+    assert StoredState(tmp_path).read() == DesiredState("me", 1, Orders(4), Grants(True))
 
 
 def test_grants_are_in_force_though_they_cannot_be_kept_and_are_not_confirmed_then(

@@ -100,7 +100,9 @@ def test_while_the_gateway_is_away_everything_goes_on(tmp_path: Path) -> None:
             # One that refuses does not end anything.
             link.refuses_orders = True
             await here.client.post("/v1/subscribers", json=subscriber("t", "a"))
-            await here.until(lambda: here.coordinator.runtime.gateways["gateway"].lead.problem is not None)
+            await here.until(
+                lambda: here.coordinator.runtime.gateways["gateway"].reconciler.problem is not None
+            )
             assert (await here.client.get("/v1/subscribers/t")).json()["in_force"] is False
             link.refuses_orders = False
             await here.client.post("/v1/subscribers", json=subscriber("u", "a"))

@@ -43,7 +43,7 @@ _LONGEST_REASON = 120
 @router.get("")
 async def gateways(caller: Reader, coordinator: Injected) -> list[GatewayAnswer]:
     """All gateways."""
-    count = Counter((home, kind) for (kind, _), home in coordinator.runtime.gateways.homes)
+    count = Counter((home, kind) for (kind, _), home in coordinator.runtime.gateways.placements)
     return [_answer(coordinator, each, count) for each in coordinator.runtime.gateways]
 
 
@@ -60,10 +60,10 @@ async def move(
     ]
     for key in wanted:
         coordinator.service.look(caller, key)
-    homes = {key: gateways.home_of(key).name for key in wanted}
+    placements = {key: gateways.home_of(key).name for key in wanted}
     moves = [
         ClientMove(key, home, name, "an operator wants it there")
-        for key, home in homes.items()
+        for key, home in placements.items()
         if home != name
     ]
     await coordinator.runtime.move(moves)
@@ -90,7 +90,7 @@ def _require_known(coordinator: ControlPlane, name: str) -> None:
 def _answer(coordinator: ControlPlane, each: GatewayHandle, count: Counter[tuple[str, str]]) -> GatewayAnswer:
     several = coordinator.runtime.gateways.are_several
     now = each.latest
-    connected = each.lead.link.connected
+    connected = each.reconciler.link.connected
     load, clock = each.load, each.clock.best
     return GatewayAnswer(
         name=each.name,
@@ -99,8 +99,8 @@ def _answer(coordinator: ControlPlane, each: GatewayHandle, count: Counter[tuple
         problem=each.problem,
         connected=connected,
         broker_connected=each.broker_connected,
-        wanted_version=each.lead.wanted_version,
-        in_force_version=each.lead.confirmed_version,
+        wanted_version=each.reconciler.wanted_version,
+        in_force_version=each.reconciler.confirmed_version,
         publishers=count[each.name, PUBLISHER] if several else coordinator.count(PUBLISHER),
         subscribers=count[each.name, SUBSCRIBER] if several else coordinator.count(SUBSCRIBER),
         sessions=None if now is None else now.sessions,
@@ -124,8 +124,8 @@ def _round_trips(coordinator: ControlPlane, now: Measured | None, kind: str) -> 
         for each, seconds in found.items()
         if (CONNECTION_MARK in each) == marked
     }
-    homes = coordinator.runtime.gateways.homes
-    return {name: seconds for name, seconds in named.items() if homes.has((kind, name))}
+    placements = coordinator.runtime.gateways.placements
+    return {name: seconds for name, seconds in named.items() if placements.has((kind, name))}
 
 
 def _queues(coordinator: ControlPlane, now: Measured) -> list[QueueAnswer]:

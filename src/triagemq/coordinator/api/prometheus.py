@@ -108,20 +108,20 @@ def _gateway_metrics(coordinator: ControlPlane) -> Iterator[Metric]:
     yield of_each(
         "triage_wanted_version",
         "Version of the state that a gateway should follow.",
-        lambda each: each.lead.wanted_version,
+        lambda each: each.reconciler.wanted_version,
     )
     yield of_each(
         "triage_in_force_version",
         "Version that it has confirmed.",
-        lambda each: each.lead.confirmed_version or 0,
+        lambda each: each.reconciler.confirmed_version or 0,
     )
     yield of_each(
         "triage_not_in_force_seconds",
         "For how long it has not followed what is wanted.",
-        lambda each: each.lead.behind_seconds or 0.0,
+        lambda each: each.reconciler.behind_seconds or 0.0,
     )
     yield of_each(
-        "triage_tellings_failed_total", "Times it could not be told.", lambda each: each.lead.failures
+        "triage_tellings_failed_total", "Times it could not be told.", lambda each: each.reconciler.failures
     )
     yield of_each(
         "triage_gateway_connected",
@@ -293,7 +293,7 @@ def _last_second(coordinator: ControlPlane, table: str) -> Iterable[Mapping[str,
 
 
 def _is_any_connected(coordinator: ControlPlane) -> bool:
-    return any(each.lead.link.connected for each in coordinator.runtime.gateways)
+    return any(each.reconciler.link.connected for each in coordinator.runtime.gateways)
 
 
 def _known(rows: Iterable[Mapping[str, Any]], figure: str, label: str) -> Samples:

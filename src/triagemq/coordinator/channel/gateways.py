@@ -36,7 +36,7 @@ from triagemq.coordinator.channel.messages import (
 )
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.orders import CONNECTION_MARK, Orders, subscriber_of
-from triagemq.coordinator.decide.placement import Homes, Site
+from triagemq.coordinator.decide.placement import Placements, Site
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
 from triagemq.errors import TriageError
@@ -72,12 +72,12 @@ class Gateways:
 
     def __init__(
         self,
-        homes: Homes,
+        placements: Placements,
         grants: Callable[[], Grants],
         brokers: Brokers | None = None,
         expected: Collection[str] = (),
     ) -> None:
-        self.homes = homes
+        self.placements = placements
         self._grants = grants
         # The cluster of each broker of the scenario, and whether it is the head.
         self._clusters: dict[str, tuple[str, bool]] = {}
@@ -160,11 +160,11 @@ class Gateways:
         """The gateway of a client; one that has none gets one."""
         if not self.are_several:
             return self._only
-        home = self.homes.of(key, self.sites())
+        home = self.placements.of(key, self.sites())
         if home not in self._led:
             # It was forgotten.
-            self.homes.forget(key)
-            home = self.homes.of(key, self.sites())
+            self.placements.forget(key)
+            home = self.placements.of(key, self.sites())
         return self._led[home]
 
     def address_of(self, key: Key, reached: str) -> str:
@@ -174,7 +174,7 @@ class Gateways:
     def news_for(self, key: Key, reached: str) -> str:
         """The same for one that has a gateway; empty while that may not have come back to a coordinator that has only
         just started: it stays where it is."""
-        if not self.homes.has(key) and time.monotonic() - self._started < _STAYING_SECONDS:
+        if not self.placements.has(key) and time.monotonic() - self._started < _STAYING_SECONDS:
             return ""
         return self.address_of(key, reached)
 
@@ -184,13 +184,13 @@ class Gateways:
 
     def move(self, key: Key, target: str) -> None:
         """A client is at home elsewhere from now on; the gateway that it leaves still sends what it has."""
-        self._leaving[key] = self.homes.of(key, self.sites()), time.monotonic() + _LEAVING_SECONDS
-        self.homes.move(key, target)
+        self._leaving[key] = self.placements.of(key, self.sites()), time.monotonic() + _LEAVING_SECONDS
+        self.placements.move(key, target)
 
     def forget(self, key: Key) -> None:
         """A client is gone."""
         self._clients.discard(key)
-        self.homes.forget(key)
+        self.placements.forget(key)
         self._leaving.pop(key, None)
 
     # Joining.
@@ -208,8 +208,8 @@ class Gateways:
             identity = await link.identity()
             await self._refuse_second(name, link)
             _check_identity(name, identity, is_here=is_here)
-            unknown = [each for each in self if not each.broker and each.lead.link.connected]
-            await self._meet(*((each.name, each.lead.link) for each in unknown), (name, link))
+            unknown = [each for each in self if not each.broker and each.reconciler.link.connected]
+            await self._meet(*((each.name, each.reconciler.link) for each in unknown), (name, link))
             known = self._led.pop(name, None)
             if known is not None:
                 await known.close()
@@ -223,7 +223,7 @@ class Gateways:
             if known is not None:
                 # How often it was started is known of the earlier one.
                 led.starts, led.answer = known.starts, known.answer
-            led.lead.want_constraints(self._constraints)
+            led.reconciler.want_constraints(self._constraints)
             self._led[name] = led
             self._expected.discard(name)
             self.refit()
@@ -233,16 +233,16 @@ class Gateways:
 
     async def _refuse_second(self, name: str, link: GatewayLink) -> None:
         known = self._led.get(name)
-        if known is None or (known.has_joined and not known.lead.link.connected):
+        if known is None or (known.has_joined and not known.reconciler.link.connected):
             return
         taken = ConflictError(f"there is a gateway {name!r} already; give this one another --name")
         if not known.has_joined:
             raise taken
         try:
             async with asyncio.timeout(_ROUND_SECONDS):
-                await known.lead.link.identity()
+                await known.reconciler.link.identity()
         except (ControlError, TimeoutError):
-            await known.lead.link.close()
+            await known.reconciler.link.close()
             return
         raise taken
 
@@ -261,17 +261,17 @@ class Gateways:
         flows += [(flow, flow) for flow in await link.stored_sessions()]
         for client_id, flow in flows:
             key = SUBSCRIBER if CONNECTION_MARK in client_id else PUBLISHER, subscriber_of(flow)[0]
-            if key in self._clients and not self.homes.has(key):
-                self.homes.move(key, name)
+            if key in self._clients and not self.placements.has(key):
+                self.placements.move(key, name)
             elif key not in self._clients:
-                self.homes.remember(key, name)
+                self.placements.remember(key, name)
 
     async def connected(self, name: str) -> None:
         """A gateway that the coordinator is configured with is there, again."""
         led = self._led[name]
-        led.lead.lost()
+        led.reconciler.lost()
         if self.are_several:
-            await self._meet((name, led.lead.link))
+            await self._meet((name, led.reconciler.link))
             self.refit()
 
     async def until_returned(self) -> None:
@@ -303,20 +303,20 @@ class Gateways:
     def is_away(self, name: str) -> bool:
         """Is a gateway away, or hangs, so that its clients get nothing from it?"""
         known = self._led.get(name)
-        return known is None or known.is_silent or not known.lead.link.connected
+        return known is None or known.is_silent or not known.reconciler.link.connected
 
     async def expect(self, name: str, sessions: Mapping[str, Mapping[str, int]]) -> None:
         """Have a gateway store what comes for clients that are on their way to it."""
         with contextlib.suppress(ControlError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
-                await self._led[name].lead.link.expect(sessions)
+                await self._led[name].reconciler.link.expect(sessions)
 
     async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:
         """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many were told.
 
         They know no coordinator: these are the ones that are not announced.
         """
-        link, found = self._led[name].lead.link, []
+        link, found = self._led[name].reconciler.link, []
         for event in await link.present():
             kind = SUBSCRIBER if CONNECTION_MARK in event.client_id else PUBLISHER
             is_plain = (kind, subscriber_of(event.flow)[0]) not in self._clients
@@ -343,13 +343,13 @@ class Gateways:
         self._refit_due = False
         if not self.are_several:
             if orders is not None:
-                self._only.lead.want_orders(orders)
+                self._only.reconciler.want_orders(orders)
             return
         now = time.monotonic()
         self._leaving = {key: left for key, left in self._leaving.items() if left[1] > now}
         brokers = {each.name: each.broker for each in self._led.values() if each.broker}
         served: dict[str, set[str]] = {name: set() for name in self._led}
-        for (kind, name), at in self.homes:
+        for (kind, name), at in self.placements:
             if kind == SUBSCRIBER and at in served:
                 served[at].add(name)
         for (kind, name), (at, _) in self._leaving.items():
@@ -358,23 +358,23 @@ class Gateways:
         for name, each in self._led.items():
             peers = _other_brokers(name, brokers)
             uplink_bps = self._uplinks.get(name, math.inf)
-            each.lead.want_orders((orders or Orders()).part_for(served[name], peers, uplink_bps))
+            each.reconciler.want_orders((orders or Orders()).part_for(served[name], peers, uplink_bps))
 
     def want_grants(self) -> None:
         for each in self._led.values():
-            each.lead.want_grants()
+            each.reconciler.want_grants()
 
     def want_constraints(self, constraints: PortConstraints) -> bool:
         """How long packets may wait at ports whose widths are controlled; whether that is news to anyone."""
         self._constraints = constraints
-        news = [each.lead.want_constraints(constraints) for each in self]
+        news = [each.reconciler.want_constraints(constraints) for each in self]
         return any(news)
 
     async def tell(self) -> None:
         """Bring everyone who is there to what is wanted. For one that takes its time the others do not wait."""
         self.refit_if_new()
         loop = asyncio.get_running_loop()
-        telling = {loop.create_task(each.lead.tell()) for each in self if not each.is_silent}
+        telling = {loop.create_task(each.reconciler.tell()) for each in self if not each.is_silent}
         self._telling |= telling
         for task in telling:
             task.add_done_callback(self._telling.discard)
@@ -387,18 +387,18 @@ class Gateways:
         """Have decisions written into a trace, that of the first gateway that takes them; until then they wait."""
         self._rows = [*self._rows, *rows][-_MOST_ROWS_WAITING:]
         for each in self:
-            if not self._rows or not each.lead.link.connected or each.is_silent:
+            if not self._rows or not each.reconciler.link.connected or each.is_silent:
                 continue
             sent, self._rows = self._rows, []
             try:
-                await each.lead.link.decisions(sent)
+                await each.reconciler.link.decisions(sent)
             except ControlError as error:
                 self._rows = [*sent, *self._rows][-_MOST_ROWS_WAITING:]
-                each.lead.failed(error)
+                each.reconciler.failed(error)
 
     def refit_if_new(self) -> None:
         """Somebody has come whose gateway has no orders about it yet."""
-        if self.are_several and self.homes.take_changed():
+        if self.are_several and self.placements.take_changed():
             self._refit_due = True
         if self._refit_due:
             self.refit()
@@ -406,28 +406,28 @@ class Gateways:
     def follows(self, orders: Orders) -> bool:
         """Does everyone who can follow these orders, each its part?"""
         if not self.are_several:
-            return self._only.lead.follows(orders)
+            return self._only.reconciler.follows(orders)
         return orders is self._orders and all(
-            each.lead.orders_in_force for each in self._led.values() if not each.problem
+            each.reconciler.orders_in_force for each in self._led.values() if not each.problem
         )
 
     @property
     def grants_in_force(self) -> bool:
         """Does everyone follow the latest grants? Who is away may still serve somebody who has lost a right."""
-        return all(each.lead.grants_in_force for each in self._led.values())
+        return all(each.reconciler.grants_in_force for each in self._led.values())
 
     @property
     def refusal(self) -> str | None:
         """What a gateway refuses, if one does."""
         for each in self:
-            if isinstance(each.lead.problem, GatewayRefusalError):
-                return str(each.lead.problem)
+            if isinstance(each.reconciler.problem, GatewayRefusalError):
+                return str(each.reconciler.problem)
         return None
 
     @property
     def pause_seconds(self) -> float:
         """How long to wait before everyone is told again."""
-        return min(each.lead.pause_seconds for each in self)
+        return min(each.reconciler.pause_seconds for each in self)
 
     # What is measured.
 
@@ -444,9 +444,9 @@ class Gateways:
         """As GatewayLink.measure, of all that answer; ControlError if none does."""
         kind, several = (flows, topics), dict[str, Measured]()
         for each in self:
-            if not each.lead.link.connected:
-                each.lead.lost()
-        asked = [(each, each.ask(self._clock, kind)) for each in self if each.lead.link.connected]
+            if not each.reconciler.link.connected:
+                each.reconciler.lost()
+        asked = [(each, each.ask(self._clock, kind)) for each in self if each.reconciler.link.connected]
         # The others do not wait for one that is silent; if none else is there, the round takes its time.
         awaited = [asking for each, asking in asked if not each.is_silent] or [asking for _, asking in asked]
         if awaited:

@@ -81,7 +81,7 @@ class GatewayHandle:
     """
 
     name: str
-    lead: GatewayReconciler
+    reconciler: GatewayReconciler
     address: str
     broker: str = field(default="", repr=False)
     has_joined: bool = False
@@ -114,7 +114,9 @@ class GatewayHandle:
 
     async def _ask(self, clock: Callable[[], int], flows: bool, topics: bool) -> Measured:
         asked_ns = clock()
-        measured = await self.lead.link.measure(flows=flows, topics=topics, after=self.mark if topics else "")
+        measured = await self.reconciler.link.measure(
+            flows=flows, topics=topics, after=self.mark if topics else ""
+        )
         self.clock.answered(asked_ns, measured.at_ns, clock())
         return measured
 
@@ -131,14 +133,14 @@ class GatewayHandle:
         try:
             measured = asking.result()
         except ControlError as error:
-            self.lead.lost()
+            self.reconciler.lost()
             self.unusable = str(error)
             return None
         if self.answer is None or measured.epoch != self.answer.epoch:
             self.starts.append(time.monotonic())
         self.answer, self.answered_at, self.unusable = measured, time.monotonic(), ""
         self._unanswered_since = None
-        self.lead.measured(measured)
+        self.reconciler.measured(measured)
         return measured
 
     async def close(self) -> None:
@@ -154,7 +156,7 @@ class GatewayHandle:
 
     def is_gone(self, now: float) -> bool:
         """Did it join, and is away for longer than its lease?"""
-        if self.lead.link.connected:
+        if self.reconciler.link.connected:
             self._away_since = None
             return False
         self._away_since = now if self._away_since is None else self._away_since
@@ -162,11 +164,11 @@ class GatewayHandle:
 
     def answers(self, now: float) -> bool:
         """Is what it said last of now?"""
-        return self.lead.link.connected and now - self.answered_at <= OVERDUE_SECONDS
+        return self.reconciler.link.connected and now - self.answered_at <= OVERDUE_SECONDS
 
     def ailment(self, now: float) -> tuple[str, str] | None:
         """What does not work about it, in general and in detail; None if all does."""
-        if not self.lead.link.connected:
+        if not self.reconciler.link.connected:
             return (away := "is away; it goes on with the last orders"), away
         if not self.answers(now):
             overdue = now - self.answered_at
@@ -182,7 +184,7 @@ class GatewayHandle:
     @property
     def problem(self) -> str:
         """Why it cannot serve anybody now, if that is so."""
-        if not self.lead.link.connected:
+        if not self.reconciler.link.connected:
             return "the gateway is away"
         if self.is_silent:
             return "the gateway does not answer"
@@ -226,14 +228,18 @@ class GatewayHandle:
     @property
     def broker_connected(self) -> bool | None:
         """Whether it has its broker, by its last answer; None while that is not known."""
-        return self.answer.broker_connected if self.answer is not None and self.lead.link.connected else None
+        return (
+            self.answer.broker_connected
+            if self.answer is not None and self.reconciler.link.connected
+            else None
+        )
 
     @property
     def why_not_in_force(self) -> str:
         """Why it does not follow what is wanted, in words that name no client."""
-        if not self.lead.link.connected:
+        if not self.reconciler.link.connected:
             return "it is away"
-        match self.lead.problem:
+        match self.reconciler.problem:
             case None:
                 return "it does not answer" if self.is_silent else "it is being told"
             case GatewayRefusalError():

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.coordinator.decide.changes import TableChange
-from triagemq.coordinator.decide.orders import KeptPromise, Orders, Promised
+from triagemq.coordinator.decide.orders import AdmittedPromise, Orders, Promised
 from triagemq.plan import Decision, Plan
 from triagemq.scenario import Floats, Integers
 
@@ -168,7 +168,7 @@ def _promise_news(before: Promised, after: Promised) -> tuple[Decision, ...]:
     return tuple(news)
 
 
-def _terms(promise: KeptPromise) -> tuple[float, list[str]]:
+def _terms(promise: AdmittedPromise) -> tuple[float, list[str]]:
     return promise.max_latency_seconds, [hop.port for hop in promise.hops]
 
 

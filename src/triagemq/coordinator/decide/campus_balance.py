@@ -79,7 +79,7 @@ class CampusBalance:
         self,
         scenario: Scenario,
         orders: Orders,
-        homes: Mapping[Key, str],
+        placements: Mapping[Key, str],
         loads: Mapping[str, GatewayLoad],
         topic_rates: Mapping[str, float],
         now: float,
@@ -89,8 +89,8 @@ class CampusBalance:
         if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
             return []
         self._complete(loads, now)
-        _heed_ways(campus, homes, loads)
-        report = _report(campus, orders, homes, loads, topic_rates, now)
+        _heed_ways(campus, placements, loads)
+        report = _report(campus, orders, placements, loads, topic_rates, now)
         found: list[ClientMove] = []
         names, brokers = scenario.subscribers.name, scenario.brokers.name
         for migration in self._balancer.handle(report):
@@ -160,7 +160,7 @@ def whole_subscribers(
     return order[:count].tolist(), after(count)
 
 
-def _heed_ways(campus: Campus, homes: Mapping[Key, str], loads: Mapping[str, GatewayLoad]) -> None:
+def _heed_ways(campus: Campus, placements: Mapping[Key, str], loads: Mapping[str, GatewayLoad]) -> None:
     """From heads to brokers, and to and from clients, events take as long as was measured, whatever the scenario
     states."""
     scenario = campus.scenario
@@ -169,7 +169,7 @@ def _heed_ways(campus: Campus, homes: Mapping[Key, str], loads: Mapping[str, Gat
         (SUBSCRIBER, scenario.subscribers.name, campus.subscriber_seconds),
     ):
         for row, client in enumerate(clients):
-            load = loads.get(homes.get((kind, client), ""))
+            load = loads.get(placements.get((kind, client), ""))
             called = client if kind == PUBLISHER else client_id_of(client)
             if load is not None and called in load.client_seconds:
                 own_seconds[row] = load.client_seconds[called]
@@ -184,7 +184,7 @@ def _heed_ways(campus: Campus, homes: Mapping[Key, str], loads: Mapping[str, Gat
 def _report(
     campus: Campus,
     orders: Orders,
-    homes: Mapping[Key, str],
+    placements: Mapping[Key, str],
     loads: Mapping[str, GatewayLoad],
     topic_rates: Mapping[str, float],
     now: float,
@@ -193,9 +193,10 @@ def _report(
     row_of = {name: row for row, name in enumerate(scenario.brokers.name)}
 
     def at(kind: str, names: tuple[str, ...], stated: Integers) -> Integers:
-        homes_of = [homes.get((kind, name)) for name in names]
+        placements_of = [placements.get((kind, name)) for name in names]
         rows = [
-            row if home is None else row_of[home] for home, row in zip(homes_of, stated.tolist(), strict=True)
+            row if home is None else row_of[home]
+            for home, row in zip(placements_of, stated.tolist(), strict=True)
         ]
         return np.array(rows, dtype=np.int32)
 
@@ -212,7 +213,7 @@ def _report(
         use[Metric.MATCHING, row] = load.matched_per_second / campus.capacity[Metric.MATCHING, row]
         if campus.edge[row]:
             use[Metric.UPLINK, row] = load.uplink_bps / 8 / campus.capacity[Metric.UPLINK, row]
-    queued, left = _queues(scenario, orders, homes, loads, rate)
+    queued, left = _queues(scenario, orders, placements, loads, rate)
     return LoadReport(
         at_seconds=now,
         placement=placement,
@@ -237,7 +238,7 @@ def _rates(scenario: Scenario, topic_rates: Mapping[str, float]) -> Floats:
 def _queues(
     scenario: Scenario,
     orders: Orders,
-    homes: Mapping[Key, str],
+    placements: Mapping[Key, str],
     loads: Mapping[str, GatewayLoad],
     rate: Floats,
 ) -> tuple[Floats, Floats]:
@@ -250,7 +251,7 @@ def _queues(
     queued, left = np.zeros(len(scenario.subscriptions)), np.zeros(len(scenario.subscriptions))
     for name, own in rows.items():
         client_id = client_id_of(name)
-        load = loads.get(homes.get((SUBSCRIBER, name), ""))
+        load = loads.get(placements.get((SUBSCRIBER, name), ""))
         flow = None if load is None else load.flows.get(client_id)
         if load is None or flow is None:
             continue

@@ -25,10 +25,10 @@ from triagemq.plan.instructions import applied, difference
 
 __all__ = [
     "CONNECTION_MARK",
+    "AdmittedHop",
+    "AdmittedPromise",
     "AnyOrdersChange",
     "DirectTopics",
-    "KeptHop",
-    "KeptPromise",
     "Orders",
     "OrdersChange",
     "Promised",
@@ -56,7 +56,7 @@ TopicOrders = Mapping[str, tuple[PriorityClass, DropRate]]
 
 
 @dataclass(frozen=True, slots=True)
-class KeptHop:
+class AdmittedHop:
     """A link on the way of a promise, as it was admitted; the port "" is the publisher's access link."""
 
     port: str
@@ -66,7 +66,7 @@ class KeptHop:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPromise:
+class AdmittedPromise:
     """A promise that was admitted. `proven_on` tells whether messages and links are still those of its proof."""
 
     publisher: str
@@ -75,7 +75,7 @@ class KeptPromise:
     max_latency_seconds: float
     bound_seconds: float
     proven_on: str
-    hops: tuple[KeptHop, ...]
+    hops: tuple[AdmittedHop, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Promised:
     """What the coordinator itself has to remember of promises: all of them in the order of their admission, and the
     addresses of publications by the names of publisher and topic. Gateways need not know it."""
 
-    promises: Mapping[str, KeptPromise] = field(default_factory=dict)
+    promises: Mapping[str, AdmittedPromise] = field(default_factory=dict)
     addresses: Mapping[str, FlowKey] = field(default_factory=dict)
 
 

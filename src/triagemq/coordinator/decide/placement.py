@@ -51,14 +51,14 @@ PlaceClient = Callable[[Key, Sequence[str]], str | None]
 """Which of some gateways is to serve a client; None where that cannot be told."""
 
 
-class Homes:
+class Placements:
     """By kind and name of a client, the name of its gateway. `stated` is what a scenario says.
 
-    >>> homes = Homes({("subscriber", "ff-7"): "north"})
+    >>> placements = Placements({("subscriber", "ff-7"): "north"})
     >>> sites = [Site("north"), Site("south")]
-    >>> [homes.of(("subscriber", name), sites) for name in ("ff-7", "ff-8", "ff-9")]
+    >>> [placements.of(("subscriber", name), sites) for name in ("ff-7", "ff-8", "ff-9")]
     ['north', 'south', 'north']
-    >>> [(key[1], where) for key, where in homes.fleeing([Site("north", "it is away"), Site("south")])]
+    >>> [(key[1], where) for key, where in placements.evacuations([Site("north", "it is away"), Site("south")])]
     [('ff-7', 'south'), ('ff-9', 'south')]
     """
 
@@ -71,7 +71,7 @@ class Homes:
         self.placing: PlaceClient = lambda key, sites: None
 
     @classmethod
-    def of_scenario(cls, scenario: Scenario) -> Homes:
+    def of_scenario(cls, scenario: Scenario) -> Placements:
         """Where a scenario puts its clients."""
         brokers = scenario.brokers.name
         return cls(
@@ -123,7 +123,7 @@ class Homes:
         changed, self._changed = self._changed, False
         return changed
 
-    def fleeing(self, sites: Sequence[Site]) -> list[tuple[Key, str]]:
+    def evacuations(self, sites: Sequence[Site]) -> list[tuple[Key, str]]:
         """Those who are at home where nobody can be, and where each is to go; nobody if there is no other place."""
         bad = {site.name for site in sites if site.problem}
         if not bad or len(bad) == len(sites):
@@ -171,7 +171,7 @@ class CampusPlaces:
         wanted: Iterable[str],
         sites: Sequence[str],
         scenario: Scenario | None,
-        homes: Callable[[], Mapping[Key, str]],
+        placements: Callable[[], Mapping[Key, str]],
         now: float,
     ) -> str | None:
         """Which of these sites serves a subscriber that wants these topics and filters; None without clusters of
@@ -179,7 +179,7 @@ class CampusPlaces:
         if key[0] != SUBSCRIBER or scenario is None:
             return None
         if scenario is not self._scenario or now - self._made_at > FRESH_SECONDS:
-            self._look(scenario, homes(), now)
+            self._look(scenario, placements(), now)
         campus, arrivals = self._campus, self._arrivals
         rows = {name: row for row, name in enumerate(scenario.brokers.name)}
         brokers = [rows[site] for site in sites if site in rows]
@@ -195,7 +195,7 @@ class CampusPlaces:
         ]
         return scenario.brokers.name[arrivals.take(topics, brokers)]
 
-    def _look(self, scenario: Scenario, homes: Mapping[Key, str], now: float) -> None:
+    def _look(self, scenario: Scenario, placements: Mapping[Key, str], now: float) -> None:
         """Who is served where now."""
         self._scenario, self._made_at, self._campus = scenario, now, None
         try:
@@ -203,7 +203,7 @@ class CampusPlaces:
         except TriageError:
             return
         rows = {name: row for row, name in enumerate(scenario.brokers.name)}
-        at = [rows.get(homes.get((SUBSCRIBER, name), ""), -1) for name in scenario.subscribers.name]
+        at = [rows.get(placements.get((SUBSCRIBER, name), ""), -1) for name in scenario.subscribers.name]
         broker = np.array(at, dtype=np.int32)[scenario.subscriptions.subscriber]
         self._campus = campus
         self._arrivals = Newcomers(campus, Placement(broker, campus.stated.publications))

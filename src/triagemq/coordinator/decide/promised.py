@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from triagemq.coordinator.decide.orders import DirectTopics, KeptHop, KeptPromise, Orders, Promised
+from triagemq.coordinator.decide.orders import AdmittedHop, AdmittedPromise, DirectTopics, Orders, Promised
 from triagemq.errors import PlanError
 from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
 from triagemq.plan.admission import (
@@ -120,7 +120,7 @@ def promise_orders(
     if not admitted:
         return PromiseOrders(Promised(), {}, {}, {}, next_number)
     network, ports = PromiseNetwork(scenario), scenario.ports.name
-    kept: dict[str, KeptPromise] = {}
+    kept: dict[str, AdmittedPromise] = {}
     publications: dict[int, tuple[str, str]] = {}
     copied: dict[int, dict[str, int]] = {}
     entered: dict[int, dict[str, None]] = {}
@@ -131,7 +131,7 @@ def promise_orders(
         rows = plan.hops_of(row)
         path = plan.hops.port[rows].tolist()
         hops = tuple(
-            KeptHop("" if port < 0 else ports[port], level, deadline, jitter)
+            AdmittedHop("" if port < 0 else ports[port], level, deadline, jitter)
             for port, level, deadline, jitter in zip(
                 path,
                 plan.hops.level[rows].tolist(),
@@ -149,7 +149,7 @@ def promise_orders(
             if was is not None and _deadlines(was.hops) == _deadlines(hops)
             else _proof(network, publication, subscription, path[1:])
         )
-        kept[name] = KeptPromise(
+        kept[name] = AdmittedPromise(
             publisher,
             topic,
             subscriber,
@@ -191,7 +191,7 @@ def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before
     return found
 
 
-def _deadlines(hops: Sequence[KeptHop]) -> list[tuple[str, float, float]]:
+def _deadlines(hops: Sequence[AdmittedHop]) -> list[tuple[str, float, float]]:
     return [(hop.port, hop.deadline_seconds, hop.jitter_seconds) for hop in hops]
 
 
@@ -278,7 +278,7 @@ def restored(scenario: Scenario, orders: Orders) -> Plan | None:
     subscriptions = _subscription_rows(scenario) if orders.promised.promises else {}
     ports = {name: number for number, name in enumerate(scenario.ports.name)}
     network = PromiseNetwork(scenario)
-    rows: list[tuple[int, int, KeptPromise, list[int], list[int]]] = []
+    rows: list[tuple[int, int, AdmittedPromise, list[int], list[int]]] = []
     for kept in orders.promised.promises.values():
         publication = publications.get((kept.publisher, kept.topic))
         subscription = subscriptions.get((kept.subscriber, kept.topic))
@@ -309,7 +309,7 @@ def restored(scenario: Scenario, orders: Orders) -> Plan | None:
 
 def _plan_of(
     scenario: Scenario,
-    rows: Sequence[tuple[int, int, KeptPromise, list[int], list[int]]],
+    rows: Sequence[tuple[int, int, AdmittedPromise, list[int], list[int]]],
     bounds: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]],
 ) -> Plan:
     lengths = np.array([len(path) for _, _, _, path, _ in rows])

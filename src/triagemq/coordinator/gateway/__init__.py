@@ -2,7 +2,7 @@
 
 * `process`, `config`: its start
 * `managed`: puts the desired state in force, stores it, and reports counts
-* `kept`: that state on disk, from which it starts
+* `stored_state`: that state on disk, from which it starts
 * `joining`: how it finds a coordinator elsewhere
 * `binder`: the addresses of clients become flows of the data plane, in it or elsewhere
 * `queue_control`: the widths of ports, divided anew by the delays in their queues, and their estimators

@@ -43,7 +43,7 @@ from triagemq.coordinator.decide.orders import (
 from triagemq.coordinator.gateway.binder import FlowBinder, NoPlane
 from triagemq.coordinator.gateway.config import GatewayConfig
 from triagemq.coordinator.gateway.joining import Joining
-from triagemq.coordinator.gateway.kept import KeptState
+from triagemq.coordinator.gateway.stored_state import StoredState
 from triagemq.coordinator.gateway.trace import decision_columns, next_run, numbering, sample_columns
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
 from triagemq.errors import GatewayError, PlanError
@@ -96,12 +96,12 @@ class ManagedGateway:
         self._managed: dict[str, PortDelays] = {}
         self._config = config
         self._joining: asyncio.Task[None] | None = None
-        self._kept = KeptState(self._state)
-        before = self._kept.read()
+        self._stored = StoredState(self._state)
+        before = self._stored.read()
         self._access_required = config.access == "required"
         self.rules = Rules(
             grants=before.grants,
-            closed=self._kept.damaged or (self._access_required and not before.grants.required),
+            closed=self._stored.damaged or (self._access_required and not before.grants.required),
         )
         self._orders_before = before.orders or Orders()
         self._constraints = before.constraints or {}
@@ -479,7 +479,7 @@ class ManagedGateway:
             # Without any orders to lose, grants alone are everything.
             whole = message.is_whole or (not is_change and message.grants is not None and orders == Orders())
             try:
-                await asyncio.to_thread(self._kept.keep, line, whole=whole)
+                await asyncio.to_thread(self._stored.write, line, whole=whole)
             except BaseException:
                 if reordered:
                     self.gateway.change(lambda core: self._follow(before.orders or Orders()))
@@ -492,7 +492,7 @@ class ManagedGateway:
                 self._control.tell(SessionEvent("orders"))
             if orders.peers != (before.orders or Orders()).peers:
                 self._fit_peers(orders)
-            return {"version": self._version, "whole_next": self._kept.wants_whole}
+            return {"version": self._version, "whole_next": self._stored.wants_whole}
 
     def _admit(self, core: GatewayCore, grants: Grants, bases: Collection[str] | None) -> None:
         """Put grants in force; `bases`: only those of these client ids differ."""

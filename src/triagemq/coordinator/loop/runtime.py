@@ -108,7 +108,7 @@ class Runtime:
         self._orders = last_orders
         # Orders on the way to those that were decided: the first is the one that the gateway is told.
         self._stages = deque([last_orders] if last_orders.ports or last_orders.topics else [])
-        self._orders_kept = True
+        self._orders_stored = True
         self._changed_for: dict[str, None] = {}
         self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
@@ -116,7 +116,7 @@ class Runtime:
         self._places = CampusPlaces()
         # When plain clients of a gateway that cannot serve are told again.
         self._plain_again: dict[str, float] = {}
-        gateways.homes.placing = self._place
+        gateways.placements.placing = self._place
         # The topics and filters of every subscriber.
         self._wanted: dict[Key, tuple[str, ...]] = {}
         # Of those with QoS 1 or 2: the client id, and these filters.
@@ -226,7 +226,7 @@ class Runtime:
 
     def note(self, decisions: Sequence[Decision]) -> None:
         """Decisions that are no plan's: kept and written into the trace like the others."""
-        self._spawn(self._keep(decisions))
+        self._spawn(self._record(decisions))
 
     def constrain(self, constraints: PortConstraints) -> None:
         """How long packets may wait at ports whose widths are controlled."""
@@ -278,7 +278,7 @@ class Runtime:
         taken = await loop.run_in_executor(self._thread, self._replanner.take, steps)
         self._steps[: len(steps)] = taken.again
         if taken.news:
-            await self._keep(taken.news)
+            await self._record(taken.news)
         if taken.declared is not None:
             self.rates.watch.declare(taken.declared)
         rates = self.rates.rates(time.monotonic())
@@ -288,7 +288,7 @@ class Runtime:
                 self._thread, self._replanner.plan, rates, bandwidths, ports, why
             )
         except Exception as error:
-            await self._keep([self._refusal(why, error)])
+            await self._record([self._refusal(why, error)])
             return
         for step in taken.again:
             covered.pop(_key(step), None)
@@ -337,7 +337,7 @@ class Runtime:
         told = self._stages[0] if self._stages else None
         if decided.changed:
             self._queue(decided.stages)
-        await self._keep(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
+        await self._record(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
         self._covered |= covered
         self._changed_for |= dict.fromkeys(decided.changed_for)
         self.gateways.want_orders(self._stages[0])
@@ -371,7 +371,7 @@ class Runtime:
             if not await self._carried_out(stage) or self._stages[0] is not stage or len(self._stages) == 1:
                 break
             self._stages.popleft()
-            await self._keep((), self._stages[0])
+            await self._record((), self._stages[0])
             self.gateways.want_orders(self._stages[0])
             await self.gateways.tell()
         if self.gateways.follows(self._orders):
@@ -399,7 +399,7 @@ class Runtime:
 
     async def _tell_again(self) -> None:
         await asyncio.sleep(self.gateways.pause_seconds)
-        if any(each.lead.link.connected for each in self.gateways):
+        if any(each.reconciler.link.connected for each in self.gateways):
             await self._tell()
 
     def _in_force(self) -> None:
@@ -436,7 +436,7 @@ class Runtime:
         scenario = None if self.decided is None else self.decided.scenario
         wanted = self._wanted.get(key, ())
         return self._places.choice(
-            key, wanted, sites, scenario, lambda: dict(self.gateways.homes), time.monotonic()
+            key, wanted, sites, scenario, lambda: dict(self.gateways.placements), time.monotonic()
         )
 
     async def _look_after_gateways(self) -> None:
@@ -455,7 +455,7 @@ class Runtime:
             ClientMove(
                 key, self.gateways.home_of(key).name, target, problems[self.gateways.home_of(key).name]
             )
-            for key, target in self.gateways.homes.fleeing(sites)
+            for key, target in self.gateways.placements.evacuations(sites)
         ]
         if moves:
             await self.move(moves)
@@ -487,7 +487,7 @@ class Runtime:
         moves = self._balancing.moves(
             decided.scenario,
             self._orders,
-            dict(self.gateways.homes),
+            dict(self.gateways.placements),
             self.gateways.loads(),
             {topic: (events - counted.get(topic, 0)) / seconds for topic, events in totals.items()},
             now,
@@ -528,23 +528,23 @@ class Runtime:
                 of_kind.changed([name], self._orders.generation)
             await asyncio.sleep(_MOVE_PAUSE_SECONDS)
 
-    async def _keep(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
+    async def _record(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
         """Store decisions and orders, then have the decisions written into the trace."""
         now_ns, generation = time.time_ns(), self._orders.generation
         try:
             await self._store.write(tables.decide, now_ns, generation, decisions, orders)
-            self._orders_kept = self._orders_kept or orders is not None
+            self._orders_stored = self._orders_stored or orders is not None
         except StoreError:
             # The plan counts more than its record; health says that the store cannot be written.
-            self._orders_kept = self._orders_kept and orders is None
+            self._orders_stored = self._orders_stored and orders is None
         rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
         self._spawn(self.gateways.tell_decisions(rows))
 
     # Once a second.
 
     async def _second(self, before: Measured | None, now: Measured) -> None:
-        if not self._orders_kept and self._store.writing.ok:
-            self._spawn(self._keep((), self._stages[0]))
+        if not self._orders_stored and self._store.writing.ok:
+            self._spawn(self._record((), self._stages[0]))
         if self.gateways.are_several:
             await self._balance()
         if before is not None and self.on_second is not None:

@@ -19,8 +19,8 @@ from triagemq.errors import OutputError, TriageError
 _MOST_CHANGE_BYTES = 1 << 20
 
 
-class KeptState:
-    """The file; `read` it once, then `keep` what comes. `damaged`: there was something, and it cannot be used."""
+class StoredState:
+    """The file; `read` it once, then `write` what comes. `damaged`: there was something, and it cannot be used."""
 
     def __init__(self, directory: Path) -> None:
         self.damaged = False
@@ -49,7 +49,7 @@ class KeptState:
             self._whole_bytes = self._bytes = 0
             return DesiredState()
 
-    def keep(self, line: bytes, *, whole: bool) -> None:
+    def write(self, line: bytes, *, whole: bool) -> None:
         """Keep a message in place of everything before it, or behind it; OutputError if that fails."""
         try:
             if whole:
