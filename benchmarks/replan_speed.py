@@ -118,7 +118,7 @@ def measure(subscriptions: int, turns: int) -> dict[str, Any]:
         decided, times = replanned(book, network, changed(intents[turn * 7 % len(intents)], turn), decided)
         stages.append(times)
         instructions.append(
-            sum(before.flows.get(name) != flow for name, flow in decided.orders.flows.items())
+            sum(before.topics.get(name) != topics for name, topics in decided.orders.topics.items())
         )
     gc.unfreeze()
     medians = [statistics.median(turn[stage] for turn in stages) for stage in range(len(STAGES))]
@@ -132,7 +132,7 @@ def measure(subscriptions: int, turns: int) -> dict[str, Any]:
         "median_seconds": statistics.median(sum(turn) for turn in stages),
         "slowest_seconds": max(sum(turn) for turn in stages),
         "stage_median_seconds": dict(zip(STAGES, medians, strict=True)),
-        "flows_changed_median": statistics.median(instructions),
+        "subscribers_changed_median": statistics.median(instructions),
         "limit_seconds": LIMIT_SECONDS.get(subscriptions),
     }
 
@@ -149,7 +149,7 @@ def main() -> None:
         lines.append(
             f"{run['subscriptions']:,} subscriptions of {run['subscribers']:,} subscribers, {run['flows']:,} flows: "
             f"median {1000 * run['median_seconds']:.1f} ms{limit} (slowest {1000 * run['slowest_seconds']:.1f}); "
-            f"{stages}; {run['flows_changed_median']:.0f} flows changed"
+            f"{stages}; {run['subscribers_changed_median']:.0f} subscribers changed"
         )
     peak = peak_memory_bytes()
     lines.append(f"peak memory {peak / 2**30:.2f} GiB")

@@ -52,7 +52,7 @@ _BEHIND_SECONDS = 3.0
 """What is wanted and not in force for longer than this is a matter of health."""
 
 _FORECAST_BY_ITSELF = 100_000
-"""Up to this many subscriptions every plan is forecast for live figures; above, when somebody asks."""
+"""Up to this many subscriptions every plan is forecast for live figures; above, on request."""
 
 MOST_REPORTED_TOPICS = 50_000
 """Clients report no more at a time: a report of so many may not be all."""
@@ -256,7 +256,7 @@ class ControlPlane:
             self._unplanned_since = time.monotonic()
 
     def _in_force(self) -> dict[str, Check]:
-        """Whether the gateways follow the rights and the orders that are wanted, or have only just to be told."""
+        """Whether the gateways follow the rights and the orders that are wanted, or have only just to get them."""
         gateways, now = self.runtime.gateways, time.monotonic()
         # Of a gateway that does not work it is no news that it does not follow new orders.
         ailing = [each for each in gateways if each.ailment(now) is not None]
@@ -351,7 +351,7 @@ class ControlPlane:
         self.runtime.constrain(self.delays.constraints)
 
     async def _forecast(self) -> None:
-        """For those who look on; whoever needs it gets its errors with an answer."""
+        """For live figures; a request for the forecast gets its errors with the answer."""
         decided = self.runtime.decided
         if decided is not None:
             with contextlib.suppress(Exception):

@@ -1,10 +1,8 @@
 """Measured bandwidth and loss of ports: what to plan with.
 
-No I/O; the caller brings times (seconds of one clock) and readings. A stated value (by the scenario, or an operator)
-is planned with until measurements leave its band twice in a row; then the measured one is. A newly stated value
-overrules measurements. A port is paced at its stated bandwidth all the time: only so does it show when it has more.
-
-A slower link behind a port shows as loss, which is unknown if no subscriber reports, or one of several.
+A stated value (by the scenario, or an operator) is planned with until measurements leave its band twice in a row; then
+the measured one is. A port is paced at its stated bandwidth all the time: only so does it show when it has more. A
+slower link behind a port shows as loss, which is unknown if no subscriber reports, or one of several.
 """
 
 from __future__ import annotations
@@ -116,7 +114,6 @@ class _Windows:
         self.current: Floats = self.current + more
 
     def drop(self) -> None:
-        """Forget what the current window has counted."""
         self.current = self._nothing
 
     def end(self) -> None:
@@ -125,7 +122,6 @@ class _Windows:
         self.drop()
 
     def restart(self) -> None:
-        """Forget everything before the last window."""
         self.average = self.last
 
 
@@ -242,7 +238,7 @@ class Loss:
 
 
 class PortWatch:
-    """Watches all ports; `restored` is what `to_store` gave before a restart."""
+    """Watches all ports; `restored` is what `to_store` gave before a restart. Times are seconds of one clock."""
 
     def __init__(
         self,

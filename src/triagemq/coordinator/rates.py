@@ -245,8 +245,8 @@ class RateWatch:
     ) -> tuple[RateChange, ...]:
         """Publications and bytes by topic since the last call, at a time of one clock.
 
-        `complete`: whether all gateways have told everything that their brokers had for them. If not, what is missing
-        comes with a later call.
+        `complete`: whether all gateways have counted everything that their brokers had for them. If not, the rest comes
+        with a later call.
         """
         if self._at is None:
             self._at = self._looked_at = at_seconds

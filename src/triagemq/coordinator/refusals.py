@@ -31,7 +31,7 @@ class ForbiddenError(RequestError):
 
 
 class MissingError(RequestError):
-    """There is none, or it is somebody else's: the answer is the same."""
+    """There is none, or it belongs to another: the answer is the same."""
 
     status = 404
 
@@ -49,6 +49,6 @@ class TooMuchError(RequestError):
 
 
 class UnavailableError(RequestError):
-    """Right now it does not go: the database cannot be written, or too much is being asked at once."""
+    """Right now it does not go: the database cannot be written, or there are too many requests at once."""
 
     status = 503

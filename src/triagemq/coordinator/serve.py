@@ -209,7 +209,7 @@ def _network(settings: Settings) -> Network:
 
 def _planner(settings: Settings) -> PlannerSettings:
     named = settings.planner
-    # Now, not when somebody comes for whom there is something to plan.
+    # Now, not when the first subscriber comes.
     algorithms(**asdict(named))
     if settings.no_triage:
         return PlannerSettings.no_triage()

@@ -1,7 +1,7 @@
 """What the coordinator does for clients: announce, change, withdraw, keep alive. Checked, durable, then planned.
 
 A change is made in memory at once, so that the next request sees it, and answered when the store has it; if the store
-fails, it is taken back, and the store is told what holds as soon as it can be written again: a failed write may have
+fails, it is taken back, and the store gets what holds as soon as it can be written again: a failed write may have
 been one after all. Planning and the gateway are the runtime's business and never hold up an answer.
 """
 
@@ -85,7 +85,7 @@ class Service:
     ) -> list[Record]:
         """Announce some and withdraw others, all or none; the records of those announced."""
         drafts = self.registry.draft(self._checked(caller, announce, withdraw), withdraw)
-        # Whoever asked may go away: what has begun is carried out.
+        # The caller may go away: what has begun is carried out.
         changing = asyncio.ensure_future(self._carry_out(drafts))
         self._changing.add(changing)
         changing.add_done_callback(self._changing.discard)
@@ -101,7 +101,7 @@ class Service:
                 if self.registry.get(draft.key) is None and not self.registry.is_changing(draft.key):
                     self._forget(draft.key)
             self._unsure.update(draft.key for draft in drafts)
-            # The gateway may have been told meanwhile of somebody else's rights, and of these.
+            # The gateway may have got the rights of another client meanwhile, and these.
             self.planning.rights_changed()
             if isinstance(error, StoreError):
                 raise UnavailableError(f"{error}; nothing was changed, try again later") from None
@@ -189,7 +189,7 @@ class Service:
                 await self._end_leases()
                 await self._write_again()
             except Exception:
-                # Nobody may stay for ever because of one who could not be withdrawn.
+                # One that could not be withdrawn must not keep the others for ever.
                 _LOG.exception("withdrawing goes on after a mistake of its own")
 
     async def _end_leases(self) -> None:
@@ -303,5 +303,5 @@ def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:
 
 
 def _is_news(before: Record | None, after: Record) -> bool:
-    """Whoever says again what it said before only begins its lease anew."""
+    """The same intent again only begins its lease anew."""
     return before is None or before.intent != after.intent

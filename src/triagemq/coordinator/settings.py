@@ -31,7 +31,7 @@ class Settings:
     `network` is a scenario file that gives ports and planning settings; without it there is one port with
     `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
     class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
-    it is embedded in the gateway. `gateway_address` is what clients are told, HOST:PORT, or mqttsns://HOST:PORT where
+    it is embedded in the gateway. `gateway_address` is where clients find it, HOST:PORT, or mqttsns://HOST:PORT where
     the gateway speaks DTLS; `gateway_name` is what other gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled. `balancing`
     is the policy that moves clients between several brokers. `most_worth` is what a client may claim for a topic.

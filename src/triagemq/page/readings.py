@@ -1,6 +1,6 @@
 """What pages show, gathered once a second for all of them: of live figures, forecasts and decisions.
 
-Gathering begins when the first page is opened and ends when nobody has looked for a while; pages read `latest` and the
+Gathering begins when the first page is opened and ends when no page was open for a while; pages read `latest` and the
 series, which reach back some minutes.
 """
 
@@ -102,7 +102,7 @@ class Reading:
 
 
 class Readings:
-    """`look` says that somebody does; `latest` is the last reading, None before the first."""
+    """`look` says that a page is open; `latest` is the last reading, None before the first."""
 
     def __init__(self, coordinator: ControlPlane, began: float) -> None:
         self.coordinator = coordinator
@@ -122,7 +122,7 @@ class Readings:
         self._measured: Reading | None = None
 
     def look(self) -> None:
-        """Somebody looks at a page: gather, if that is not done already."""
+        """A page is open: gather, if that is not done already."""
         self._looked = time.monotonic()
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._gather())

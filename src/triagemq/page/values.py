@@ -1,4 +1,4 @@
-"""The latest value of every topic, heard from the brokers as an ordinary subscriber, while somebody looks.
+"""The latest value of every topic, heard from the brokers as an ordinary subscriber, while the page is open.
 
 The page asks brokers and not the gateway: what it hears costs neither the gateway nor a port anything.
 """
@@ -66,7 +66,7 @@ class TopicNow:
 
 
 class LatestValues:
-    """`look` says that somebody does: then the brokers are listened to, and not for longer than that."""
+    """`look` says that the page is open: the brokers are listened to for as long as that."""
 
     def __init__(self) -> None:
         self.by_topic: dict[str, Value] = {}

@@ -1,7 +1,7 @@
 """Who may do what at a gateway: grants by client id, and the policy that follows them and the orders.
 
 A client id without its slot (its base) is a capability when access is controlled: it holds a key that only its owner
-and the coordinator know. Whoever has no grant is not let in.
+and the coordinator know. A client without a grant is not let in.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _MOST_TREATMENTS = 100_000
 
 @dataclass(slots=True)
 class Rules:
-    """What a gateway goes by at this moment. `closed`: nobody is let in, because it does not know yet who may be."""
+    """What a gateway goes by at this moment. `closed`: no client is let in, because the grants are not known yet."""
 
     grants: Grants = field(default_factory=Grants)
     orders: Orders = field(default_factory=Orders)

@@ -156,7 +156,7 @@ def broker_users(tokens: Iterable[Token], now_ns: int) -> list[BrokerUser]:
 
 
 class BrokerRights:
-    """Keeps a guarded broker in step with the tokens of a database, whoever makes and revokes them."""
+    """Keeps a guarded broker in step with the tokens of a database, which other processes make and revoke, too."""
 
     def __init__(self, broker: BrokerProcess, database: str) -> None:
         self._broker = broker
@@ -171,7 +171,7 @@ class BrokerRights:
         self._keeping = asyncio.get_running_loop().create_task(self._keep())
 
     async def close(self) -> None:
-        """The broker goes on with what it was told last."""
+        """The broker goes on with the last users it got."""
         await end(self._keeping)
         await self._store.close()
 
@@ -183,7 +183,7 @@ class BrokerRights:
                 await self._look()
                 said = ""
             except (OSError, TriageError) as error:
-                # Whoever was revoked must be out as soon as that can be written: it is tried until it can.
+                # A revoked token must be out as soon as that can be written: it is tried until it can.
                 if str(error) != said:
                     said = str(error)
                     words = f"the broker does not know the latest tokens yet: {said}; trying again"

@@ -62,7 +62,7 @@ class TokenRights:
     Limits are over everything announced with it; None means no limit.
     """
 
-    # For pydantic, which checks what is asked for: keys that are not known are mistakes.
+    # For pydantic, which checks requests: keys that are not known are mistakes.
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
 
     label: Annotated[str, Field(pattern=r"^[\x20-\x7e]{0,200}$")] = ""
@@ -110,7 +110,7 @@ class Token(ShownToken):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller(TokenRights):
-    """Whoever sent a request: a token, or (access off) anyone at all, who may do everything.
+    """The sender of a request: a token, or (access off) anyone at all, who may do everything.
 
     `reached` is the host by which the request came here.
     """
@@ -260,7 +260,7 @@ _MOST_REMEMBERED = 100_000
 
 
 class TokenFile:
-    """Read and written as a whole; whoever changes it waits until nobody else does."""
+    """Read and written as a whole; one process at a time changes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -334,7 +334,7 @@ class TokenRules:
         return self._valid != before
 
     def caller(self, client_id: str) -> Caller | None:
-        """Who comes with this client id; None if nobody may."""
+        """Who comes with this client id; None if that is not valid."""
         if client_id not in self._callers:
             # Strangers choose their ids: they must not fill the memory.
             if len(self._callers) > _MOST_REMEMBERED:

@@ -157,7 +157,7 @@ class _Lines:
                 raise ConnectionError(str(error)) from None
 
     def close(self) -> None:
-        """Whoever has accepted the WebSocket closes it."""
+        """The WebSocket's owner closes it."""
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:

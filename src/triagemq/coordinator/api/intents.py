@@ -83,7 +83,7 @@ def _promises(coordinator: ControlPlane, record: Record) -> list[Promise]:
 
 
 def _told(coordinator: ControlPlane, record: Record, whole: bool) -> dict[str, Any]:
-    """What is told of every record, and with `whole` what its client asked for."""
+    """The answer about every record, and with `whole` the intent of its client."""
     return {
         "name": record.intent.name,
         "lease_seconds": record.intent.lease_seconds,
@@ -93,7 +93,7 @@ def _told(coordinator: ControlPlane, record: Record, whole: bool) -> dict[str, A
 
 
 def _whereto(coordinator: ControlPlane, caller: Caller, record: Record) -> dict[str, Any]:
-    """Where and as whom; who only looks is not told the key."""
+    """Where and as whom; a viewer does not get the key."""
     return {
         "gateway": coordinator.runtime.gateways.address_of(record.key, caller.reached),
         "may_move": coordinator.runtime.gateways.are_several,
@@ -143,7 +143,7 @@ async def keep_subscriber(
 ) -> SubscriberHeartbeatAnswer:
     """A sign of life: the lease begins anew. May say what was received since the last one.
 
-    The answer names the delays that are asked for and refused.
+    The answer names the required delays that are refused.
     """
     record = coordinator.service.heartbeat(caller, (SUBSCRIBER, name))
     assigned = coordinator.runtime.assignments.of(name)
@@ -261,7 +261,7 @@ async def read_direction(
     after: Annotated[int, Query(ge=0, le=2**53)] = 0,
     wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
 ) -> Direction:
-    """Which topics go to somebody without a broker, and where to; waits until a generation after `after` changes that.
+    """Which topics go to subscribers without a broker, and where to; waits until a generation after `after` changes it.
 
     What is sent there goes to the gateway as well, over the connection `~999` of the client id: so it knows who has it.
     """

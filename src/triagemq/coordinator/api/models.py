@@ -191,7 +191,7 @@ class SubscriberAnswer(AnnouncedAnswer):
     """`in_force`: the gateway follows a plan that knows this intent. `flows` is of no use any
     more: a subscriber has one connection.
 
-    `delays`: what became of delays that are asked for at ports whose widths are controlled.
+    `delays`: what became of delays that are required at ports whose widths are controlled.
     """
 
     subscriptions: list[dict[str, Any]] | None = None
@@ -210,7 +210,7 @@ class PublisherAnswer(AnnouncedAnswer):
 class PromisesAnswer(BaseModel):
     """What was decided about guaranteed subscriptions; `in_force` as with the subscriber.
 
-    `waiting` are those for which nobody publishes anything yet.
+    `waiting` are those without a publication yet.
     """
 
     generation: int
@@ -232,7 +232,7 @@ class SubscriberHeartbeatAnswer(HeartbeatAnswer):
 
 
 class PublisherHeartbeatAnswer(HeartbeatAnswer):
-    """`slow_down`: the topics that it is asked to publish no more often than so many times a second."""
+    """`slow_down`: the topics that it is to publish no more often than so many times a second."""
 
     slow_down: dict[str, float]
 
@@ -268,7 +268,7 @@ class SendAwayBody(Body):
 
 
 class SendAwayAnswer(BaseModel):
-    """How many were told to go."""
+    """How many are to go."""
 
     told: int
 
@@ -336,7 +336,7 @@ NOT_YET: dict[int | str, dict[str, Any]] = {
 
 
 async def gone(coordinator: ControlPlane) -> Response:
-    """The answer to whoever withdrew or revoked something: 204 if the gateway follows that, else 202 and why."""
+    """The answer to a withdrawal or revocation: 204 if the gateway follows that, else 202 and why."""
     if await coordinator.runtime.rights_in_force():
         return Response(status_code=204)
     why = f"not yet in force at {coordinator.where_not_in_force()}"
@@ -372,7 +372,7 @@ class DecisionsAnswer(BaseModel):
 
 
 class PlanAnswer(BaseModel):
-    """`plan` is there when it was asked for in full: a plan as `triage plan --out` writes it."""
+    """`plan` is there where it is requested in full: a plan as `triage plan --out` writes it."""
 
     generation: int
     in_force_generation: int
@@ -386,7 +386,7 @@ class PlanAnswer(BaseModel):
 
 
 class ForecastAnswer(BaseModel):
-    """Predicted figures of the plan in force: keys as `triage forecast --json`; `subscriptions` where asked for."""
+    """Predicted figures of the plan in force: keys as `triage forecast --json`; `subscriptions` where requested."""
 
     generation: int
     scenario: str
@@ -409,7 +409,7 @@ class WhatIfAnswer(BaseModel):
 
 
 class EstimateAnswer(BaseModel):
-    """What a measured value most likely is, and from where to where it may be; None: nobody can say."""
+    """What a measured value most likely is, and from where to where it may be; None: unknown."""
 
     low: float
     value: float | None

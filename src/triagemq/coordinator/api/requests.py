@@ -194,7 +194,7 @@ class BodyLimit:
 
 
 class PathMethods:
-    """The methods of every path, from the routes that answer them. What can be read can be asked for its headers."""
+    """The methods of every path, from the routes that answer them. What can be read has HEAD, too."""
 
     def __init__(self, routes: Iterable[BaseRoute]) -> None:
         found: dict[re.Pattern[str], set[str]] = {}
@@ -231,7 +231,7 @@ class Methods:
             answer = refused(405, f"{method} is nothing that {scope['path']} does", headers)
             await answer(scope, receive, send)
         elif method == "HEAD":
-            # The server that sends the answer leaves its content out: it knows what was asked.
+            # The server that sends the answer leaves its content out: it knows the method.
             await self._app({**scope, "method": "GET"}, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -53,7 +53,7 @@ operators = APIRouter(prefix="/v1", tags=["operators"])
 
 @router.get("/v1/health", tags=["state"])
 async def health(request: Request, coordinator: Injected) -> HealthAnswer:
-    """Whether all is well now; needs no token and names nobody, and says why not to operators and viewers."""
+    """Whether all is well now; needs no token and names no client, and says why not to operators and viewers."""
     try:
         in_detail = (await caller_of(request)).may_look
     except UnauthorisedError:
@@ -118,7 +118,7 @@ async def plan(
 
 @router.get("/v1/promises", tags=["state"])
 async def promises(caller: Reader, coordinator: Injected) -> list[Promise]:
-    """Everything that was asked for with a promise: admitted, in the order of admission, and then refused."""
+    """Every subscription with a promise: admitted, in the order of admission, and then refused."""
     return coordinator.promises()
 
 

@@ -1,6 +1,6 @@
 """All gateways that one coordinator leads, by name and equal: those that it is configured with, and those that join.
 
-Each has a broker beside it and clients at home there, is told its own part of what is wanted under versions of its own,
+Each has a broker beside it and clients at home there, gets its own part of the desired state under versions of its own,
 and takes from the brokers of the others what its clients want. With one gateway there is nothing to share out. Nothing
 that one of them sends, or leaves unanswered, holds up the others.
 """
@@ -138,7 +138,7 @@ class Gateways:
         return next(iter(self._led.values()))
 
     async def close(self) -> None:
-        """Ask nobody any more."""
+        """End all open questions."""
         await asyncio.gather(*(each.close() for each in self))
         await end(*self._telling)
 
@@ -312,7 +312,7 @@ class Gateways:
                 await self._led[name].reconciler.link.expect(sessions)
 
     async def send_plain_elsewhere(self, name: str, client_ids: Collection[str] | None = None) -> int:
-        """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many were told.
+        """Have plain MQTT-SN clients of a gateway, all or these, look for another one; how many there are.
 
         They know no coordinator: these are the ones that are not announced.
         """
@@ -334,7 +334,7 @@ class Gateways:
         self.refit()
 
     def refit(self) -> None:
-        """Share the orders out anew: somebody has moved, or a gateway has come."""
+        """Share the orders out anew: a client has moved, or a gateway has come."""
         orders = self._orders
         if self._awaits_gateways:
             # Without its peers a gateway would lose what their brokers have for it.
@@ -397,7 +397,7 @@ class Gateways:
                 each.reconciler.failed(error)
 
     def refit_if_new(self) -> None:
-        """Somebody has come whose gateway has no orders about it yet."""
+        """A client has come whose gateway has no orders about it yet."""
         if self.are_several and self.placements.take_changed():
             self._refit_due = True
         if self._refit_due:
@@ -413,7 +413,7 @@ class Gateways:
 
     @property
     def grants_in_force(self) -> bool:
-        """Does everyone follow the latest grants? Who is away may still serve somebody who has lost a right."""
+        """Does everyone follow the latest grants? One that is away may still serve a client that has lost a right."""
         return all(each.reconciler.grants_in_force for each in self._led.values())
 
     @property
@@ -426,7 +426,7 @@ class Gateways:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before everyone is told again."""
+        """How long to wait before the next attempt."""
         return min(each.reconciler.pause_seconds for each in self)
 
     # What is measured.

@@ -104,7 +104,7 @@ class GatewayHandle:
     _away_since: float | None = None
 
     def ask(self, clock: Callable[[], int], kind: _Kind) -> asyncio.Task[Measured]:
-        """Have it say what it has counted; a question that is still open is not asked again."""
+        """Have it say what it has counted; a question that is still open is not repeated."""
         if kind not in self._questions:
             asking, now = asyncio.get_running_loop().create_task(self._ask(clock, *kind)), time.monotonic()
             self._questions[kind] = now, asking
@@ -348,7 +348,7 @@ def merged(
     """One measurement of all that answer, at a time of the coordinator's clock.
 
     `latest` has the last answers of the others, too, whose ports and flows have counted that much. `complete`: all have
-    answered that can, and their brokers have told everything.
+    answered that can, and their brokers have delivered everything.
     """
     first = next(iter(several.values()))
     counters: Counter[str] = Counter()

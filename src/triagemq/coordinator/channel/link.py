@@ -6,9 +6,9 @@
     await link.tell(before, after)
     await link.close()
 
-It connects, and connects again, for as long as it is open. What is asked while the gateway is away, or lost with it,
-raises ControlError: nobody knows then whether it was done, and after each `on_connect` it is asked what it follows. A
-gateway that comes by itself, from wherever it is, has its link `attend` to the connection that it has made.
+It connects, and connects again, for as long as it is open. A request while the gateway is away, or lost with it,
+raises ControlError: whether it was carried out is unknown; after each `on_connect` the gateway says what it follows.
+A gateway that comes by itself, from wherever it is, has its link `attend` to the connection that it has made.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class GatewayLink:
                     await asyncio.sleep(0.01)
         return self.connected
 
-    # What can be asked.
+    # Requests.
 
     async def identity(self) -> GatewayIdentity:
         """Where it listens, and which broker is beside it."""
@@ -179,7 +179,7 @@ class GatewayLink:
         )
 
     async def send_elsewhere(self, client_ids: Sequence[str], seconds: float) -> int:
-        """Have clients look for another gateway by themselves; how many were told."""
+        """Have clients look for another gateway by themselves; how many there are."""
         return await self._ask_for(
             "elsewhere", lambda answer: int(answer["told"]), client_ids=list(client_ids), seconds=seconds
         )
@@ -189,7 +189,7 @@ class GatewayLink:
         await self._ask("expect", sessions={client_id: dict(each) for client_id, each in sessions.items()})
 
     async def save_broker(self) -> None:
-        """Have whoever runs the broker make it write down what it holds."""
+        """Have the broker, where it is one of ours, write down its sessions and messages."""
         await self._ask("save_broker")
 
     async def back_up(self, path: Path) -> None:
@@ -343,7 +343,7 @@ class GatewayLink:
 
 
 def _put(queue: asyncio.Queue[SessionEvent], event: SessionEvent) -> None:
-    """A reader that does not read loses the oldest, and is told."""
+    """A reader that does not read loses the oldest, and sees `overrun`."""
     if queue.full():
         queue.get_nowait()
         event = replace(event, overrun=True)
@@ -357,7 +357,7 @@ _MOST_UNREAD_BYTES = 32 << 20
 
 
 class ControlServer:
-    """Listens from `start` to `close`. `watch` is answered here, everything else by whoever made it."""
+    """Listens from `start` to `close`. `watch` is answered here, everything else by its owner."""
 
     def __init__(self, path: Path, answer: Answer) -> None:
         self._path = path
@@ -417,7 +417,7 @@ class ControlServer:
             writer.close()
 
     async def answered(self, line: bytes, writer: asyncio.StreamWriter | None = None) -> dict[str, Any]:
-        """The answer to a request, whoever brought it; news go to those with a `writer`."""
+        """The answer to a request, by socket or WebSocket; news go to those with a `writer`."""
         number: object = None
         try:
             request = decode_line(line)

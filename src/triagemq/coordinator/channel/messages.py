@@ -1,9 +1,9 @@
 """What coordinator and gateway say to each other: a Unix stream socket, one JSON object a line, both ways.
 
-What a gateway should do is one state with one version, orders and grants together, told whole or as a change. A
-coordinator numbers the states it wants; `author` is its process, so that nobody takes another's number for its own. A
-change names the version that it starts from; a gateway that follows another refuses it and is told everything. The
-gateway keeps each message as it came, and reads what it keeps as it reads what it is told.
+What a gateway should do is one state with one version, orders and grants together, sent whole or as a change. A
+coordinator numbers the states it wants; `author` is its process, so that no other takes its numbers for its own. A
+change names the version that it starts from; a gateway that follows another refuses it and gets everything. The
+gateway stores each message as it came, and reads what it stores as it reads what it receives.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _LONGEST_PATH = 100
 
 
 class ControlError(TriageError):
-    """The gateway cannot be reached over its control socket, or has refused what it was told."""
+    """The gateway cannot be reached over its control socket, or has refused a request."""
 
 
 class GatewayRefusalError(ControlError):
-    """The gateway is there, and does not do what it is told."""
+    """The gateway is there, and refuses."""
 
 
 # What a gateway should do.
@@ -51,7 +51,7 @@ PortConstraints = Mapping[str, Mapping[int, float]]
 class DesiredState:
     """`version` grows with every change; orders and constraints of None are those that the gateway has.
 
-    Constraints are for whoever controls the widths of queues.
+    Constraints are for the control of widths of queues.
     """
 
     author: str = ""
@@ -160,7 +160,7 @@ RoundTrip = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True)
 class GatewayIdentity:
-    """Where a gateway listens, as clients are told, and the URL of the broker beside it, for its peers."""
+    """Where a gateway listens, for its clients, and the URL of the broker beside it, for its peers."""
 
     listen: str
     broker: str = field(repr=False)
@@ -186,7 +186,7 @@ class Measured:
     given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
-    follow it: None if nobody does. `planned_drops` are copies that the plan drops, by class, `managed` ports whose
+    follow it: None if none does. `planned_drops` are copies that the plan drops, by class, `managed` ports whose
     widths are controlled, `round_trips` the seconds to the brokers of other gateways and back, and `client_round_trips`
     those to clients. Flows and clients have the names of orders, whatever ids they connect with.
     """

@@ -66,7 +66,7 @@ class GatewayReconciler:
         return True
 
     def want_grants(self) -> None:
-        """Somebody has got or lost a right; who has which is looked up when the gateway is told."""
+        """A client has got or lost a right; the grants are looked up when they are sent."""
         self._grants_changed = True
         self._rights_behind_since = self._rights_behind_since or time.monotonic()
         self._want(self._wanted)
@@ -114,7 +114,7 @@ class GatewayReconciler:
 
     @property
     def pause_seconds(self) -> float:
-        """How long to wait before it is told again: longer, the more often that was in vain."""
+        """How long to wait before the next attempt: longer, the more of them have failed."""
         return min(_LEAST_PAUSE_SECONDS * 2.0 ** max(0, self._failures_in_row - 1), _MOST_PAUSE_SECONDS)
 
     # Telling it.
@@ -125,7 +125,7 @@ class GatewayReconciler:
         self._failures_in_row = 0
 
     def measured(self, now: Measured) -> None:
-        """A gateway that follows another version for more than a moment was told so by somebody else."""
+        """A gateway that follows another version for more than a moment got it from another coordinator."""
         known = self._confirmed
         apart = known is not None and (now.author, now.version) != (known.author, known.version)
         apart = apart and not self._turn.locked()
@@ -159,7 +159,7 @@ class GatewayReconciler:
             if known is not None and (known.author, known.version) == (author, version):
                 self._confirmed = known
         if self._confirmed is None:
-            # Numbers grow at a gateway, whoever gives them.
+            # Numbers grow at a gateway, whichever coordinator gives them.
             self._wanted = replace(self._wanted, version=max(self._wanted.version, version + 1))
             self._behind_since = self._behind_since or time.monotonic()
             self._rights_behind_since = self._rights_behind_since or time.monotonic()
@@ -191,8 +191,8 @@ class GatewayReconciler:
             self._rights_behind_since = None
 
     def failed(self, error: ControlError) -> None:
-        """Something could not be told."""
+        """The state could not be sent."""
         if isinstance(error, GatewayRefusalError) and str(error) != str(self.problem):
-            # Not lost, but unwilling: somebody should know.
+            # Not lost, but unwilling: an operator should know.
             _LOG.warning("the gateway: %s", error)
         self.problem = error

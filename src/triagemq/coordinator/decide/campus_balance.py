@@ -84,7 +84,7 @@ class CampusBalance:
         topic_rates: Mapping[str, float],
         now: float,
     ) -> list[ClientMove]:
-        """Who is to go where, by what was measured in the last second; nobody while a gateway is not measured."""
+        """Who is to go where, by what was measured in the last second; no client while a gateway is not measured."""
         campus = self._known(scenario)
         if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
             return []

@@ -108,7 +108,7 @@ class Decided:
 
     @property
     def subscribed_topics(self) -> list[str]:
-        """The topics of the scenario that somebody subscribes to, for `RateWatch.listen`."""
+        """The topics of the scenario that have a subscription, for `RateWatch.listen`."""
         wanted = np.bincount(self.scenario.subscriptions.topic, minlength=len(self.scenario.topics)) > 0
         return [name for name, own in zip(self.scenario.topics.name, wanted.tolist(), strict=True) if own]
 

@@ -122,7 +122,7 @@ class Orders:
 
     @property
     def lowest_class(self) -> int:
-        """The class of whoever has no flow."""
+        """The class of clients without a flow."""
         return max((port.classes for port in self.ports.values()), default=1) - 1
 
     def treatment(self, name: str, topic: str) -> Treatment:
@@ -192,8 +192,8 @@ class Orders:
 class OrdersChange:
     """Orders as those before them and what is new or different: None is for what is gone.
 
-    Of ports and peers there are all or (None) the same as before: the first port is that of whoever has no flow. Whole
-    orders are the change from nothing. `promised` is there in what is kept in a database only.
+    Of ports and peers there are all or (None) the same as before: the first port is that of clients without a flow.
+    Whole orders are the change from nothing. `promised` is there in a database only.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid")

@@ -19,7 +19,7 @@ from triagemq.scenario import Scenario
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A gateway with its broker, and why nobody can be at home there now, if that is so.
+    """A gateway with its broker, and why no client can be at home there now, if that is so.
 
     In a `cluster` the head serves publishers, and the others subscribers.
     """
@@ -48,7 +48,7 @@ _MOST_PREVIOUS = 100_000
 """Clients that are gone, of which is known where they were."""
 
 PlaceClient = Callable[[Key, Sequence[str]], str | None]
-"""Which of some gateways is to serve a client; None where that cannot be told."""
+"""Which of some gateways is to serve a client; None where that is not known."""
 
 
 class Placements:
@@ -119,12 +119,12 @@ class Placements:
             del self._previous[next(iter(self._previous))]
 
     def take_changed(self) -> bool:
-        """Has anything changed since this was asked last?"""
+        """Has anything changed since the last call?"""
         changed, self._changed = self._changed, False
         return changed
 
     def evacuations(self, sites: Sequence[Site]) -> list[tuple[Key, str]]:
-        """Those who are at home where nobody can be, and where each is to go; nobody if there is no other place."""
+        """Clients at home where none can be, and where each is to go; none if there is no other place."""
         bad = {site.name for site in sites if site.problem}
         if not bad or len(bad) == len(sites):
             return []

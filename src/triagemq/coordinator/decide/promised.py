@@ -438,7 +438,7 @@ def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) 
 
 
 def _in_both(before: DirectTopics, after: DirectTopics) -> DirectTopics:
-    """Nobody is left to a way that is gone, or not there yet."""
+    """No subscriber is left to a route that is gone, or not there yet."""
     found: dict[str, dict[str, dict[str, int]]] = {}
     for name, topics in before.items():
         now = after.get(name, {})

@@ -29,7 +29,7 @@ _MOST_SUPPOSED = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class SupposedSubscription(Wanted):
-    """A subscription that somebody might have; the topic may be a pattern."""
+    """A subscription that might be there; the topic may be a pattern."""
 
     subscriber: Name = field(kw_only=True)
 
@@ -190,7 +190,7 @@ class Forecasts:
         return self._known[2]
 
     def predicted(self, decided: Decided) -> Forecast | None:
-        """The forecast of a plan row by row, if its figures were asked for already."""
+        """The forecast of a plan row by row, if its figures were worked out already."""
         return None if self._known is None or self._known[0] is not decided else self._known[1]
 
     async def without_triage(self, decided: Decided) -> dict[str, Any]:

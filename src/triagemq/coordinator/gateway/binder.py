@@ -1,13 +1,13 @@
 """From orders by client id to flows by address: a data plane knows UDP ports, a plan knows subscribers.
 
-Clients come, move and go, and orders change; whatever happens, the data plane is told the difference and no more.
+Clients come, move and go, and orders change; whatever happens, the data plane gets the difference and no more.
 
 A client for which there is no order (a plain MQTT-SN client, or a subscriber before its first plan) would pass the
 port unmanaged and unpaced, at the cost of everybody else. Once it has subscribed it therefore gets a flow in the lowest
 class of the first port of the orders, without drops. One that only publishes is sent nothing but control packets, and
 gets none: its answers do not go over the subscribers' port.
 
-What is promised has addresses from the start, and nobody's connection has to do with it.
+What is promised has addresses from the start, and depends on no connection.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class Follower:
                 await self._catch_up()
 
     async def _look(self) -> None:
-        """Orders of a moment without connection, and what failed before, are not told again."""
+        """Orders of a moment without connection, and what failed before, come as no event."""
         epoch = ""
         while True:
             with contextlib.suppress(ControlError):
@@ -337,7 +337,7 @@ class Follower:
 
 
 class NoPlane:
-    """Where the ports are somebody else's: flows are known for the trace only."""
+    """Where another process has the ports: flows are known for the trace only."""
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         pass

@@ -38,9 +38,9 @@ class GatewayConfig:
     `trace` is a directory in which every start begins a run of its own (run-0, run-1, ...). `scenario` gives the trace
     its numbers, `plan` is a plan file to keep with it. `timestamps` takes publication times from messages that carry
     them. After `keep_trace_seconds` what was traced is removed.
-    `dataplane` is "embedded", or where the ports behind the gateway are managed by somebody else "reported" (who
+    `dataplane` is "embedded", or where the ports behind the gateway are managed by another process "reported" (which
     also tells what they count) or "none".
-    `access` is "open", or "required": then nobody is let in before it has been told who may do what.
+    `access` is "open", or "required": then no client is let in before the grants have come.
     `queue_control` is what the widths of embedded queues are controlled by, with the learned `delay_model` of a
     directory (see delay_models.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.

@@ -1,6 +1,6 @@
 """How a gateway joins its coordinator from wherever it is: over a WebSocket that it opens and opens again.
 
-Then it is told over that what one with a control socket is told there, in the same lines of JSON.
+Requests come over that as they do over a control socket, in the same lines of JSON.
 """
 
 from __future__ import annotations

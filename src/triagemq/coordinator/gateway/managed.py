@@ -1,8 +1,8 @@
-"""A gateway that does what it is told: MQTT-SN gateway, data plane, control channel and trace put together.
+"""A gateway that follows a desired state: MQTT-SN gateway, data plane, control channel and trace put together.
 
 Orders take effect between two packets: the ways of topics first, then the flows, with nothing sent in between. A state
 is confirmed when it is on disk, too, so that a gateway that is killed starts with what it last did. Grants are in force
-even before that: whoever is not allowed any more does not go on because a disk is full.
+even before that: a client that has lost a right does not go on because a disk is full.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class ManagedGateway:
         self.gateway.core.on_subscriptions = self._subscriptions_changed
 
     async def start(self) -> None:
-        """Take up sessions and orders of before, and listen; whoever connects to the control socket is served."""
+        """Take up sessions and orders of before, and listen, also on the control socket."""
         try:
             self._follow(self._orders_before)
         except PlanError as error:
@@ -215,11 +215,6 @@ class ManagedGateway:
         if self._trace is not None:
             self._trace.abort(reason)
 
-    @property
-    def generation(self) -> int:
-        """That of the orders in force."""
-        return self.rules.orders.generation
-
     # Orders.
 
     def _make_plane(
@@ -265,7 +260,7 @@ class ManagedGateway:
         return plane
 
     def _controlled(self, plane: EmbeddedDataPlane | ReportedDataPlane) -> Instructed:
-        """The data plane with control of its queues, if that is wanted and not somebody else's."""
+        """The data plane with control of its queues, if that is configured and the queues are here."""
         control, model = self._config.queue_control, self._config.delay_model
         if control == "off" or self._reported:
             return plane
@@ -351,7 +346,7 @@ class ManagedGateway:
         return {}
 
     def _subscriptions_changed(self) -> None:
-        """Whoever runs the broker has it save them, or a killed one would not know what to keep for this gateway."""
+        """The broker is to save them: a killed one would not know what to store for this gateway."""
         if self._subscriptions_news is None:
             self._subscriptions_news = asyncio.get_running_loop().call_later(
                 _GATHER_SECONDS, self._tell_of_subscriptions
@@ -470,7 +465,7 @@ class ManagedGateway:
             if message.grants is not None:
                 bases = message.grants.by_base if is_change else None
                 self.gateway.change(lambda core: self._admit(core, after.grants, bases))
-                # Until it is kept, this is no state that a change could be told on.
+                # Until it is stored, no change can begin from this state.
                 self._author = ""
             orders, reordered = after.orders or Orders(), message.orders is not None
             if reordered:
@@ -522,7 +517,7 @@ class ManagedGateway:
     def _measure(
         self, *, broker_since_ns: int | None, with_flows: bool, with_topics: bool, after: object
     ) -> Measured:
-        """`after` is the mark of an earlier answer: of topics, what has changed since is told, else everything."""
+        """`after` is the mark of an earlier answer: the topics are those that have changed since, else all."""
         core = self.gateway.core
         topics: Mapping[str, tuple[int, int]] = {}
         begun: Sequence[str] = ()
@@ -556,7 +551,7 @@ class ManagedGateway:
             counters=core.counters.as_json() | own | {"unmanaged": astuple(counters.unmanaged)},
             ports=counters.ports,
             flows=flows,
-            generation=self.generation,
+            generation=self.rules.orders.generation,
             carried=min(self._carried.values(), default=None),
             sessions=len(core.sessions),
             broker_connected=self.gateway.broker_is_connected,

@@ -28,7 +28,7 @@ _MOST_REMOVING_SECONDS = 600.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to end; the exit code."""
+    """Run until a signal ends it; the exit code."""
     return run_child("triagemq.coordinator.gateway.process", GatewayConfig, serve, arguments)
 
 
@@ -54,7 +54,7 @@ async def serve(
             listen=place(*running.gateway.address),
             control=config.control,
             broker_reached=running.gateway.broker_is_connected,
-            generation=running.generation,
+            generation=running.rules.orders.generation,
             trace=None if running.trace_directory is None else str(running.trace_directory),
         )
         telling = loop.create_task(running.gateway.tell_broker_problems(_log))

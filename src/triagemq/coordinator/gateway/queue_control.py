@@ -1,7 +1,7 @@
 """Local control of queues: the widths of a data plane's ports, divided anew every 200 ms by what its counters say.
 
-It stands before a data plane and passes on what it is told. Ports with widths keep those that control gave them when
-orders come again, whoever was restarted meanwhile: what is in force is kept in a file. What the coordinator adds, how
+It stands before a data plane and passes instructions on. Ports with widths keep those that control gave them when
+orders come again, also after a restart: what is in force is stored in a file. What the coordinator adds, how
 long each class may wait at each port, and what it needs to hear for that, goes over the control channel.
 """
 
@@ -53,7 +53,7 @@ class _Controlled:
 
 
 class ControlledQueues:
-    """An Instructed: the data plane behind it follows what it is told, but for the widths in force.
+    """An Instructed: the data plane behind it follows the instructions, but for the widths in force.
 
     `feed` it every reading of the counters. `kept` is the file of the widths.
     """
@@ -101,7 +101,7 @@ class ControlledQueues:
     ) -> list[Decision]:
         """Take what queues have counted by now, and set the widths that follow from it; what was decided.
 
-        `waited` is how long packets waited that have left since the last time, by port, where somebody measures it:
+        `waited` is how long packets waited that have left since the last time, by port, where that is measured:
         `priority_class`, `enqueued_ns` and `dequeued_ns` of each.
         """
         decisions = self._estimators.look()
@@ -163,12 +163,12 @@ class ControlledQueues:
                 new.write_text(json.dumps(widths), encoding="utf-8")
                 os.replace(new, self._kept)
             except OSError:
-                # They are in force all the same; after a restart control begins with those it was told.
+                # They are in force all the same; after a restart control begins with the stated ones.
                 return
 
 
 class ControlBehindGateway:
-    """Control of queues that are not in the gateway: it is told what was found, and tells how long packets may wait."""
+    """Control of queues that are not in the gateway: it gets what was found, and says how long packets may wait."""
 
     def __init__(self, link: GatewayLink, queues: ControlledQueues) -> None:
         self._link, self._queues = link, queues

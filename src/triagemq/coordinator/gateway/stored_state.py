@@ -1,4 +1,4 @@
-"""What a gateway was told last, kept in its state directory: it starts with that, with or without a coordinator.
+"""The desired state in the state directory of a gateway: it starts with that, with or without a coordinator.
 
 One file, a message a line, as each came: the first says everything, the others what changed since. To write megabytes
 anew at every change would hold up packets. Client ids may hold keys, so only this user may read it.

@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 UNANNOUNCED = "(unannounced)"
-"""The publisher of topics that are measured and that nobody has announced."""
+"""The publisher of topics that are measured and that no client has announced."""
 
 LEAST_SIZE_BYTES = 1.0
 

@@ -1,7 +1,7 @@
 """Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O.
 
 What a caller asks for is looked at first: its rights, its limits, and names used twice. A change is then a draft until
-the store has it: whoever comes next sees it, but it may still be taken back. Several drafts of one name may be under
+the store has it: the next request sees it, but it may still be taken back. Several drafts of one name may be under
 way at once; the store takes them in the order in which they were made.
 """
 
@@ -110,7 +110,7 @@ class Registry:
         return before
 
     def take_back(self, draft: Draft) -> None:
-        """The store does not have it: the name means what it did before, unless somebody has changed it since."""
+        """The store does not have it: the name means what it did before, unless it has changed since."""
         versions = self._versions.get(draft.key, [])
         if draft not in versions:
             return

@@ -1,7 +1,7 @@
 """What the orders in force mean for one client, and who waits for that to change.
 
 A client's generation is that of the orders which last changed something for it: topics or classes of a subscriber, or
-what a publisher sends without a broker. A plan that does not wakes nobody.
+what a publisher sends without a broker. A plan that does not wakes no client.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Assignments:
         )
 
     def direction(self, publisher: str) -> Direction:
-        """Which of its topics somebody takes without a broker, and at which addresses."""
+        """Which of its topics subscribers take without a broker, and at which addresses."""
         topics = {topic: address for topic, (address, _) in self._directions.get(publisher, {}).items()}
         return Direction(self.publishers.of(publisher), topics)
 

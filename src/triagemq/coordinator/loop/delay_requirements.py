@@ -2,7 +2,7 @@
 
 `max_latency_seconds` of a subscription, with neither a share nor a guarantee beside it, is a requirement at the ports
 with widths on its way. The administrator (delay.administrator) divides it among them, and again every second by the
-delays that control of their widths has found. What no port can be quick enough for is asked of those who publish.
+delays that control of their widths has found. What no port can be quick enough for slows publishers down.
 
 Pure: the caller tells the time.
 """
@@ -34,7 +34,7 @@ CLUSTER = "gateway"
 """The ports behind the gateway are one cluster."""
 
 TELL_SHARE = 0.05
-"""Constraints are told when one differs from what was told by more than this part."""
+"""Constraints are sent when one differs from the last ones by more than this part."""
 
 Subscription = tuple[str, str]
 """By the names of subscriber and topic."""
@@ -81,7 +81,7 @@ class DelayRequirements:
         ]
 
     def slow_down(self, publisher: str, now: float) -> dict[str, float]:
-        """The topics that a publisher is to publish less often, and how many events a second are asked for."""
+        """The topics that a publisher is to publish less often, and how many events a second it may."""
         return {
             topic: each.own_rate * share
             for (name, topic), each in self._slowed.items()
@@ -89,7 +89,7 @@ class DelayRequirements:
         }
 
     def planned(self, decided: Decided) -> list[Decision]:
-        """Take what is asked for now, if it is another plan than before."""
+        """Take the requirements of now, if it is another plan than before."""
         if decided is self._decided:
             return []
         self._decided = decided
@@ -155,7 +155,7 @@ class DelayRequirements:
                 self.constraints = found
 
     def _ask(self, requests: Iterable[SlowDown], now: float) -> list[Decision]:
-        """Everyone who publishes what waits there: for each publication the smallest share that is asked for."""
+        """Everyone who publishes what waits there: for each publication the smallest share that is required."""
         asked: dict[Subscription, SlowDown] = {}
         for request in requests:
             for name, topic, rate in self._publications((request.switch, request.requirement.priority)):
@@ -230,7 +230,7 @@ def _smallest_seconds(scenario: Scenario) -> tuple[tuple[str, float], ...]:
 
 
 def _requirements(decided: Decided) -> dict[Requirement, list[Subscription]]:
-    """What is asked for, and by whom: those that ask for the same at the same ports and class are one."""
+    """The requirements and their subscriptions: equal ones at the same ports and class are one."""
     scenario, wanted = decided.scenario, decided.scenario.subscriptions
     with_widths = scenario.ports.discipline == Discipline.WIDTHS
     asks = (

@@ -242,7 +242,7 @@ MOST_WATCHED = 20_000
 
 WINDOW_SECONDS = 60.0
 _LEAST_SECONDS = 0.75
-"""Publications are counted five times a second: of a shorter time nobody can say which share of them came."""
+"""Publications are counted five times a second: of a shorter time the share that came is unknown."""
 RECENT_REPORTS = 40
 
 

@@ -19,7 +19,7 @@ from triagemq.coordinator.store.store import Store
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _CHANCE = random.Random()
-"""Its own: whoever draws reproducible numbers in this process shall not be disturbed."""
+"""Its own: reproducible numbers that are drawn in this process are not disturbed."""
 
 MEASURE_SECONDS = 0.2
 FLOWS_EVERY = 5

@@ -74,7 +74,7 @@ class Pacing:
         return self._due_at is not None and now >= self._due_at
 
     def wait_seconds(self, now: float) -> float | None:
-        """How long until a plan is due; None while nobody has asked for one."""
+        """How long until a plan is due; None while none is requested."""
         return None if self._due_at is None else max(self._due_at - now, 0.0)
 
     def take(self, now: float) -> tuple[str, ...]:

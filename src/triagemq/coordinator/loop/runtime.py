@@ -44,7 +44,7 @@ from triagemq.waiting import end
 _LOG = logging.getLogger("triagemq.coordinator")
 
 GRANTS_SECONDS = 2.0
-"""How long an answer waits for the gateway to know of rights that came or went; it is told in any case."""
+"""How long an answer waits for the gateway to know of rights that came or went; it gets them in any case."""
 
 CARRIED_SECONDS = 1.0
 """How long a telling waits for queues and switches to carry a stage out; it is looked after again in any case."""
@@ -55,10 +55,10 @@ LOOK_AFTER_SECONDS = 0.25
 """How often it is looked whether all gateways can serve their clients."""
 
 _MOVE_STEPS, _MOVE_PAUSE_SECONDS = 10, 0.1
-"""Many who move at once keep gateways from serving: they are told in so many groups."""
+"""Many who move at once keep gateways from serving: they move in so many groups."""
 
 _PLAIN_AGAIN_SECONDS = 10.0
-"""How often plain clients are told that their gateway cannot serve them: more may have come."""
+"""How often plain clients are sent away from a gateway that cannot serve them: more may have come."""
 
 PROBLEM_SECONDS = 1.0
 LONGEST_PROBLEM_SECONDS = 60.0
@@ -106,7 +106,7 @@ class Runtime:
         self._problem_seconds = PROBLEM_SECONDS
         self._not_in_force: dict[Key, int] = {}
         self._orders = last_orders
-        # Orders on the way to those that were decided: the first is the one that the gateway is told.
+        # Orders on the way to those that were decided: the first is the one that is sent.
         self._stages = deque([last_orders] if last_orders.ports or last_orders.topics else [])
         self._orders_stored = True
         self._changed_for: dict[str, None] = {}
@@ -114,7 +114,7 @@ class Runtime:
         self._refusal_noted: str | None = None
         self._balancing = CampusBalance(balancing)
         self._places = CampusPlaces()
-        # When plain clients of a gateway that cannot serve are told again.
+        # When plain clients of a gateway that cannot serve are sent away again.
         self._plain_again: dict[str, float] = {}
         gateways.placements.placing = self._place
         # The topics and filters of every subscriber.
@@ -162,7 +162,7 @@ class Runtime:
         await self.gateways.close()
         with contextlib.suppress(StoreError):
             await self.measuring.store()
-        # A plan that is being made ends by itself; nobody waits for it.
+        # A plan that is being made ends by itself; the end does not wait for it.
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
@@ -234,7 +234,7 @@ class Runtime:
             self._spawn(self._tell())
 
     def rights_changed(self) -> None:
-        """Somebody may do more or less than before: the gateway is told."""
+        """A client may do more or less than before: the gateways get the grants."""
         if self._access:
             self.gateways.want_grants()
             self._spawn(self._tell())
@@ -312,7 +312,7 @@ class Runtime:
         return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {reason}")
 
     def _try_again(self, why: Sequence[str], problem: str) -> None:
-        """After a mistake of the coordinator's own: it may not be there the next time, and nobody else may ask."""
+        """After a mistake of the coordinator's own: it may not be there the next time."""
         self.planning.failed(problem)
         delay, self._problem_seconds = (
             self._problem_seconds,
@@ -346,7 +346,7 @@ class Runtime:
     def _queue(self, stages: Sequence[Orders]) -> None:
         """Orders that change nothing about promises take the place of those that wait; others come after them."""
         if self.gateways.refusal is not None:
-            # What is refused is in nobody's way: there is nothing to be gained by waiting for it.
+            # What is refused must not be in the way: there is nothing to be gained by waiting for it.
             self._stages.clear()
         last = self._stages[-1] if self._stages else None
         if (
@@ -359,10 +359,10 @@ class Runtime:
             self._stages.extend(stages)
 
     async def _tell(self) -> None:
-        """Have the gateway follow what is wanted; if it is away or unwilling, it is told again until it does.
+        """Have the gateway follow what is wanted; if it is away or unwilling, that is repeated until it does.
 
-        Of several stages the next is told when one is confirmed, and kept before that: whoever starts again finds what
-        the gateway follows, or what it was to follow next.
+        Of several stages the next is sent when one is confirmed, and stored before that: after a restart the
+        coordinator finds what the gateways follow, or what they were to follow next.
         """
         await self.gateways.tell()
         while len(self._stages) > 1:
@@ -410,7 +410,7 @@ class Runtime:
         self.assignments.put_in_force(self._orders, changed)
 
     async def gateway_connected(self, name: str) -> None:
-        """A gateway is there (again): it says what it follows, and is told what it lacks."""
+        """A gateway is there (again): it says what it follows, and gets what it lacks."""
         self.metrics.gateway_connections[name] += 1
         await self.gateways.connected(name)
         await self._tell()
@@ -419,7 +419,7 @@ class Runtime:
     # Several gateways.
 
     async def gateway_joined(self, name: str, link: GatewayLink, host: str, *, is_here: bool) -> None:
-        """A gateway has come by itself, from a host: it is told its part, and clients may be sent there."""
+        """A gateway has come by itself, from a host: it gets its part, and clients may be sent there."""
         led = await self.gateways.join(name, link, host, is_here=is_here)
         self.metrics.gateway_connections[name] += 1
         self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
@@ -440,7 +440,7 @@ class Runtime:
         )
 
     async def _look_after_gateways(self) -> None:
-        """Whoever is at home where nobody can be served is sent elsewhere."""
+        """Clients at home where none can be served are sent elsewhere."""
         await asyncio.sleep(LOOK_AFTER_SECONDS)
         if gone := self.gateways.forget_gone():
             self.note(
@@ -496,7 +496,7 @@ class Runtime:
             await self.move(moves)
 
     async def move(self, moves: Sequence[ClientMove]) -> None:
-        """Send clients to other gateways: these know of them before the clients are told.
+        """Send clients to other gateways: these know of them before the clients do.
 
         A gateway that is away brings nothing more: what is acknowledged meanwhile is stored where its clients go to.
         """

@@ -119,7 +119,7 @@ class Store:
                 _settle([done for _, done in batch], failures)
                 self._note(failures)
         except BaseException as error:
-            # The thread itself failed, or this task was ended: nobody may wait for ever.
+            # The thread itself failed, or this task was ended: no caller may wait for ever.
             waiting = [done for _, done in (*batch, *self._waiting)]
             self._waiting = []
             failure = StoreError(f"the database cannot be written: {type(error).__name__}: {error}")
@@ -214,7 +214,7 @@ class Store:
             return [_token(row) for row in connection.execute(select(TOKENS).order_by(TOKENS.c.created_ns))]
 
     def page_session(self, number_sha256: str, now_ns: int) -> str | None:
-        """The sealed token of somebody who has signed in to the page, if that has not ended."""
+        """The sealed token of a session of the page, if that has not ended."""
         wanted = select(PAGE_SESSIONS.c.sealed_token).where(
             PAGE_SESSIONS.c.number_sha256 == number_sha256, PAGE_SESSIONS.c.until_ns > now_ns
         )

@@ -367,7 +367,7 @@ def revoke_token(connection: Connection, token_id: str, revoked_ns: int) -> None
 def begin_page_session(
     connection: Connection, number_sha256: str, sealed_token: str, now_ns: int, until_ns: int
 ) -> None:
-    """Somebody has signed in to the page; sessions that have ended go, and the oldest if there are too many."""
+    """A viewer has signed in to the page; sessions that have ended go, and the oldest if there are too many."""
     connection.execute(
         insert(PAGE_SESSIONS).values(
             number_sha256=number_sha256, sealed_token=sealed_token, until_ns=until_ns

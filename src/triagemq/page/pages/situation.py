@@ -1,4 +1,4 @@
-"""Situation, for whoever commands: the latest value of every topic and its age, and what each responder receives."""
+"""Situation, for the commander: the latest value of every topic and its age, and what each responder receives."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class _Supposed:
             await self._reset()
 
     async def refresh(self) -> None:
-        """A new plan changes what is and what would be; so does a bandwidth that somebody else has applied."""
+        """A new plan changes what is and what would be; so does a bandwidth that another operator has applied."""
         self._follow_bandwidths()
         if self._asked and self._coordinator.runtime.decided is not self._supposed_of:
             await self.suppose()
@@ -167,7 +167,7 @@ class _Supposed:
 
 
 def _forecast_words(answer: WhatIfAnswer) -> str:
-    """What was forecast when somebody decided, for the record."""
+    """What was forecast at the decision, for the record."""
     rates = [each["utility"]["rate"] if each else None for each in (answer.before, answer.after)]
     now, supposed = ("nothing" if rate is None else f"{rate:.1%}" for rate in rates)
     return f" with a forecast of {supposed} of the maximum utility in place of {now}"
