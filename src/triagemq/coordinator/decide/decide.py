@@ -142,7 +142,10 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         plan, compared = replace(plan, decisions=tuple(kept)), None
     else:
         compared = plan_before
-    lowest = plan.level_offset + (1 if settings.priorities == "none" else classes) - 1
+    utility_classes = 1 if settings.priorities == "none" else classes
+    ports = _ports(scenario, min(_room(scenario, settings), plan.level_offset + utility_classes), question)
+    fewest = min((port.classes for port in ports.values()), default=1)
+    lowest = min(fewest, plan.level_offset + utility_classes) - 1
     change = TableChange(scenario, plan, table_before, lowest)
     table, orders = change.table, orders_before
     promises = promise_orders(
@@ -158,9 +161,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     stages: tuple[Orders, ...] = (orders,)
     news: tuple[Decision, ...] = ()
     changed_for: Sequence[str] = ()
-    utility_classes = 1 if settings.priorities == "none" else classes
     filters = unseen_topics(scenario, plan, {} if utility_classes == 1 else question.unseen, utility_classes)
-    ports = _ports(scenario, min(_room(scenario, settings), plan.level_offset + utility_classes), question)
     if (
         table_before is not None
         and ports == orders_before.ports
