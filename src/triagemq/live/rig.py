@@ -47,7 +47,7 @@ class RigOptions:
     seed: int = 0
     planner: Mapping[str, Any] = field(default_factory=dict)
     control: str = "off"
-    """By what the widths of queues are controlled (see coordinator/gateway/delay_models.py)."""
+    """By what the widths of queues are controlled (see coordinator/gateway/queue_control.py)."""
     delay_model: Path | None = None
 
     @property

@@ -42,7 +42,7 @@ class GatewayConfig:
     also tells what they count) or "none".
     `access` is "open", or "required": then no client is let in before the grants have come.
     `queue_control` is what the widths of embedded queues are controlled by, with the learned `delay_model` of a
-    directory (see delay_models.py).
+    directory (see queue_control.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
     `name` is what the coordinator and other gateways call it. It joins the coordinator at the address `join` with a
     `token`, where that does not come to its control socket; `join_authority` (PEM) is whom to trust there.
