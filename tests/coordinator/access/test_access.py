@@ -335,7 +335,8 @@ def test_a_client_is_told_an_address_that_it_can_reach(tmp_path: Path) -> None:
         async with running(tmp_path) as here:
             for listens, told in (("0.0.0.0:9", "{}:9"), ("mqttsns://0.0.0.0:9", "mqttsns://{}:9")):
                 here.coordinator.gateway_address = listens
-                here.coordinator.broker_address = "mqtts://0.0.0.0:8883"
+                settings = replace(here.coordinator.settings, broker="mqtts://0.0.0.0:8883")
+                here.coordinator.settings = settings
                 for host, shown in (("localhost", "localhost"), ("[2001:db8::7]", "[2001:db8::7]")):
                     answer = await here.client.put(
                         f"http://{host}:8080/v1/publishers/p", json={"publications": []}
