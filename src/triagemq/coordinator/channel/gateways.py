@@ -22,7 +22,6 @@ from triagemq.coordinator.channel.handle import (
     ANSWER_SECONDS,
     LEASE_SECONDS,
     GatewayHandle,
-    GatewayReconciler,
     TopicIncrements,
     merged,
 )
@@ -34,6 +33,7 @@ from triagemq.coordinator.channel.messages import (
     Measured,
     PortConstraints,
 )
+from triagemq.coordinator.channel.reconciler import GatewayReconciler
 from triagemq.coordinator.decide.campus_balance import GatewayLoad
 from triagemq.coordinator.decide.orders import CONNECTION_MARK, Orders, subscriber_of
 from triagemq.coordinator.decide.placement import Placements, Site
