@@ -14,7 +14,6 @@ import socket
 import statistics
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,28 +48,27 @@ def main() -> None:
 
 def measure(quick: bool) -> dict[str, Any]:
     seconds, rounds = (0.5, 3) if quick else (1.5, 7)
-    with tempfile.TemporaryDirectory() as journal:
-        return {
-            "machine": machine("triagemq", "pyroute2", "numpy"),
-            "datagram_bytes": DATAGRAM_BYTES,
-            "flows": FLOWS,
-            "forwarding": forwarding(journal, seconds, rounds),
-            "updates": updates(journal, 50 if quick else 300),
-            "counters": counters(journal, 5 if quick else 30),
-        }
+    return {
+        "machine": machine("triagemq", "pyroute2", "numpy"),
+        "datagram_bytes": DATAGRAM_BYTES,
+        "flows": FLOWS,
+        "forwarding": forwarding(seconds, rounds),
+        "updates": updates(50 if quick else 300),
+        "counters": counters(5 if quick else 30),
+    }
 
 
 # What is measured.
 
 
-def forwarding(journal: str, seconds: float, rounds: int) -> dict[str, float]:
+def forwarding(seconds: float, rounds: int) -> dict[str, float]:
     """Packets per second at the receiver, through a plain bridge and through the data plane's port."""
     with network() as (sender, switch, receiver):
         send = in_namespace(sender, sending)
         rates: dict[str, list[float]] = {"plain": [], "managed": []}
         for _ in range(rounds):
             rates["plain"].append(rate(send, receiver, seconds))
-            plane = LinuxDataPlane({"radio": Interface("radio", switch)}, journal_directory=journal)
+            plane = LinuxDataPlane({"radio": Interface("radio", switch)})
             try:
                 plane.apply([SetPort("radio", 10e9, 1000, 7), *flows(0)])
                 rates["managed"].append(rate(send, receiver, seconds))
@@ -84,10 +82,10 @@ def forwarding(journal: str, seconds: float, rounds: int) -> dict[str, float]:
     }
 
 
-def updates(journal: str, tries: int) -> dict[str, dict[str, float]]:
+def updates(tries: int) -> dict[str, dict[str, float]]:
     """Changing one flow of 1,000, and all of them, from the call of `apply` to its return."""
     with network() as (_, switch, _):
-        plane = LinuxDataPlane({"radio": Interface("radio", switch)}, journal_directory=journal)
+        plane = LinuxDataPlane({"radio": Interface("radio", switch)})
         try:
             plane.apply([SetPort("radio", 1e9, 1000, 7), *flows(0)])
             numbers = itertools.count(1)
@@ -100,7 +98,7 @@ def updates(journal: str, tries: int) -> dict[str, dict[str, float]]:
     return {"one_flow": one, "thousand_flows": thousand}
 
 
-def counters(journal: str, tries: int) -> dict[str, Any]:
+def counters(tries: int) -> dict[str, Any]:
     """Reading all queues of 100 ports, and of 1,000 flows on them."""
     name = f"tqbench{os.getpid()}-p"
     netns.create(name)
@@ -109,7 +107,7 @@ def counters(journal: str, tries: int) -> dict[str, Any]:
             for number in range(PORTS):
                 namespace.link("add", ifname=f"port{number}", kind="veth", peer=f"host{number}")
         names = [f"port{number}" for number in range(PORTS)]
-        plane = LinuxDataPlane({each: Interface(each, name) for each in names}, journal_directory=journal)
+        plane = LinuxDataPlane({each: Interface(each, name) for each in names})
         try:
             begin = time.perf_counter()
             plane.apply([SetPort(each, 1e6, 100, 7) for each in names])

@@ -34,8 +34,9 @@ from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.lab.box import VirtualSwitches
 from triagemq.lab.box.interfaces import switch_offloads_off
-from triagemq.network.journal import Journal
-from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
+from triagemq.lab.box.journal import Journal
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
+from triagemq.network.linux.namespaces import in_namespace
 from triagemq.programs import search_path
 
 TOPIC, GROUP = "ward/3/pulse", "239.1.2.3:7400"

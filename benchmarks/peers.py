@@ -31,15 +31,15 @@ from peer_programs.evaluation import as_scheduled, evaluated
 from peer_programs.network import carried_bytes, processor_seconds, unmanaged_network
 from triagemq.errors import NetworkError, TriageError
 from triagemq.lab.box import Box, Host, Layout
+from triagemq.lab.box.processes import Running
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions, require_machine
+from triagemq.lab.emulate.receipts import RECEIPT, SENT, read_receipts
 from triagemq.lab.emulate.run import run_emulation
 from triagemq.lab.papers.experiment import Panel, Series
 from triagemq.lab.papers.plotting import draw_png
 from triagemq.live.processes import last_words
-from triagemq.live.receipts import RECEIPT, SENT, read_receipts
 from triagemq.live.run import measured_from, planner_settings, promise
 from triagemq.mqttsn.timestamps import PREFIX_BYTES
-from triagemq.network.processes import Running
 from triagemq.plain import plain
 from triagemq.scenario import Integers, Scenario, load
 from triagemq.simulate.source import PublicationStream

@@ -29,7 +29,8 @@ from triagemq.errors import CoordinatorError
 from triagemq.forecast import forecast
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.run import EmulationResult, as_long_as_packets, run_emulation
-from triagemq.live.figures import copies_in, of_scenario, wire_bytes
+from triagemq.lab.emulate.wire import wire_bytes
+from triagemq.live.figures import copies_in, of_scenario
 from triagemq.live.rig import KERNEL_CLASSES
 from triagemq.live.run import as_sent
 from triagemq.scenario import loads

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.live.receipts import Receipts
+from triagemq.lab.emulate.receipts import Receipts
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, published_ns_of, stamp_payload
 
 SCHEDULE = np.dtype(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from triagemq.lab.emulate.receipts import RECEIPT, SENT
 from triagemq.live.figures import measure
-from triagemq.live.receipts import RECEIPT, SENT
 from triagemq.scenario import Scenario, load
 from triagemq.trace import Outcome, TraceWriter
 

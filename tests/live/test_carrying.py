@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.compute as pc
 import pytest
 from tests.network.openflow.lab import Lab, eventually, ip
 
 from triagemq.cli.topics import carry
 from triagemq.errors import TriageError
 from triagemq.topic_codes import CodeBook, save_book
-from triagemq.trace import Trace
 
 TRIAGE = str(Path(sys.executable).parent / "triage")
 TOPICS = ["building/floor1/smoke", "building/floor2/smoke", "garden/gate"]
-WANTED = ["east=building/floor1/#", "west=building/#"]
+WANTED = ["east=building/floor1/#", "west=building/#@3"]
 HOSTS = ("publisher", "east", "west")
 
 
@@ -60,8 +58,8 @@ class Hall:
         assert carrying.stderr.readline().startswith("triage: carrying")
         return carrying
 
-    def publish(self, topic: str, count: int, queue: int, event_type: str) -> None:
-        words = ("--codes", str(self.codes), "--queue", str(queue), "--type", event_type)
+    def publish(self, topic: str, count: int, event_type: str) -> None:
+        words = ("--codes", str(self.codes), "--type", event_type)
         sent = self.start("publisher", "pub", "-t", topic, "-m", "x" * 50, "-n", str(count), *words)
         said, complaint = sent.communicate(timeout=60)
         assert sent.returncode == 0, said + complaint
@@ -89,12 +87,12 @@ def hall(lab: Lab, codes: Path) -> Hall:
 
 
 @pytest.mark.needs_root("it makes namespaces of the network")
-def test_ports_of_this_machine_carry_events_by_prefix_and_know_them_by_name(lab: Lab, hall: Hall) -> None:
+def test_ports_of_this_machine_carry_events_by_prefix(lab: Lab, hall: Hall) -> None:
     lines = ["link add bridge type bridge mcast_snooping 0", "link set bridge up"]
     ip(*lines, *(f"link set {each} master bridge" for each in hall.ports), namespace=lab.namespace)
-    words = ("--interface", "east=p-east", "--interface", "west=p-west", "--trace", "trace")
+    words = ("--interface", "east=p-east", "--interface", "west=p-west")
     carrying = hall.carry(*words, "--bandwidth", "1000000")
-    listening = ("--codes", str(hall.codes), "--queue", "7", "--type", "alarm", "-n", "3", "--json")
+    listening = ("--codes", str(hall.codes), "--type", "alarm", "-n", "3", "--json")
     subscribed = hall.start("east", "sub", "-t", TOPICS[0], *listening, "--for", "30")
     joined = f"{lab.name}-east"
     while (
@@ -104,41 +102,20 @@ def test_ports_of_this_machine_carry_events_by_prefix_and_know_them_by_name(lab:
         ).stdout
     ):
         assert subscribed.poll() is None
-    hall.publish(TOPICS[0], 3, 7, "alarm")
-    hall.publish(TOPICS[1], 2, 5, "")
-    hall.publish(TOPICS[2], 4, 7, "")
+    hall.publish(TOPICS[0], 3, "alarm")
+    hall.publish(TOPICS[1], 2, "")
+    hall.publish(TOPICS[2], 4, "")
     said, complaint = subscribed.communicate(timeout=60)
     assert subscribed.returncode == 0, complaint
     assert [json.loads(line)["number"] for line in said.splitlines() if "number" in line] == [1, 2, 3]
     found = ended(carrying)
     assert [row["events"] for row in found["wanted"]] == [3, 5]
     assert found["discarded"] == {"east": 6, "west": 4}
-    assert found["unknown"] == 0
-    assert {
-        (row["topic"], row["port"], row["queue"], row["type"], row["events"]) for row in found["topics"]
-    } == {
-        (TOPICS[0], "east", 7, "alarm", 3),
-        (TOPICS[0], "west", 7, "alarm", 3),
-        (TOPICS[1], "west", 5, None, 2),
-    }
-    trace = Trace.open(hall.codes.parent / "trace")
-    assert trace.manifest is not None
-    names = trace.manifest.extra["topics"]
-    deliveries = trace.table("deliveries")
-    assert (
-        sorted(names[each] for each in deliveries["topic_id"].to_pylist())
-        == [TOPICS[0]] * 6 + [TOPICS[1]] * 2
-    )
-    assert trace.table("publications").num_rows == 5
-    assert set(trace.table("publications")["size_bytes"].to_pylist()) == {50}
-    waited = pc.subtract(deliveries["dequeued_ns"], deliveries["enqueued_ns"])
-    assert pc.all(pc.greater_equal(waited, 0)).as_py()
-    assert trace.manifest.extra["discarded"] == {"east": 6, "west": 4}
-    assert sorted(set(deliveries["priority_class"].to_pylist())) == [0, 2]
+    assert [row["priority_class"] for row in found["wanted"]] == [0, 3]
 
 
 def of_events(lab: Lab) -> list[str]:
-    return [word for line in lab.switches.counts("s1") if "table=2" in line for word in line.split()]
+    return [word for line in lab.switches.counts("s1") if "ipv6_dst=ff1e:" in line for word in line.split()]
 
 
 @pytest.mark.needs_root("it makes namespaces of the network")
@@ -146,10 +123,11 @@ def test_switches_carry_events_by_prefix(lab: Lab, hall: Hall) -> None:
     lab.switches.add_switch("s1", 1, hall.ports)
     words = ("--interface", "east=1/p-east", "--interface", "west=1/p-west")
     carrying = hall.carry(*words, "--openflow", lab.switches.controller)
-    hall.publish(TOPICS[0], 3, 7, "alarm")
-    hall.publish(TOPICS[2], 4, 7, "")
-    flows = [line for line in lab.switches.dump_flows("s1") if "table=2" in line]
-    assert any("ipv6_dst=ff1e:a000::/20" in line and "output:2,output:3" in line for line in flows), flows
+    hall.publish(TOPICS[0], 3, "alarm")
+    hall.publish(TOPICS[2], 4, "")
+    flows = [line for line in lab.switches.dump_flows("s1") if "ipv6_dst=ff1e:" in line]
+    marked = "set_field:46->ip_dscp,output:2,set_field:24->ip_dscp,output:3"
+    assert any("ipv6_dst=ff1e:a000::/20" in line and marked in line for line in flows), flows
     # Open vSwitch adds its counters up now and then.
     eventually(
         lambda: {"n_packets=3", "n_packets=4"} <= {word.strip(",") for word in of_events(lab)},

@@ -25,9 +25,7 @@ from triagemq.plan import (
     SetFlow,
     SetLimiter,
     SetPort,
-    SetPrefix,
 )
-from triagemq.topic_codes import Prefix
 
 SECOND = 1_000_000_000
 
@@ -500,9 +498,9 @@ class DataPlaneContract:
             [other, SetLimiter(FlowKey("127.0.0.1", 10), 1000.0, 1000.0)],
             [other, SetLimiter(key, 1000.0, 1000.0, "nowhere")],
             [SetLimiter(key, 1000.0, 1000.0), RemoveFlow(key)],
-            [other, SetPrefix(Prefix("ff1e:a000::", 20), "nowhere")],
-            [other, SetPrefix(Prefix("ff15::", 20), "radio")],
-            [other, SetPrefix(Prefix("ff1e:a000::", 17), "radio")],
+            [other, SetFlow(FlowKey("ff1e:a000::/20", 7400), "nowhere", 2, 0, 0.0)],
+            [other, SetFlow(FlowKey("ff15::/20", 7400), "radio", 2, 0, 0.0)],
+            [other, SetFlow(FlowKey("ff1e:a000::/17", 7400), "radio", 2, 0, 0.0)],
         ):
             with pytest.raises(PlanError):
                 bench.plane.apply(impossible)

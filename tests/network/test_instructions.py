@@ -14,14 +14,11 @@ from triagemq.plan import (
     RemoveFlow,
     RemoveLimiter,
     RemovePort,
-    RemovePrefix,
     SetFlow,
     SetLimiter,
     SetPort,
-    SetPrefix,
 )
 from triagemq.plan.instructions import applied, difference
-from triagemq.topic_codes import Prefix
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(5)]
 TOPIC = FlowKey("239.1.2.3", 5000)
@@ -105,23 +102,28 @@ def test_limiters_need_their_flow_and_go_with_it() -> None:
         plane.apply([SetLimiter(KEYS[0], 1e3, 1e4)])
 
 
-def test_a_prefix_needs_its_port_and_somebody_who_makes_copies() -> None:
-    state, prefix = PlanState(4, replicated=True), Prefix("ff1e:a000::", 20)
-    with pytest.raises(
-        PlanError, match="events of ff1e:a000::/20 are to leave by the port 'a', which is not there"
+def test_a_prefix_needs_its_port_and_a_network_that_makes_copies() -> None:
+    state = PlanState(4, replicated=True)
+
+    def flow(port: str, address: str = "ff1e:a000::/20", source: str = "") -> SetFlow[FlowKey]:
+        return SetFlow(FlowKey(address, 7400), port, 7, 0, 0.0, source)
+
+    key = flow("a").key
+    for wrong, why in (
+        ([flow("a")], r"flow \[ff1e:a000::/20\]:7400 goes to the port 'a', which is not there"),
+        ([PORTS[0], flow("a", "ff1e:a100::/20")], "has host bits set"),
+        ([PORTS[0], flow("a", "ff15::/20")], "those begin with ff1e::/16"),
+        ([PORTS[0], flow("a", "FF1E:A000::/20")], "to be written with the prefix ff1e:a000::/20"),
+        ([PORTS[0], flow("a", source="fd00::1")], "of many topics, and has no source"),
+        ([PORTS[0], flow("a"), SetLimiter(key, 1e3, 1e4)], "of many topics, and has no limiter"),
     ):
-        state.change([SetPrefix(prefix, "a")])
-    with pytest.raises(PlanError, match="has host bits set"):
-        state.change([PORTS[0], SetPrefix(Prefix("ff1e:a100::", 20), "a")])
-    with pytest.raises(PlanError, match="those begin with ff1e::/16"):
-        state.change([PORTS[0], SetPrefix(Prefix("ff15::", 20), "a")])
+        with pytest.raises(PlanError, match=why):
+            state.change(wrong)
     with pytest.raises(PlanError, match="use --dataplane linux or openflow"):
-        PlanState(4).change([PORTS[0], SetPrefix(prefix, "a")])
-    state.commit(
-        state.change([*PORTS, SetPrefix(prefix, "a"), SetPrefix(prefix, "b"), SetPrefix(prefix, "a")])
-    )
-    assert state.prefixes == {(prefix, "a"), (prefix, "b")}
+        PlanState(4).change([PORTS[0], flow("a")])
+    state.commit(state.change([*PORTS, flow("a"), flow("b"), flow("a")]))
+    assert set(state.copies) == {(key, "a"), (key, "b")}
     with pytest.raises(PlanError, match="cannot be removed: 1 flows use it"):
         state.change([RemovePort("a")])
-    state.commit(state.change([RemovePrefix(prefix, "a"), RemovePrefix(prefix, "never"), RemovePort("a")]))
-    assert (state.prefixes, set(state.ports)) == ({(prefix, "b")}, {"b"})
+    state.commit(state.change([RemoveFlow(key, "a"), RemoveFlow(key, "never"), RemovePort("a")]))
+    assert (set(state.copies), set(state.ports)) == ({(key, "b")}, {"b"})

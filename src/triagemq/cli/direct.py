@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     )
 
 
-_EVENT_PORT = 7400
-"""Of events with codes: switches go by their addresses."""
-
-
 @dataclass(frozen=True, slots=True)
 class DirectOptions:
     """Every field is an option of both commands."""
@@ -50,9 +46,6 @@ class DirectOptions:
             help="File of topic codes: the topic goes without a broker, at the address of its code.",
         ),
     ] = None
-    queue: Annotated[
-        int, typer.Option("--queue", min=0, max=7, help="With --codes: the queue; 7 is the best.")
-    ] = 0
     event_type: Annotated[str, typer.Option("--type", help="With --codes: the type of the events.")] = ""
 
     def alone(self, others: Mapping[str, Any]) -> bool:
@@ -70,10 +63,10 @@ class DirectOptions:
         """Where the topic is: as was said, or as its code says."""
         if self.codes is None:
             return self.direct
-        from triagemq.topic_codes import EventAddress, event_address, load_book
+        from triagemq.topic_codes import EVENT_PORT, EventAddress, event_address, load_book
 
-        event = EventAddress(topic, self.queue, self.event_type)
-        return f"[{event_address(load_book(self.codes), event)}]:{_EVENT_PORT}"
+        event = EventAddress(topic, self.event_type)
+        return f"[{event_address(load_book(self.codes), event)}]:{EVENT_PORT}"
 
     def network(self) -> NetworkSettings | None:
         """Of what goes without a broker because it is promised."""

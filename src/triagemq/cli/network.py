@@ -26,19 +26,24 @@ def restore(
     json: options.Json = False,
 ) -> None:
     """Remove the namespaces, interfaces, queues and processes that killed runs left behind."""
-    from triagemq.network.restore import restore as undo
+    from triagemq.lab.box.restore import restore as undo
+    from triagemq.network.linux.port import restore_queues
 
+    interfaces, used = restore_queues()
     done = undo(everything=everything)
+    removed = [*(f"interface {name}: queues removed" for name in interfaces), *done.removed]
+    failed = list(done.failed)
+    if everything:
+        failed += [f"interface {name}: a running process uses its queues; end it first" for name in used]
+    in_use = done.in_use + (0 if everything else len(used))
     if json:
-        print_json({"removed": list(done.removed), "failed": list(done.failed), "in_use": done.in_use})
+        print_json({"removed": removed, "failed": failed, "in_use": in_use})
     else:
-        for line in done.removed:
+        for line in removed:
             typer.echo(f"removed {line}")
-        if done.in_use:
-            typer.echo(
-                f"left alone: {done.in_use} things of runs that are still going on (--all takes them, too)"
-            )
-        if not (done.removed or done.failed or done.in_use):
+        if in_use:
+            typer.echo(f"left alone: {in_use} things of runs that are still going on (--all takes them, too)")
+        if not (removed or failed or in_use):
             typer.echo("nothing was left behind")
-    if done.failed:
-        raise NetworkError(f"could not be undone: {'; '.join(map(str, done.failed))}")
+    if failed:
+        raise NetworkError(f"could not be undone: {'; '.join(failed)}")

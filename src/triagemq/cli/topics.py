@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +10,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.options import duration, print_json, screen
+from triagemq.cli.options import print_json, screen
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import CodeError, ParameterError
 from triagemq.waiting import is_set_within
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
     from triagemq.network.openflow import SwitchTls
 
 app = typer.Typer(help="Topics as addresses that switches match by prefix.", no_args_is_help=True)
-
-_LOOK_SECONDS = 0.2
 
 Codes = Annotated[Path, typer.Option("--codes", help="File that keeps which topic has which code.")]
 
@@ -43,7 +39,6 @@ def encode(
     root: Annotated[
         str | None, typer.Option("--root", help="Distinguished name above all topics of an LDIF file.")
     ] = None,
-    queue: Annotated[int, typer.Option(min=0, max=7, help="Queue of the events; 7 is served best.")] = 0,
     event_type: Annotated[
         str, typer.Option("--type", help="Type of the events; a new one gets a number.")
     ] = "",
@@ -73,7 +68,7 @@ def encode(
         if each == "#" or each.endswith("/#"):
             rows.append({"topic": each, "address": None, "prefix": str(subtree_prefix(book, each))})
         else:
-            address = event_address(book, EventAddress(each, queue, event_type))
+            address = event_address(book, EventAddress(each, event_type))
             rows.append({"topic": each, "address": address, "prefix": str(subtree_prefix(book, each))})
     if json:
         print_json({"codes": str(codes), "added": added, "topics": rows})
@@ -99,7 +94,7 @@ def decode(
     codes: Codes = Path("topic-codes.json"),
     json: options.Json = False,
 ) -> None:
-    """Print topic, queue and event type of addresses."""
+    """Print topic and event type of addresses."""
     from triagemq.topic_codes import load_book, read_address, with_names
 
     book = load_book(codes)
@@ -110,9 +105,7 @@ def decode(
     rows: list[dict[str, Any]] = []
     for address in addresses:
         event = read_address(book, address)
-        rows.append(
-            {"address": address, "topic": event.topic, "queue": event.queue, "type": event.event_type or None}
-        )
+        rows.append({"address": address, "topic": event.topic, "type": event.event_type or None})
     if json:
         print_json({"events": rows})
         return
@@ -124,7 +117,10 @@ def decode(
 def carry(
     wanted: Annotated[
         list[str],
-        typer.Argument(help="PORT=FILTER: events that leave by a port, as radio=building/floor1/#."),
+        typer.Argument(
+            help="PORT=FILTER or PORT=FILTER@CLASS: events that leave by a port, as radio=building/floor1/#@1; "
+            "class 0 is the first, and the default."
+        ),
     ],
     interface: Annotated[
         list[str],
@@ -135,9 +131,7 @@ def carry(
     ],
     codes: Codes = Path("topic-codes.json"),
     bandwidth: Annotated[float, typer.Option(min=1000, help="Bits a second of each port.")] = 100e6,
-    classes: Annotated[
-        int, typer.Option(min=1, max=7, help="Priority classes of each port; queue 7 is the first.")
-    ] = 7,
+    classes: Annotated[int, typer.Option(min=1, max=7, help="Priority classes of each port.")] = 7,
     openflow: Annotated[
         str | None,
         typer.Option(
@@ -165,7 +159,6 @@ def carry(
     seconds: Annotated[
         float | None, typer.Option("--for", min=0.1, help="Stop after so many seconds (default: Ctrl-C).")
     ] = None,
-    trace: Annotated[Path | None, typer.Option(help="Directory of a Trace of the events that left.")] = None,
     json: options.Json = False,
 ) -> None:
     """Let events leave by the ports that want them, by the prefixes of their topics, until Ctrl-C; discard the rest."""
@@ -184,11 +177,9 @@ def carry(
     book = load_book(codes)
     asked = [WantedSubtree.parse(each, book) for each in wanted]
     ports = list(dict.fromkeys(each.port for each in asked))
-    if openflow is not None and trace is not None:
-        raise ParameterError("trace", "is of ports of this machine; switches count, and show no packets")
     carrier: CarryingMachine | CarryingSwitches
     if openflow is None:
-        carrier = CarryingMachine(book, asked, interfaces_of(ports, interface), bandwidth, classes, trace)
+        carrier = CarryingMachine(asked, interfaces_of(ports, interface), bandwidth, classes)
     else:
         tls = _switch_tls(tls_certificate, tls_key, switch_ca)
         for line in check_switch_listener(openflow, tls, insecure=insecure):
@@ -199,7 +190,7 @@ def carry(
         )
     try:
         typer.echo("triage: carrying" + ("" if seconds is not None else "; Ctrl-C ends it"), err=True)
-        asyncio.run(_look_until(carrier.look, seconds))
+        asyncio.run(_wait_until_stopped(seconds))
     finally:
         found = carrier.close()
     if json:
@@ -220,14 +211,12 @@ def _switch_tls(certificate: Path | None, key: Path | None, authority: Path | No
     return SwitchTls(certificate, key, authority)
 
 
-async def _look_until(look: Callable[[], None], seconds: float | None) -> None:
+async def _wait_until_stopped(seconds: float | None) -> None:
     stop = stop_on_signals()
-    ends = None if seconds is None else time.monotonic() + seconds
-    while ends is None or time.monotonic() < ends:
-        look()
-        left = _LOOK_SECONDS if ends is None else max(0.0, min(_LOOK_SECONDS, ends - time.monotonic()))
-        if await is_set_within(stop, left):
-            break
+    if seconds is None:
+        await stop.wait()
+    else:
+        await is_set_within(stop, seconds)
 
 
 def _print_carried(found: dict[str, Any]) -> None:
@@ -237,13 +226,5 @@ def _print_carried(found: dict[str, Any]) -> None:
     for row in found["wanted"]:
         table.add_row(row["port"], row["filter"], row["prefix"], f"{row['events']:,}")
     screen().print(table)
-    for row in found.get("topics", ()):
-        kind = f", type {row['type']}" if row["type"] else ""
-        typer.echo(
-            f"{row['port']}: {row['events']} x {row['topic']}, queue {row['queue']}{kind}, "
-            f"waited {duration(row['mean_wait_seconds'])}"
-        )
     discarded = ", ".join(f"{count} at {where}" for where, count in found["discarded"].items())
     typer.echo(f"matched nothing and were discarded: {discarded}")
-    if found.get("unknown"):
-        typer.echo(f"{found['unknown']} packets have codes that the file of codes does not know")

@@ -1,14 +1,10 @@
-"""What a live run has delivered: the figures of `triage simulate`, from the Trace that the gateway wrote.
-
-Where ports send packets at the start of their transmission, latencies lack the time that the last packet of an event
-takes on the links of its way; `Transmission` knows it.
-"""
+"""What a live run has delivered: the figures of `triage simulate`, from the Trace that the gateway wrote."""
 
 from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -34,10 +30,6 @@ from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
 _CONFIDENCE = 0.99
-_SHORT_HEADER_BYTES, _LONG_HEADER_BYTES, _LONGEST_SHORT = 8 + 7, 8 + 9, 248
-"""UDP and MQTT-SN before an event, before a longer one, and up to which size it is none."""
-_FRAGMENT_HEADER_BYTES, FRAGMENT_BYTES = 14 + 20, 1480
-"""Ethernet and IP before a packet, whole or a fragment, and what it has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +52,10 @@ class LiveFigures:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+WireSeconds = Callable[[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]], Floats]
+"""What events take on links that their latency lacks, by their arrival, subscription and size."""
+
+
 def load_reading() -> None:
     """Load what reading a trace needs, while nobody waits for the figures yet."""
     importlib.import_module("pyarrow.dataset")
@@ -73,15 +69,15 @@ def measure(
     until_ns: int,
     planned: Integers,
     by_plan: bool = False,
-    transmission: Transmission | None = None,
+    wire_seconds: WireSeconds | None = None,
     worth: Sequence[tuple[int, Floats]] = (),
 ) -> LiveFigures:
     """All runs of directories together: events published from `from_ns` on, by the class they were sent in.
 
     `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
     the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
-    and `by_plan` counts all copies by it, whatever class they were sent in. With `transmission` latencies get that
-    time, too. `worth` says what subscriptions were worth from each time on, in order, where that changed.
+    and `by_plan` counts all copies by it, whatever class they were sent in. Latencies get `wire_seconds` added. `worth`
+    says what subscriptions were worth from each time on, in order, where that changed.
     """
     copies, published = [], []
     several = [directories] if isinstance(directories, Path) else directories
@@ -102,9 +98,9 @@ def measure(
     rows = of_scenario(rows.filter(pc.greater_equal(rows["published_ns"], from_ns)), scenario)
     subscription, stamp, delivered, latency_ns = copies_in(rows)
     on_purpose = _ended_as(Outcome.dropped_by_policy, rows["outcome"])
-    if transmission is not None:
+    if wire_seconds is not None:
         arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()
-        on_the_wire = transmission.seconds(arrival, subscription, rows["size_bytes"].to_numpy())
+        on_the_wire = wire_seconds(arrival, subscription, rows["size_bytes"].to_numpy())
         latency_ns = latency_ns + np.rint(on_the_wire * 1e9).astype(np.int64)
     sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
@@ -332,53 +328,3 @@ def utility_figures(scenario: Scenario, counted: BySubscription) -> dict[str, fl
         "rate": float(achieved.sum()) / total if total > 0 else None,
         "rate_mean": float(ratio.mean()) if rows else None,
     }
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Transmission:
-    """How long packets take on the wire, where ports send them at the start of that time and latencies lack it.
-
-    `seconds_per_byte` has a row for each time of `since_ns` (in order) and a column for each subscription. Of an event
-    that is sent in fragments only the last counts: it does not start before the others have been sent.
-    """
-
-    since_ns: NDArray[np.int64]
-    seconds_per_byte: Floats
-
-    def seconds(
-        self, at_ns: NDArray[np.int64], subscription: NDArray[np.int32], size_bytes: NDArray[np.int64]
-    ) -> Floats:
-        """Of the last packet of each event.
-
-        >>> wire = Transmission(np.array([0, 50]), np.array([[0.5], [1.0]]))
-        >>> wire.seconds(np.array([10, 60]), np.array([0, 0]), np.array([8, 8])).tolist()
-        [28.5, 57.0]
-        >>> wire.seconds(np.array([10]), np.array([0]), np.array([2 * FRAGMENT_BYTES])).tolist()
-        [25.5]
-        """
-        row = np.maximum(np.searchsorted(self.since_ns, at_ns, side="right") - 1, 0)
-        cost: Floats = self.seconds_per_byte[row, subscription]
-        in_last = _datagram_bytes(size_bytes) - (packets_of(size_bytes) - 1) * FRAGMENT_BYTES
-        return (in_last + _FRAGMENT_HEADER_BYTES) * cost
-
-
-def packets_of(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of how many packets each event is.
-
-    >>> packets_of(np.array([0, 1463, 1464])).tolist()
-    [1, 1, 2]
-    """
-    return -(-_datagram_bytes(size_bytes) // FRAGMENT_BYTES)
-
-
-def wire_bytes(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What the packets of each event take of a port.
-
-    >>> wire_bytes(np.array([0, 248, 249, 1463, 1464])).tolist()
-    [49, 297, 300, 1514, 1549]
-    """
-    return _datagram_bytes(size_bytes) + packets_of(size_bytes) * _FRAGMENT_HEADER_BYTES
-
-
-def _datagram_bytes(size_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-    return size_bytes + np.where(size_bytes > _LONGEST_SHORT, _LONG_HEADER_BYTES, _SHORT_HEADER_BYTES)

@@ -32,7 +32,7 @@ GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
 _COORDINATOR_MODULE = "triagemq.coordinator.serve"
 PAGE_MODULE = "triagemq.page.serve"
 """The coordinator with its page for people."""
-CLIENTS_MODULE = "triagemq.live.clients"
+_CLIENTS_MODULE = "triagemq.live.clients"
 
 _ENDED_TOGETHER = (("publishers", "subscribers"), ("controller", "coordinator", "gateway"))
 
@@ -190,7 +190,9 @@ class Rig(ABC):
 
         await self._start_child("coordinator", module, config, started=ready)
 
-    async def _start_clients(self, role: str, *, restart: bool = True, **own: Any) -> dict[str, Any]:
+    async def _start_clients(
+        self, role: str, *, module: str = _CLIENTS_MODULE, restart: bool = True, **own: Any
+    ) -> dict[str, Any]:
         """The scenario's "publishers" or "subscribers"; what they say when they are ready."""
         config = {
             "role": role,
@@ -202,4 +204,4 @@ class Rig(ABC):
             # Those who come back find everything as it was.
             self._write(role, config | {"settling_seconds": 0.0})
 
-        return await self._start_child(role, CLIENTS_MODULE, config, restart=restart, started=ready)
+        return await self._start_child(role, module, config, restart=restart, started=ready)

@@ -17,20 +17,15 @@ from triagemq.plan import (
     RemoveFlow,
     RemoveLimiter,
     RemovePort,
-    RemovePrefix,
     SetFlow,
     SetLimiter,
     SetPort,
-    SetPrefix,
 )
 from triagemq.scenario.model import WIDTH_ROUNDING
 from triagemq.topic_codes.address import Prefix
 
 CopyKey = tuple[FlowKey, str]
 """A multicast key, and a port by which copies leave."""
-
-PrefixKey = tuple[Prefix, str]
-"""A prefix of topics' codes, and a port by which their events leave."""
 
 Limiters = Mapping[str, SetLimiter]
 """The limiters of one key by port; "" has the one of all ports that have none of their own."""
@@ -49,8 +44,6 @@ class StateChange:
     copied: dict[FlowKey, set[str]] = field(default_factory=dict)
     """The ports of those copies by key."""
     limiters: dict[FlowKey, Limiters] = field(default_factory=dict)
-    prefixes: dict[PrefixKey, bool] = field(default_factory=dict)
-    """Whether there is to be one."""
 
 
 class PlanState:
@@ -65,7 +58,6 @@ class PlanState:
         self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
         self.copies: dict[CopyKey, SetFlow[FlowKey]] = {}
         self.limiters: dict[FlowKey, Limiters] = {}
-        self.prefixes: set[PrefixKey] = set()
         self._replicated = replicated
         self._ports_of: dict[FlowKey, set[str]] = {}
         self._flows_at: dict[str, int] = {}
@@ -103,6 +95,8 @@ class PlanState:
                         self._move_flow(change, moved, key, None)
                 case SetLimiter(key, port=port):
                     _check_limiter(instruction)
+                    if key.is_prefix:
+                        raise PlanError(f"flow {key} is of many topics, and has no limiter")
                     change.limiters[key] = {
                         **change.limiters.get(key, self.limiters.get(key, {})),
                         port: instruction,
@@ -111,11 +105,6 @@ class PlanState:
                     there = change.limiters.get(key, self.limiters.get(key, {}))
                     if port in there:
                         change.limiters[key] = {name: there[name] for name in there if name != port}
-                case SetPrefix(prefix, port):
-                    self._check_prefix(change, instruction)
-                    self._move_prefix(change, moved, (prefix, port), there=True)
-                case RemovePrefix(prefix, port):
-                    self._move_prefix(change, moved, (prefix, port), there=False)
                 case RemovePort():
                     left = self._flows_at.get(instruction.port, 0) + moved.get(instruction.port, 0)
                     if left:
@@ -154,12 +143,6 @@ class PlanState:
                 self._ports_of[key].discard(name)
                 if not self._ports_of[key]:
                     del self._ports_of[key]
-        for prefix, there in change.prefixes.items():
-            if there == (prefix in self.prefixes):
-                continue
-            (self.prefixes.add if there else self.prefixes.discard)(prefix)
-            if prefix[1] in self.ports:
-                self._flows_at[prefix[1]] = self._flows_at.get(prefix[1], 0) + (1 if there else -1)
         for key, limiters in change.limiters.items():
             if limiters:
                 self.limiters[key] = limiters
@@ -202,28 +185,6 @@ class PlanState:
         _move(moved, change.copies[copy] if copy in change.copies else self.copies.get(copy), flow)
         change.copies[copy] = flow
         change.copied.setdefault(copy[0], set()).add(copy[1])
-
-    def _move_prefix(
-        self, change: StateChange, moved: dict[str, int], prefix: PrefixKey, *, there: bool
-    ) -> None:
-        before = change.prefixes.get(prefix, prefix in self.prefixes)
-        moved[prefix[1]] = moved.get(prefix[1], 0) + there - before
-        change.prefixes[prefix] = there
-
-    def _check_prefix(self, change: StateChange, wanted: SetPrefix) -> None:
-        try:
-            Prefix.parse(str(wanted.prefix))
-        except ParameterError as error:
-            raise PlanError(str(error)) from None
-        if self._port(change, wanted.port) is None:
-            raise PlanError(
-                f"events of {wanted.prefix} are to leave by the port {wanted.port!r}, which is not there"
-            )
-        if not self._replicated:
-            raise PlanError(
-                f"events of {wanted.prefix} go to many at once, and this data plane sends each packet once; "
-                "use --dataplane linux or openflow"
-            )
 
     def _copies_of(self, change: StateChange, key: FlowKey) -> list[CopyKey]:
         """All there are before or after a change."""
@@ -350,6 +311,8 @@ def _check_flow(flow: SetFlow[FlowKey]) -> None:
     if not 0 <= flow.drop_rate <= 1 or math.isnan(flow.drop_rate):
         raise PlanError(f"flow {flow.key} has a drop rate of {flow.drop_rate}; it must be from 0 to 1")
     if flow.source:
+        if flow.key.is_prefix:
+            raise PlanError(f"flow {flow.key} is of many topics, and has no source")
         try:
             ipaddress.ip_address(flow.source)
         except ValueError:
@@ -363,6 +326,14 @@ def _check_flow(flow: SetFlow[FlowKey]) -> None:
 def _check_key(key: FlowKey) -> None:
     if not 1 <= key.udp_port <= 65535:
         raise PlanError(f"flow {key} has an impossible UDP port")
+    if key.is_prefix:
+        try:
+            prefix = Prefix.parse(key.address)
+        except ParameterError as error:
+            raise PlanError(str(error)) from None
+        if str(prefix) != key.address:
+            raise PlanError(f"flow {key} is to be written with the prefix {prefix}")
+        return
     try:
         ipaddress.ip_address(key.address)
     except ValueError:

@@ -37,11 +37,9 @@ from triagemq.plan.instructions import (
     RemoveFlow,
     RemoveLimiter,
     RemovePort,
-    RemovePrefix,
     SetFlow,
     SetLimiter,
     SetPort,
-    SetPrefix,
 )
 
 if TYPE_CHECKING:
@@ -98,11 +96,9 @@ __all__ = [
     "RemoveFlow",
     "RemoveLimiter",
     "RemovePort",
-    "RemovePrefix",
     "SetFlow",
     "SetLimiter",
     "SetPort",
-    "SetPrefix",
     "Treatment",
     "UnmanagedCounters",
     "check_policy",

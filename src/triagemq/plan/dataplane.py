@@ -32,7 +32,6 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from triagemq.plan.instructions import FlowKey, Instruction
 
 if TYPE_CHECKING:  # The names only: planning needs no Parquet.
-    from triagemq.topic_codes.address import Prefix
     from triagemq.trace.schema import Outcome
 
 
@@ -132,8 +131,6 @@ class Counters:
     flows: Mapping[FlowKey, FlowCounters] = field(default_factory=dict)
     unmanaged: UnmanagedCounters = UnmanagedCounters()
     gone: Sequence[tuple[FlowKey, FlowCounters]] = ()
-    prefixes: Mapping[tuple[Prefix, str], int] = field(default_factory=dict)
-    """Events that came to a port and matched this prefix, and no longer one, since it was set."""
 
 
 class Instructed(Protocol):

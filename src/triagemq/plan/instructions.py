@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
-
-if TYPE_CHECKING:  # The name only: who follows instructions reads no trees of topics.
-    from triagemq.topic_codes.address import Prefix
+from typing import Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -22,7 +19,9 @@ Value = TypeVar("Value")
 class FlowKey:
     """How the network tells flows apart: a subscriber's IP address (in digits, never a name) and UDP port.
 
-    Or a topic's multicast address (promises): copies of each packet leave by several output ports.
+    Or a topic's multicast address: copies of each packet leave by several output ports. "ADDRESS/LENGTH" is a prefix of
+    topics' codes (topic_codes): events of all topics below it. The longest that fits holds. As soon as there is any,
+    events with codes that match none at a port are discarded there, and counted.
     """
 
     address: str
@@ -41,6 +40,14 @@ class FlowKey:
         if "224" <= address[:3] <= "239" and address[3:4] == ".":
             return True
         return address[:2] in ("ff", "FF") and ":" in address
+
+    @property
+    def is_prefix(self) -> bool:
+        """
+        >>> FlowKey("ff1e:8000::/18", 7400).is_prefix, FlowKey("ff1e::1", 7400).is_prefix
+        (True, False)
+        """
+        return "/" in self.address
 
     def __str__(self) -> str:
         return (
@@ -170,36 +177,7 @@ class RemoveLimiter:
     port: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SetPrefix:
-    """Let the events of topics with this prefix of their code (topic_codes) leave by a port, too, whoever sends them.
-
-    Each is queued there in the class that its address says. As soon as there is any prefix, events with codes that
-    match none at a port are discarded there, and counted.
-    """
-
-    prefix: Prefix
-    port: str
-
-
-@dataclass(frozen=True, slots=True)
-class RemovePrefix:
-    """Let them leave by this port no longer; what is queued is still sent."""
-
-    prefix: Prefix
-    port: str
-
-
-Instruction = (
-    SetPort
-    | RemovePort
-    | SetFlow[FlowKey]
-    | RemoveFlow
-    | SetLimiter
-    | RemoveLimiter
-    | SetPrefix
-    | RemovePrefix
-)
+Instruction = SetPort | RemovePort | SetFlow[FlowKey] | RemoveFlow | SetLimiter | RemoveLimiter
 """One step of a change, for a data plane."""
 
 

@@ -2,10 +2,11 @@
 
 tree      topic trees in files: YAML, or LDIF of an LDAP directory
 book      which topic has which bits; grows, and never gives the bits of one topic to another
-address   topic, event type and queue in one address, and back
+address   topic and event type in one address, and back
 """
 
 from triagemq.topic_codes.address import (
+    EVENT_PORT,
     EventAddress,
     Prefix,
     event_address,
@@ -17,6 +18,7 @@ from triagemq.topic_codes.book import CodeBook, load_book, save_book
 from triagemq.topic_codes.tree import TopicPaths, read_tree
 
 __all__ = [
+    "EVENT_PORT",
     "CodeBook",
     "EventAddress",
     "Prefix",

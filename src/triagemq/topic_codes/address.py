@@ -1,10 +1,10 @@
-"""Topic, event type and queue in one IPv6 multicast address.
+"""Topic and event type in one IPv6 multicast address.
 
-    ff1e   topic, zeros behind it   event type   queue
+    ff1e   topic, zeros behind it   event type   zeros
     16     100                      9            3        bits
 
-Flags say that the address is nobody's for ever (1), the scope is global (e). The topic comes first: all events of a
-subtree have one prefix, whatever their types and queues, which switches match as they match any other.
+Flags say that the address is transient (1), the scope is global (e). The topic comes first: all events of a subtree
+have one prefix, whatever their types, which switches match as they match any other.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from triagemq.errors import CodeError, ParameterError
 from triagemq.mqttsn.topics import topic_filter_problem
 from triagemq.topic_codes.book import TOPIC_BITS, TYPE_BITS, CodeBook
 
-QUEUE_BITS = 3
 CODES = 0xFF1E
 """What all addresses of events begin with."""
+EVENT_PORT = 7400
+"""The UDP port that they are sent to."""
 _HEAD = f"{CODES:016b}"
-_BEST = (1 << QUEUE_BITS) - 1
 _IN_TEXT = re.compile(
     rf"(?<![0-9a-f:])(?P<address>{CODES:x}:[0-9a-f:]*[0-9a-f:])(?P<length>/\d+)?(?![0-9a-f:])"
 )
@@ -32,11 +32,10 @@ class EventAddress:
     """What an address says of an event; the type is a name, "" where none is said."""
 
     topic: str
-    queue: int
     event_type: str = ""
 
     def __str__(self) -> str:
-        return f"{self.topic}, queue {self.queue}" + (f", type {self.event_type}" if self.event_type else "")
+        return self.topic + (f", type {self.event_type}" if self.event_type else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,31 +78,20 @@ class Prefix:
         return f"{self.address}/{self.length}"
 
 
-def event_class(queue: int, classes: int) -> int:
-    """The priority class of an event's queue at a port with so many classes: 7 is the first, the last has the rest.
-
-    >>> [event_class(queue, 7) for queue in (7, 1, 0)], event_class(4, classes=3)
-    ([0, 6, 6], 2)
-    """
-    return min(_BEST - queue, classes - 1)
-
-
 def event_address(book: CodeBook, event: EventAddress) -> str:
     """Where an event is sent.
 
     >>> book = CodeBook()
     >>> book.add(["city/hall/smoke"])
     1
-    >>> event_address(book, EventAddress("city/hall/smoke", queue=7))
-    'ff1e:a800::7'
+    >>> event_address(book, EventAddress("city/hall/smoke"))
+    'ff1e:a800::'
     """
-    if not 0 <= event.queue <= _BEST:
-        raise ParameterError("queue", f"is {event.queue}; must be from 0 to {_BEST}")
     if event.event_type not in book.types:
         known = ", ".join(book.types[1:]) or "none"
         raise CodeError(f"the event type {event.event_type!r} has no number; those that have: {known}")
     kind = f"{book.types.index(event.event_type):0{TYPE_BITS}b}"
-    return _address(book.bits(event.topic).ljust(TOPIC_BITS, "0") + kind + f"{event.queue:0{QUEUE_BITS}b}")
+    return _address(book.bits(event.topic).ljust(TOPIC_BITS, "0") + kind)
 
 
 def read_address(book: CodeBook, address: str) -> EventAddress:
@@ -112,10 +100,11 @@ def read_address(book: CodeBook, address: str) -> EventAddress:
     if not bits.startswith(_HEAD):
         raise CodeError(f"{address} is the address of no topic: those begin with ff1e")
     topic, rest = bits[len(_HEAD) :][:TOPIC_BITS], bits[len(_HEAD) + TOPIC_BITS :]
+    # Addresses of versions before have the number of a queue behind the type.
     kind = int(rest[:TYPE_BITS], 2)
     if kind >= len(book.types):
         raise CodeError(f"{address} has the event type {kind}; there are {len(book.types) - 1}")
-    return EventAddress(book.topic(topic), int(rest[TYPE_BITS:], 2), book.types[kind])
+    return EventAddress(book.topic(topic), book.types[kind])
 
 
 def subtree_prefix(book: CodeBook, topic_filter: str) -> Prefix:
@@ -147,7 +136,7 @@ def with_names(book: CodeBook, text: str) -> str:
     >>> book.add(["city/hall/smoke"])
     1
     >>> with_names(book, "ipv6_dst=ff1e:8000::/18 output:2, ff1e:a800::7.7400, ff1e::1, fe80::1")
-    'ipv6_dst=ff1e:8000::/18 [city/#] output:2, ff1e:a800::7 [city/hall/smoke, queue 7].7400, ff1e::1, fe80::1'
+    'ipv6_dst=ff1e:8000::/18 [city/#] output:2, ff1e:a800::7 [city/hall/smoke].7400, ff1e::1, fe80::1'
     """
     return _IN_TEXT.sub(lambda found: f"{found[0]}{_name(book, found)}", text)
 

@@ -97,7 +97,7 @@ def test_queues_of_the_kernel_begin_with_class_0_after_a_new_plan_and_for_one_th
     tmp_path: Path,
 ) -> None:
     wires = Wires()
-    queues = LinuxDataPlane(wires.interfaces, journal_directory=tmp_path)
+    queues = LinuxDataPlane(wires.interfaces)
     output = wires.sending_socket()
     sockets = [stamped(wires.receiving_socket()) for _ in CLASSES]
     opened = [output, *sockets]

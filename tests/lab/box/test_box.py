@@ -19,11 +19,12 @@ from tests.lab.box.traffic import PORT, arrives, traces_of, udp_socket
 
 from triagemq.errors import NetworkError
 from triagemq.lab.box import Box, Host, Layout, lay_out, new_run
+from triagemq.lab.box.journal import Journal, open_entries
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.generators import prototype
 from triagemq.mqttsn import TopicIdType, encode_publish
 from triagemq.mqttsn.timestamps import split_payload, stamp_payload
-from triagemq.network.journal import Journal, open_entries
-from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
+from triagemq.network.linux.namespaces import in_namespace
 from triagemq.scenario import loads
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")

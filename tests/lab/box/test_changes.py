@@ -13,7 +13,7 @@ from tests.lab.box.campuses import TWO_SWITCHES
 from tests.lab.box.traffic import arrives
 
 from triagemq.lab.box import Box, lay_out, new_run, play
-from triagemq.network.journal import Journal
+from triagemq.lab.box.journal import Journal
 from triagemq.scenario import load, load_with_conditions
 from triagemq.scenario.conditions import Situation
 

@@ -12,10 +12,10 @@ from tests.lab.box.traffic import arrives, lives, traces_of
 
 from triagemq.lab.box import Box, Layout, lay_out, new_run
 from triagemq.lab.box.forwarding import forwarding
+from triagemq.lab.box.journal import Journal, open_entries
+from triagemq.lab.box.restore import restore
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id
-from triagemq.network.journal import Journal, open_entries
 from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.restore import restore
 from triagemq.scenario import loads
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")

@@ -15,13 +15,13 @@ from tests.network.openflow.lab import Lab, eventually
 
 from triagemq.errors import VirtualSwitchError
 from triagemq.lab.box import VirtualSwitches
-from triagemq.network.journal import Journal, open_entries, process_start
-from triagemq.network.restore import restore
+from triagemq.lab.box.journal import Journal, open_entries, process_start
+from triagemq.lab.box.restore import restore
 
 HOLDER = """
 import sys, time
 from triagemq.lab.box import VirtualSwitches
-from triagemq.network.journal import Journal
+from triagemq.lab.box.journal import Journal
 switches = VirtualSwitches(Journal(sys.argv[1]))
 switches.open()
 switches.add_switch("hall", 1, [])

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.live.machine import CAMPUS, TRIAGE, machine
 
-from triagemq.live.figures import wire_bytes
+from triagemq.lab.emulate.wire import wire_bytes
 from triagemq.pipeline.reading import Tables
 from triagemq.pipeline.tables.queue_features import INTERVAL_NS
 from triagemq.scenario import load, port_paths

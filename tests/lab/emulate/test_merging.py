@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pytest
 
 from triagemq.lab.emulate.merging import merge_trace
+from triagemq.lab.emulate.receipts import Receipts
 from triagemq.lab.generators import prototype
-from triagemq.live.receipts import Receipts
 from triagemq.plan import Counters, PortCounters, QueueCounters
 from triagemq.trace import Outcome, Trace, TraceWriter
 

@@ -16,6 +16,7 @@ from tests.live.machine import TRIAGE, machine
 
 from triagemq.errors import NetworkError
 from triagemq.lab.box import Box, lay_out, new_run
+from triagemq.lab.box.journal import Journal
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
@@ -23,8 +24,7 @@ from triagemq.lab.emulate.copying import (
     require_buckets,
     with_idle_port,
 )
-from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, both_ways, cut_packets, promised_run
-from triagemq.live.promised import (
+from triagemq.lab.emulate.promised import (
     IDLE,
     PromisedAddress,
     PromisedClients,
@@ -32,7 +32,7 @@ from triagemq.live.promised import (
     PromisedSubscribers,
     RealMessages,
 )
-from triagemq.network.journal import Journal
+from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, both_ways, cut_packets, promised_run
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
@@ -124,7 +124,7 @@ class Clients:
         subscribers = PromisedSubscribers(self.ward, PromisedClients(hosts, str(got)))
         with Box(self.layout, journal=Journal(self.folder / "journal")) as box:
             ports = {one.name: Interface(one.interface, namespace=one.namespace) for one in self.layout.ports}
-            plane = LinuxDataPlane(ports, journal_directory=self.folder / "journal")
+            plane = LinuxDataPlane(ports)
             copying = CopyingPlane(plane, box)
             copying.apply([*idle_instructions(1e7), *(SetPort(name, 1e7, 1000, 7) for name in ports)])
             copying.apply([SetFlow(KEY, name, 1, 0, 0.0) for name in ("over", "monitor")])

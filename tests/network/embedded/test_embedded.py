@@ -21,10 +21,8 @@ from triagemq.plan import (
     SetFlow,
     SetLimiter,
     SetPort,
-    SetPrefix,
     Treatment,
 )
-from triagemq.topic_codes import Prefix
 from triagemq.trace import Outcome
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]
@@ -358,7 +356,7 @@ def test_flows_to_many_at_once_are_refused_in_words() -> None:
     rig = Rig()
     for to_many in (
         SetFlow(FlowKey("239.1.2.3", 5000), "radio", 9, 0, 0.0),
-        SetPrefix(Prefix("ff1e:a000::", 20), "radio"),
+        SetFlow(FlowKey("ff1e:a000::/20", 7400), "radio", 7, 0, 0.0),
     ):
         with pytest.raises(PlanError, match="sends each packet once; use --dataplane linux or openflow"):
             rig.plane.apply([to_many])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from tests.network.bench import WIRE_BYTES, Offer, PlanChange, VirtualBench
+from tests.network.bench import WIRE_BYTES, Offer, PlanChange, VirtualBench, datagram, number_of
+from tests.network.virtual_time import VirtualTime
 
+from triagemq.datagrams import Datagrams
 from triagemq.errors import PlanError
-from triagemq.plan import RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.network import EmbeddedDataPlane
+from triagemq.plan import FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort, Treatment
 
 PACKET_NS = round(WIRE_BYTES * 8 / 2e6 * 1e9)
 """A packet at 2 Mbit/s."""
@@ -79,3 +83,41 @@ def test_a_port_that_was_removed_sends_its_last_before_it_serves_otherwise() -> 
     bench.play([Offer(0, 0), Offer(0, 1)], [PlanChange(10, gone)])
     bench.plane.apply([SetPort("radio", 2e6, 3, 2)])
     assert bench.plane.counters().ports["radio"].queues[0].packets_in == 0
+
+
+@pytest.mark.parametrize("borrowing", [False, True])
+def test_a_new_plan_moves_what_waits_between_queues_with_widths_as_far_as_there_is_room(
+    borrowing: bool,
+) -> None:
+    """An alarm that came before its topic was planned for does not wait out the backlog of the last class."""
+    order: list[int] = []
+    time = VirtualTime()
+
+    def receive(datagrams: Datagrams, class_of: Callable[[int], int]) -> None:
+        order.extend(number_of(received) for _, received in datagrams)
+
+    plane = EmbeddedDataPlane(receive, clock=time.clock, alarm=time.alarm)
+    key = FlowKey("10.0.0.1", 20000)
+    plane.apply(
+        [replace(PORT, buffer_packets=5, borrowing=borrowing), SetFlow(key, "radio", 0, 1, 0.0)],
+    )
+    plane.send([OutgoingPacket(key, datagram(number), False, number) for number in range(5)])
+    plane.reclassify(lambda token: Treatment(0) if token in (3, 4) else Treatment(1))
+    counted = plane.counters().ports["radio"].queues
+    assert [queue.backlog_packets for queue in counted] == [2, 3]
+    time.run_until_quiet()
+    assert order.index(3) < order.index(1)
+    assert order.index(4) < order.index(2)
+    assert sorted(order) == list(range(5))
+    # A queue takes no more than it has room for; what finds none stays where it was.
+    plane.send([OutgoingPacket(key, datagram(number), False, number) for number in range(5, 10)])
+    plane.send([OutgoingPacket(key, datagram(10), False, 10, Treatment(0))])
+    plane.reclassify(lambda token: Treatment(0))
+    counted = plane.counters().ports["radio"].queues
+    assert [queue.backlog_packets for queue in counted] == [5, 1]
+    time.run_until_quiet()
+    assert sorted(order) == list(range(11))
+    assert all(
+        (queue.backlog_packets, queue.backlog_bytes, queue.drops) == (0, 0, 0)
+        for queue in plane.counters().ports["radio"].queues
+    )

@@ -49,7 +49,7 @@ class KernelBench:
     priority_classes = LinuxDataPlane.priority_classes
     limits = True
 
-    def __init__(self, flows: int, journal_directory: Path) -> None:
+    def __init__(self, flows: int, directory: Path) -> None:
         self.wires = Wires()
         self._receivers = [self.wires.receiving_socket() for _ in range(flows)]
         for receiver in self._receivers:
@@ -57,14 +57,12 @@ class KernelBench:
         self._output = self.wires.sending_socket()
         self._sender = DatagramSender(self._output)
         self.keys = [FlowKey(*receiver.getsockname()) for receiver in self._receivers]
-        self.plane = self.open_plane(journal_directory)
+        self.plane = self.open_plane(directory)
         self._arrived: list[tuple[int, int]] = []
         self._undrained = 0
 
-    def open_plane(self, journal_directory: Path) -> DataPlane:
-        plane = LinuxDataPlane(
-            AsTheyCome(self.wires.interfaces), journal_directory=journal_directory, limits=self.limits
-        )
+    def open_plane(self, directory: Path) -> DataPlane:
+        plane = LinuxDataPlane(AsTheyCome(self.wires.interfaces), limits=self.limits)
         plane.trust([TrustedAddress("udp", *self._output.getsockname())])
         return plane
 

@@ -46,7 +46,6 @@ from triagemq.network.linux.records import (
     UNMANAGED_CONTROL,
 )
 from triagemq.plan import LIMITER_PACKETS, FlowKey, SetLimiter
-from triagemq.topic_codes import Prefix
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -472,6 +471,17 @@ def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: 
     assert classifier.queue_of(fragments(9_000, long_publish())[1]) == UNMANAGED
 
 
+def change_policy(
+    classifier: Classifier, key: FlowKey, port: int, queue: int | None, counter: int = 0
+) -> None:
+    """Put a multicast key or a prefix into a queue at a port, or take it away."""
+    after = None if queue is None else FlowPolicy(port, queue, counter)
+    before = None if queue is not None else FlowPolicy(port, 1, counter)
+    classifier.table.stage([PolicyChange(packed_key(key, port), before, after)])
+    classifier.table.switch()
+    classifier.table.settle()
+
+
 def test_events_with_codes_go_where_a_prefix_fits_and_nowhere_else(classifier: Classifier) -> None:
     def event(address: str, inner: bytes = bytes(30)) -> bytes:
         return frame(ipv6(address, udp(PORT, inner, source=4000)))
@@ -479,40 +489,50 @@ def test_events_with_codes_go_where_a_prefix_fits_and_nowhere_else(classifier: C
     def discarded() -> list[int]:
         return classifier.table.queue_counters(THIS_PORT)[MISMATCHED].tolist()
 
-    wide, narrow = Prefix("ff1e:8000::", 18), Prefix("ff1e:a000::", 20)
-    classifier.port.set_classes(7)
+    wide, narrow = FlowKey("ff1e:8000::/18", PORT), FlowKey("ff1e:a000::/20", PORT)
     assert classifier.queue_of(event("ff1e:a000::7")) == UNMANAGED
-    classifier.table.set_prefix(OTHER_PORT, wide, there=True)
+    change_policy(classifier, wide, OTHER_PORT, 3)
     # It is another port's; here nothing fits.
     assert classifier.queue_of(event("ff1e:a000::7")) is None
     assert discarded() == [1, len(event("ff1e:a000::7"))]
-    classifier.table.set_prefix(THIS_PORT, wide, there=True)
-    classifier.table.set_prefix(THIS_PORT, narrow, there=True)
-    assert [classifier.queue_of(event(f"ff1e:a000::{queue}")) for queue in range(8)] == [
-        7,
-        7,
-        6,
-        5,
-        4,
-        3,
-        2,
-        1,
-    ]
+    change_policy(classifier, wide, THIS_PORT, 2, 1)
+    change_policy(classifier, narrow, THIS_PORT, 4, 2)
+    # The class is the plan's, whatever the address ends with.
+    assert {classifier.queue_of(event(f"ff1e:a000::{number}")) for number in range(8)} == {4}
     # Whatever it looks like and however it is marked: it is an event.
-    assert classifier.queue_of(event("ff1e:8000::7", b"\x02\x17")) == 1
-    assert classifier.queue_of(frame(ipv6("ff1e:8000::f", udp(PORT, publish()), dscp=CS6), tag=True)) == 1
-    classifier.port.set_classes(2)
-    assert [classifier.queue_of(event(f"ff1e:a000::{queue}")) for queue in (7, 6, 5, 0)] == [1, 2, 2, 2]
-    assert [classifier.table.prefix_packets(THIS_PORT, each) for each in (wide, narrow)] == [2, 12]
+    assert classifier.queue_of(event("ff1e:8000::7", b"\x02\x17")) == 2
+    assert classifier.queue_of(frame(ipv6("ff1e:8000::f", udp(PORT, publish()), dscp=CS6), tag=True)) == 2
+    assert classifier.table.flow_counters(3)[1:, 0].tolist() == [2, 8]
     for other in ("ff1e:c000::7", "ff1e::7"):
         assert classifier.queue_of(event(other)) is None
+    # Another UDP port is another key.
+    assert classifier.queue_of(frame(ipv6("ff1e:a000::7", udp(PORT + 1, bytes(30), source=4000)))) is None
     assert classifier.queue_of(event("ff1d:8000::7")) == UNMANAGED
-    assert discarded()[0] == 3
+    assert discarded()[0] == 4
     # A flow of its own comes first.
-    key = packed_key(FlowKey("ff1e:a000::7", PORT), THIS_PORT)
-    classifier.table.stage([PolicyChange(key, None, FlowPolicy(THIS_PORT, 5, 3))])
-    classifier.table.switch()
+    change_policy(classifier, FlowKey("ff1e:a000::7", PORT), THIS_PORT, 5, 3)
     assert classifier.queue_of(event("ff1e:a000::7")) == 5
+    # Without the longer prefix the shorter one holds; without any, codes are addresses like others.
+    change_policy(classifier, narrow, THIS_PORT, None, 2)
+    assert classifier.queue_of(event("ff1e:a000::6")) == 2
+    change_policy(classifier, wide, THIS_PORT, None, 1)
+    change_policy(classifier, wide, OTHER_PORT, None)
+    assert classifier.queue_of(event("ff1e:a000::6")) == UNMANAGED
+
+
+def test_a_prefix_that_is_taken_back_hides_no_shorter_one(classifier: Classifier) -> None:
+    wide, narrow = FlowKey("ff1e:8000::/18", PORT), FlowKey("ff1e:a000::/20", PORT)
+    event = frame(ipv6("ff1e:a000::1", udp(PORT, bytes(30), source=4000)))
+    change_policy(classifier, wide, THIS_PORT, 2)
+    change = PolicyChange(packed_key(narrow, THIS_PORT), None, FlowPolicy(THIS_PORT, 4, 1))
+    for switched in (False, True):
+        classifier.table.stage([change])
+        assert classifier.queue_of(event) == 2
+        if switched:
+            classifier.table.switch()
+            assert classifier.queue_of(event) == 4
+        classifier.table.take_back(switched=switched)
+        assert classifier.queue_of(event) == 2
 
 
 def test_fragments_of_an_event_go_where_the_first_goes(classifier: Classifier) -> None:
@@ -523,8 +543,7 @@ def test_fragments_of_an_event_go_where_the_first_goes(classifier: Classifier) -
             for place, inner in parts
         ]
 
-    classifier.port.set_classes(7)
-    classifier.table.set_prefix(THIS_PORT, Prefix("ff1e:8000::", 18), there=True)
+    change_policy(classifier, FlowKey("ff1e:8000::/18", PORT), THIS_PORT, 3)
     assert [classifier.queue_of(each) for each in fragments("ff1e:8000::5", 1)] == [3, 3, 3]
     assert [classifier.queue_of(each) for each in fragments("ff1e:c000::5", 2)] == [None] * 3
     assert classifier.table.queue_counters(THIS_PORT)[MISMATCHED, 0] == 3

@@ -9,7 +9,6 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from tests.network.linux.wires import SENDER, Wires, count_waiting
@@ -17,7 +16,6 @@ from tests.network.linux.wires import SENDER, Wires, count_waiting
 from triagemq.datagrams import DatagramSender
 from triagemq.errors import NetworkError, PlanError
 from triagemq.exchange.listening import bind_udp, control_socket
-from triagemq.network.journal import open_entries
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.netlink import Netlink, attribute, find_link
@@ -43,10 +41,9 @@ HTB_OPTIONS = attribute(2, b"\x03\0\0\0\x0a\0\0\0" + bytes(12))
 class Host:
     """The wires, a data plane on them, and a flow with its two ends."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.wires = Wires()
-        self.directory = directory
-        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.plane = LinuxDataPlane(self.wires.interfaces)
         self.output = self.wires.sending_socket()
         self.input = self.wires.receiving_socket()
         self.key = FlowKey(*self.input.getsockname())
@@ -83,8 +80,8 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path / "journal")
+def host() -> Iterator[Host]:
+    made = Host()
     yield made
     made.close()
 
@@ -159,7 +156,6 @@ def test_what_a_removed_port_and_flow_hold_is_still_sent(host: Host) -> None:
     left = host.plane.counters()
     assert (left.ports, left.flows) == ({}, {})
     assert host.root().is_default
-    assert open_entries(host.directory) == []
 
 
 def test_what_a_flow_has_counted_last_is_told_once_after_it_has_gone(host: Host) -> None:
@@ -219,7 +215,6 @@ def test_closing_sends_what_waits_and_leaves_the_interface_as_it_was(host: Host)
     host.plane.close()
     assert host.received(30) == 30
     assert host.root() == before
-    assert open_entries(host.directory) == []
 
 
 def test_a_queueing_discipline_that_was_configured_comes_back(host: Host) -> None:
@@ -238,15 +233,14 @@ def test_an_interface_with_classes_of_its_own_is_left_alone(host: Host) -> None:
         host.plane.apply([SetPort("cable", 1e6, 100, 1), SetPort("radio", 1e6, 100, 1)])
     assert host.root().handle == 0xABCD0000
     assert host.plane.counters().ports == {}
-    assert open_entries(host.directory) == []
     assert root_queue(host.netlink, find_link(host.netlink, "cable").index).is_default
 
 
 def test_one_interface_is_managed_by_one_data_plane(host: Host) -> None:
     host.plane.apply([SetPort("radio", 1e6, 100, 1)])
-    second = LinuxDataPlane(host.wires.interfaces, journal_directory=host.directory)
+    second = LinuxDataPlane(host.wires.interfaces)
     try:
-        with pytest.raises(NetworkError, match="managed by the process"):
+        with pytest.raises(NetworkError, match="managed by another process"):
             second.apply([SetPort("radio", 1e6, 100, 1)])
     finally:
         second.close()
@@ -259,7 +253,6 @@ def test_ports_without_an_interface_are_refused_by_name(host: Host) -> None:
         host.plane.apply([SetPort("radio", 1e6, 100, 1), SetPort("satellite", 1e6, 100, 1)])
     missing = LinuxDataPlane(
         {"radio": Interface("radio", host.wires.switch), "gone": Interface("gone", host.wires.switch)},
-        journal_directory=host.directory,
     )
     try:
         with pytest.raises(NetworkError, match="no network interface 'gone'"):
@@ -272,7 +265,7 @@ def test_ports_without_an_interface_are_refused_by_name(host: Host) -> None:
 
 def test_more_flows_than_there_is_room_for_change_nothing(host: Host) -> None:
     host.plane.close()
-    small = LinuxDataPlane(host.wires.interfaces, journal_directory=host.directory, most_flows=4)
+    small = LinuxDataPlane(host.wires.interfaces, most_flows=4)
     try:
         small.apply([SetPort("radio", 1e6, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
         many = [SetFlow(FlowKey("10.9.0.9", 1 + number), "radio", number, 0, 0.5) for number in range(5)]
@@ -316,7 +309,6 @@ def test_an_interface_that_vanishes_does_not_stop_the_rest(host: Host) -> None:
     counters = host.plane.counters()
     assert counters.ports["cable"].queues[0].packets_in == 0
     host.plane.close()
-    assert open_entries(host.directory) == []
     assert host.root().is_default
 
 
@@ -473,7 +465,7 @@ def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor
 ) -> None:
     """What waits in the queues of this machine counts against the socket that sent it."""
     starved = FlowKey(host.key.address, 9)
-    own = LinuxDataPlane({"eth0": Interface("eth0", host.wires.sender)}, journal_directory=host.directory)
+    own = LinuxDataPlane({"eth0": Interface("eth0", host.wires.sender)})
     data = in_namespace(host.wires.sender, lambda: bind_udp(SENDER, 0))
     control = in_namespace(host.wires.sender, lambda: control_socket(data))
     assert control is not None

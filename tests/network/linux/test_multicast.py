@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from pyroute2 import NetNS
@@ -32,14 +31,14 @@ COPIES = [SetFlow(TOPIC, "radio", 7, 0, 0.0), SetFlow(TOPIC, "cable", 7, 3, 0.0)
 class Members:
     """A publisher that is not the gateway, a stranger, and a member of the topic behind each of two ports."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.wires = Wires()
         with NetNS(self.wires.sender) as sender:
             device = sender.link_lookup(ifname="eth0")[0]
             sender.addr("add", index=device, address=STRANGER, prefixlen=24)
         self.output, self.stranger = (self._sender(address) for address in (SENDER, STRANGER))
         self.members = [self._member(address) for address in (RECEIVER, RECEIVER_ON_CABLE)]
-        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.plane = LinuxDataPlane(self.wires.interfaces)
         self.plane.trust([TrustedAddress("udp", "10.9.0.77", 1883)])
 
     def _sender(self, address: str) -> socket.socket:
@@ -94,8 +93,8 @@ class Members:
 
 
 @pytest.fixture
-def members(tmp_path: Path) -> Iterator[Members]:
-    made = Members(tmp_path)
+def members() -> Iterator[Members]:
+    made = Members()
     yield made
     made.close()
 
@@ -171,9 +170,9 @@ def test_a_port_without_copies_any_more_serves_them_last(members: Members) -> No
     assert members.plane.counters().flows == {}
 
 
-def test_more_limiters_than_there_is_room_for_change_nothing(members: Members, tmp_path: Path) -> None:
+def test_more_limiters_than_there_is_room_for_change_nothing(members: Members) -> None:
     members.plane.close()
-    members.plane = LinuxDataPlane(members.wires.interfaces, journal_directory=tmp_path, most_limiters=2)
+    members.plane = LinuxDataPlane(members.wires.interfaces, most_limiters=2)
     tight, wide = SetLimiter(TOPIC, 5 * WIRE_BYTES, 0.1), SetLimiter(TOPIC, 1e6, 1e6)
     other = FlowKey("10.9.0.2", 9)
     members.plane.apply([*PORTS, *COPIES, tight, SetFlow(other, "radio", 1, 0, 0.0)])

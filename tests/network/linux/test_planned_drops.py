@@ -37,9 +37,9 @@ PUBLISHED = 1000
 class Exchange:
     """A gateway in virtual time at one end of the wires, a client at the other, and queues of the kernel in between."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.wires = Wires()
-        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.plane = LinuxDataPlane(self.wires.interfaces)
         self.output, self.input = self.wires.sending_socket(), self.wires.receiving_socket()
         self.output.setblocking(False)
         self.gateway = VirtualGateway(
@@ -109,8 +109,8 @@ def udp_datagrams(namespace: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-def test_planned_share_is_delivered_at_every_qos_over_kernel_queues(tmp_path: Path, qos: int) -> None:
-    exchange = Exchange(tmp_path)
+def test_planned_share_is_delivered_at_every_qos_over_kernel_queues(qos: int) -> None:
+    exchange = Exchange()
     try:
         for message in (Connect("c", 60), Subscribe(TopicIdType.NORMAL, "smoke", 1, qos)):
             exchange.send(message)

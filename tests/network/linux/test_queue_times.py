@@ -6,13 +6,12 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, SO_RCVBUFFORCE, Wires
 
-from triagemq.live.receipts import stamping
+from triagemq.lab.emulate.receipts import stamping
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.queue_times import BEGINNING_BYTES
@@ -33,7 +32,7 @@ CLOCKS_APART_NS = 20_000
 class Bench:
     """Two ports of 1 Mbit/s with a flow in each of three classes, and captures where packets come in and go to."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.wires = Wires()
         self.output = self.wires.sending_socket()
         self.receivers = {
@@ -46,7 +45,7 @@ class Bench:
             "radio": self._capture(self.wires.receiver, "eth0"),
             "cable": self._capture(self.wires.receiver, "eth1"),
         }
-        self.plane = LinuxDataPlane(self.wires.interfaces, journal_directory=directory, timed=True)
+        self.plane = LinuxDataPlane(self.wires.interfaces, timed=True)
         self.plane.trust([TrustedAddress("udp", *self.output.getsockname())])
         self.plane.apply(
             [
@@ -85,9 +84,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
+def bench() -> Iterator[Bench]:
     with stamping():
-        made = Bench(tmp_path)
+        made = Bench()
         yield made
         made.close()
 
@@ -146,9 +145,9 @@ def test_times_in_queues_are_those_between_two_captures(bench: Bench) -> None:
     assert bench.plane.queue_times() == {}
 
 
-def test_a_plane_that_is_not_timed_has_none(bench: Bench, tmp_path: Path) -> None:
+def test_a_plane_that_is_not_timed_has_none(bench: Bench) -> None:
     bench.plane.close()
-    plain = LinuxDataPlane(bench.wires.interfaces, journal_directory=tmp_path)
+    plain = LinuxDataPlane(bench.wires.interfaces)
     try:
         plain.apply([SetPort("radio", 1e6, 100, 7)])
         bench.send(0, "radio", 0)

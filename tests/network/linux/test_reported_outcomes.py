@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from tests.network.linux.wires import Wires, count_waiting
@@ -29,9 +28,9 @@ BANDWIDTH_BPS = 142 * 8 * 500
 class Exchange:
     """What sends as a gateway does, queues that are read as `triage up` reads them, and four subscribers."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self) -> None:
         self.wires = Wires()
-        self.queues = LinuxDataPlane(self.wires.interfaces, journal_directory=directory)
+        self.queues = LinuxDataPlane(self.wires.interfaces)
         self.output = self.wires.sending_socket()
         self.inputs = [self.wires.receiving_socket() for _ in CLASSES]
         self.keys = [FlowKey(*each.getsockname()) for each in self.inputs]
@@ -103,8 +102,8 @@ class Exchange:
         self.wires.close()
 
 
-def test_delivered_is_what_arrived_over_queues_that_drop_and_hold(tmp_path: Path) -> None:
-    exchange = Exchange(tmp_path)
+def test_delivered_is_what_arrived_over_queues_that_drop_and_hold() -> None:
+    exchange = Exchange()
     try:
         exchange.run(2.0, 1200)
         waiting = exchange.queues.counters().ports["radio"].queues[2].backlog_packets
@@ -125,8 +124,8 @@ def test_delivered_is_what_arrived_over_queues_that_drop_and_hold(tmp_path: Path
         exchange.close()
 
 
-def test_nothing_is_delivered_over_a_link_that_is_down(tmp_path: Path) -> None:
-    exchange = Exchange(tmp_path)
+def test_nothing_is_delivered_over_a_link_that_is_down() -> None:
+    exchange = Exchange()
     try:
         exchange.run(0.5, 400)
         exchange.drain()

@@ -8,16 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from tests.network.linux.wires import RECEIVER, Wires, count_waiting
 
-from triagemq.network.journal import open_entries
 from triagemq.network.linux import LinuxDataPlane
+from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.port import restore_queues
 from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
-from triagemq.network.restore import Restored, restore
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
@@ -26,8 +25,8 @@ _RUN = """
 import sys, time
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
-switch, directory, udp_port = sys.argv[1:]
-plane = LinuxDataPlane({"radio": Interface("radio", switch)}, journal_directory=directory)
+switch, udp_port = sys.argv[1:]
+plane = LinuxDataPlane({"radio": Interface("radio", switch)})
 key = FlowKey("10.9.0.2", int(udp_port))
 plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(key, "radio", 0, 0, 0.0), SetLimiter(key, 50 * 142, 1.0)])
 print("ready", flush=True)
@@ -44,10 +43,10 @@ def wires() -> Iterator[Wires]:
 
 
 @contextmanager
-def run(wires: Wires, directory: Path, udp_port: int = 9) -> Iterator[subprocess.Popen[str]]:
+def run(wires: Wires, udp_port: int = 9) -> Iterator[subprocess.Popen[str]]:
     """A process that manages the port `radio`; killed at the end at the latest."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _RUN, wires.switch, str(directory), str(udp_port)],
+        [sys.executable, "-c", _RUN, wires.switch, str(udp_port)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -61,6 +60,10 @@ def run(wires: Wires, directory: Path, udp_port: int = 9) -> Iterator[subprocess
         process.stdout.close()
 
 
+def restore(wires: Wires) -> tuple[list[str], list[str]]:
+    return in_namespace(wires.switch, restore_queues)
+
+
 def root(wires: Wires) -> RootQueue:
     netlink = Netlink(wires.switch)
     try:
@@ -69,53 +72,40 @@ def root(wires: Wires) -> RootQueue:
         netlink.close()
 
 
-def test_what_a_killed_run_left_is_undone_once(wires: Wires, tmp_path: Path) -> None:
-    with run(wires, tmp_path) as process:
+def test_what_a_killed_run_left_is_undone_once(wires: Wires) -> None:
+    with run(wires) as process:
         assert root(wires).is_ours
-        assert restore(tmp_path) == Restored((), (), 1)
+        assert restore(wires) == ([], ["radio"])
         assert root(wires).is_ours, "a living run keeps its queues"
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-    done = restore(tmp_path)
-    assert done == Restored((f"interface radio in {wires.switch}: queues removed",), (), 0)
+    assert restore(wires) == (["radio"], [])
     assert root(wires).is_default
-    assert restore(tmp_path) == Restored((), (), 0)
-    assert open_entries(tmp_path) == []
+    assert restore(wires) == ([], [])
 
 
-def test_what_was_configured_before_comes_back(wires: Wires, tmp_path: Path) -> None:
-    netlink = Netlink(wires.switch)
-    restore_root(netlink, find_link(netlink, "radio").index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
-    netlink.close()
-    before = root(wires)
-    with run(wires, tmp_path):
-        assert root(wires).is_ours
-    restore(tmp_path)
-    assert root(wires) == before
-
-
-def test_the_last_plan_outlives_its_process(wires: Wires, tmp_path: Path) -> None:
+def test_the_last_plan_outlives_its_process(wires: Wires) -> None:
     with wires.sending_socket() as output, wires.receiving_socket() as receiver:
-        with run(wires, tmp_path, receiver.getsockname()[1]):
+        with run(wires, receiver.getsockname()[1]):
             pass
         for _ in range(1000):
             output.sendto(PUBLISH, receiver.getsockname())
         assert count_waiting(receiver) == 50
-    restore(tmp_path)
+    restore(wires)
 
 
-def test_a_new_run_takes_over_from_a_killed_one(wires: Wires, tmp_path: Path) -> None:
+def test_a_new_run_takes_over_from_a_killed_one(wires: Wires) -> None:
     with wires.sending_socket() as output, wires.receiving_socket() as receiver:
         key = FlowKey(RECEIVER, receiver.getsockname()[1])
-        with run(wires, tmp_path, key.udp_port):
+        with run(wires, key.udp_port):
             pass
-        plane = LinuxDataPlane(wires.interfaces, journal_directory=tmp_path)
+        plane = LinuxDataPlane(wires.interfaces)
         try:
             for _ in range(100):
                 output.sendto(PUBLISH, receiver.getsockname())
             before = count_waiting(receiver)
             plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(key, "radio", 0, 1, 0.0)])
-            assert restore(tmp_path) == Restored((), (), 1)
+            assert restore(wires) == ([], ["radio"])
             for _ in range(100):
                 output.sendto(PUBLISH, receiver.getsockname())
             counters = plane.counters()
@@ -126,26 +116,16 @@ def test_a_new_run_takes_over_from_a_killed_one(wires: Wires, tmp_path: Path) ->
         finally:
             plane.close()
     assert root(wires).is_default
-    assert open_entries(tmp_path) == []
+    assert restore(wires) == ([], [])
 
 
-def test_what_has_gone_needs_no_undoing(tmp_path: Path) -> None:
-    wires = Wires()
-    with run(wires, tmp_path):
-        pass
-    wires.close()
-    assert restore(tmp_path) == Restored((), (), 0)
-    assert open_entries(tmp_path) == []
-
-
-def test_what_somebody_changed_since_is_left_alone(wires: Wires, tmp_path: Path) -> None:
-    with run(wires, tmp_path):
+def test_what_an_administrator_changed_since_is_left_alone(wires: Wires) -> None:
+    with run(wires):
         pass
     netlink = Netlink(wires.switch)
     index = find_link(netlink, "radio").index
     remove_queues(netlink, index)
     restore_root(netlink, index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
     netlink.close()
-    assert restore(tmp_path) == Restored((), (), 0)
+    assert restore(wires) == ([], [])
     assert root(wires).handle == 0xABCD0000
-    assert open_entries(tmp_path) == []

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from triagemq.lab.box import VirtualSwitches
 from triagemq.lab.box.interfaces import switch_offloads_off
-from triagemq.network.journal import Journal
-from triagemq.network.linux.namespaces import create_namespace, in_namespace, remove_namespace
+from triagemq.lab.box.journal import Journal
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
+from triagemq.network.linux.namespaces import in_namespace
 
 _NUMBER = struct.Struct("!I")
 

@@ -14,14 +14,19 @@ from os_ken.ofproto import ofproto_v1_3, ofproto_v1_3_parser
 from scapy.layers.inet6 import ICMPv6ND_NS, IPv6
 from scapy.layers.l2 import ARP, Ether
 from tests.network.openflow.fake_switch import flow_entry
-from tests.network.openflow.networks import HOST_PORT, LINE, flow, topic
+from tests.network.openflow.networks import LINE, flow, topic
 
 from triagemq.network.openflow import decoding, encoding, frames
-from triagemq.network.openflow.rule_sets import address_rules, base_rules, prefix_rules, topic_rules
+from triagemq.network.openflow.rule_sets import (
+    LimitedFlow,
+    address_rules,
+    base_rules,
+    prefix_rules,
+    topic_rules,
+)
 from triagemq.network.openflow.rules import RateLimit, Rule, matching
 from triagemq.network.openflow.topology import PortId, Routes
-from triagemq.plan import FlowKey
-from triagemq.topic_codes import Prefix
+from triagemq.plan import FlowKey, SetFlow
 
 LIBRARY = SimpleNamespace(ofproto=ofproto_v1_3, ofproto_parser=ofproto_v1_3_parser)
 """os-ken, which has read and written OpenFlow for others."""
@@ -41,17 +46,19 @@ RULES = [
         FlowKey("ff15::7", 5000),
         topic(a=0, b=0, c=2),
         {each: PortId(3, ord(each)) for each in "abc"},
-        {PortId(3, ord("b"))},
     )[3].values(),
     *prefix_rules(
         Routes(LINE),
-        [(Prefix("ff1e:a000::", 20), "a"), (Prefix("ff1e::", 16), "b"), (Prefix("ff1e:a000::7", 128), "a")],
+        {
+            FlowKey(address, 7400): [LimitedFlow(SetFlow(FlowKey(address, 7400), port, 7, level, 0.0))]
+            for address, port, level in (
+                ("ff1e:a000::/20", "a", 0),
+                ("ff1e::/16", "b", 2),
+                ("ff1e:a000::7/128", "a", 1),
+            )
+        },
         {each: PortId(3, ord(each)) for each in "ab"},
-        {PortId(3, ord("b"))},
     )[3].values(),
-    *address_rules(Routes(LINE), "10.0.0.2", [flow("10.0.0.2", 2001, 2)], queued={PortId(3, HOST_PORT)})[
-        3
-    ].values(),
 ]
 
 

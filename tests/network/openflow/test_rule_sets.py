@@ -30,8 +30,7 @@ from triagemq.network.openflow.rule_sets import (
 )
 from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
-from triagemq.plan import FlowKey
-from triagemq.topic_codes import Prefix
+from triagemq.plan import FlowKey, SetFlow
 
 CLIENT = "10.0.0.2"
 
@@ -224,19 +223,6 @@ def test_a_device_that_claims_the_address_of_a_publisher_takes_its_place_only_wh
     assert foreign(book) == [1, 2]
 
 
-def test_where_a_switch_has_queues_each_packet_is_given_one_and_what_nobody_ranks_the_last() -> None:
-    queued = {PLACES["three"], PortId(3, HOST_PORT)}
-    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER], queued)
-    assert [kinds(rules, switch, Kind.FLOW)[0].queue for switch in (1, 2, 3)] == [None, None, 5]
-    assert [kinds(rules, switch, Kind.CONTROL)[0].queue for switch in (1, 2, 3)] == [None, None, 1]
-    rules = topic_rules(Routes(LINE), TOPIC, topic(onward=0, three=4, more=4), PLACES, queued)
-    assert kinds(rules, 1, Kind.FLOW)[0].queue is None
-    assert kinds(rules, 3, Kind.FLOW)[0].copies == (
-        Copy(HOST_PORT, MARKS[4], 6),
-        Copy(HOST_PORT + 1, MARKS[4], 0),
-    )
-
-
 def test_the_book_knows_topics_and_forgets_them() -> None:
     book = RuleBook([BROKER])
     book.fit(LINE, PLACES)
@@ -294,40 +280,69 @@ def test_limits_are_rounded_up(bps: float, expected: int) -> None:
     assert RateLimit.of(bps, 1500).kilobits_per_second == expected
 
 
-WIDE, NARROW, OTHER = Prefix("ff1e:8000::", 18), Prefix("ff1e:a000::", 20), Prefix("ff1e:c000::", 20)
+WIDE, NARROW, OTHER = (FlowKey(each, 7400) for each in ("ff1e:8000::/18", "ff1e:a000::/20", "ff1e:c000::/20"))
 EDGES = {name: PortId(switch, port) for name, switch, port in (("a", 1, 7), ("b", 1, 8), ("c", 2, 7))}
 
 
-def matches(rules: dict[int, dict[object, Rule]], switch: int) -> dict[int, tuple[int, ...]]:
-    return {rule.priority: rule.outputs for rule in kinds(rules, switch, Kind.PREFIX)}
+def wanted_at(key: FlowKey, **classes: int) -> tuple[LimitedFlow, ...]:
+    return tuple(LimitedFlow(SetFlow(key, port, 7, each, 0.0)) for port, each in classes.items())
+
+
+def matches(rules: dict[int, dict[object, Rule]], switch: int) -> dict[int, tuple[object, ...]]:
+    """By length, where events leave; 0 is for those that match nothing."""
+    found = {
+        rule.priority - Kind.PREFIX.priority: rule.outputs or rule.copies
+        for rule in kinds(rules, switch, Kind.PREFIX)
+    }
+    found.update((0, rule.outputs) for rule in kinds(rules, switch, Kind.UNMATCHED))
+    return found
 
 
 def test_a_longer_prefix_has_the_ports_of_all_that_cover_it_and_the_rest_goes_nowhere() -> None:
-    rules = prefix_rules(Routes(LINE), [(WIDE, "a"), (NARROW, "b"), (OTHER, "c"), (NARROW, "c")], EDGES)
+    flows = {
+        WIDE: wanted_at(WIDE, a=2),
+        NARROW: wanted_at(NARROW, b=2, c=0),
+        OTHER: wanted_at(OTHER, c=1),
+    }
+    rules = prefix_rules(Routes(LINE), flows, EDGES)
     assert matches(rules, 1) == {0: (), 18: (7,), 20: (7, 8)}
-    assert sorted(rule.outputs for rule in kinds(rules, 2, Kind.PREFIX)) == [(), (7,), (7,)]
-    # Also where nobody wants anything; and eight marks lead there.
+    assert {rule.mark for rule in kinds(rules, 1, Kind.PREFIX)} == {MARKS[2]}
+    assert sorted((rule.outputs, rule.mark) for rule in kinds(rules, 2, Kind.PREFIX)) == [
+        ((7,), MARKS[1]),
+        ((7,), MARKS[0]),
+    ]
+    # Also where nobody wants anything.
     assert matches(rules, 3) == {0: ()}
-    marked = kinds(rules, 3, Kind.CODED)
-    assert [rule.mark for rule in marked] == [MARKS[6], *MARKS[::-1]]
-    assert {rule.next_table for rule in marked} == {2}
-    assert {rule.queue for rule in marked} == {None}
-    assert prefix_rules(Routes(LINE), [], EDGES) == {}
+    assert prefix_rules(Routes(LINE), {}, EDGES) == {}
+    # A port of a switch that has not been seen yet comes later.
+    assert matches(prefix_rules(Routes(LINE), flows, {"a": EDGES["a"]}), 1) == {0: (), 18: (7,)}
 
 
-def test_a_switch_with_queues_of_its_own_chooses_them_by_the_address() -> None:
-    rules = prefix_rules(Routes(LINE), [(WIDE, "a")], EDGES, {EDGES["a"]})
-    assert [rule.queue for rule in kinds(rules, 1, Kind.CODED)] == [8, 8, 7, 6, 5, 4, 3, 2]
-    assert {rule.queue for rule in kinds(rules, 2, Kind.CODED)} == {None}
+def test_events_leave_each_port_in_the_class_of_the_longest_prefix_there() -> None:
+    flows = {WIDE: wanted_at(WIDE, a=2, b=5), NARROW: wanted_at(NARROW, b=0)}
+    rules = prefix_rules(Routes(LINE), flows, EDGES)
+    assert matches(rules, 1) == {
+        0: (),
+        18: (Copy(7, MARKS[2]), Copy(8, MARKS[5])),
+        20: (Copy(7, MARKS[2]), Copy(8, MARKS[0])),
+    }
+    # Another UDP port is another key: neither covers the other.
+    elsewhere = FlowKey(NARROW.address, 7401)
+    rules = prefix_rules(Routes(LINE), {WIDE: flows[WIDE], elsewhere: wanted_at(elsewhere, b=0)}, EDGES)
+    assert matches(rules, 1)[20] == (8,)
 
 
 def test_the_book_changes_prefixes_as_a_whole_and_all_rules_of_them_are_touched() -> None:
     book = RuleBook([])
     book.fit(LINE, EDGES)
     without = {switch: dict(rules) for switch, rules in book.wanted.items()}
-    _, touched = book.change({}, frozenset({(WIDE, "a")}))
-    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 10, 2: 9, 3: 9}
+    _, touched = book.change({WIDE: wanted_at(WIDE, a=0)})
+    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 2, 2: 1, 3: 1}
     book.fit(LINE, EDGES)
     assert matches(book.wanted, 1) == {0: (), 18: (7,)}
-    book.change({}, frozenset())
+    undoing, touched = book.change({NARROW: wanted_at(NARROW, b=0), WIDE: wanted_at(WIDE, a=1)})
+    assert matches(book.wanted, 1)[20] == (Copy(7, MARKS[1]), Copy(8, MARKS[0]))
+    book.change(undoing)
+    assert matches(book.wanted, 1) == {0: (), 18: (7,)}
+    book.change({WIDE: ()})
     assert book.wanted == without

@@ -32,18 +32,14 @@ from triagemq.lab.box.interfaces import (
     set_member,
     switch_offloads_off,
 )
+from triagemq.lab.box.journal import Journal, default_journal_directory
 from triagemq.lab.box.layout import IPV4_NETWORK, IPV6_NETWORK, End, Host, Layout, Link
 from triagemq.lab.box.losing import Losses, LostEvent, together
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
+from triagemq.lab.box.processes import Processes
 from triagemq.lab.box.vswitch import Closing, StartSwitches, start_virtual_switches
-from triagemq.network.journal import Journal, default_journal_directory
-from triagemq.network.linux.namespaces import (
-    create_namespace,
-    in_namespace,
-    namespace_path,
-    remove_namespace,
-)
+from triagemq.network.linux.namespaces import in_namespace, namespace_path
 from triagemq.network.linux.netlink import Netlink
-from triagemq.network.processes import Processes
 
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from triagemq.errors import VirtualSwitchError
+from triagemq.lab.box.journal import Journal
 from triagemq.lab.box.layout import Layout
-from triagemq.network.journal import Journal
-from triagemq.network.processes import Processes, Running
+from triagemq.lab.box.processes import Processes, Running
 from triagemq.programs import find_program, search_path
 
 _SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")

@@ -16,24 +16,23 @@ from pathlib import Path
 from triagemq.exchange.private_files import write_private
 from triagemq.lab.box import Box, lay_out, new_run
 from triagemq.lab.emulate.boxed import require_machine
+from triagemq.lab.emulate.clients import MODULE, tell
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
     plugged_publishers,
     with_idle_port,
 )
-from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, cut_packets, promised_run
-from triagemq.live.clients import tell
-from triagemq.live.processes import Child
-from triagemq.live.promised import (
+from triagemq.lab.emulate.promised import (
     IDLE,
     PromisedAddress,
     PromisedClients,
     PromisedSubscribers,
     tell_addresses,
 )
-from triagemq.live.receipts import stamping
-from triagemq.live.rig import CLIENTS_MODULE
+from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, cut_packets, promised_run
+from triagemq.lab.emulate.receipts import stamping
+from triagemq.live.processes import Child
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.queues import serve_in_turn
@@ -110,7 +109,7 @@ async def run_best_effort(
                 },
             }
             path = write_private(state / f"{title}.json", json.dumps(config))
-            child = Child(title, CLIENTS_MODULE, [str(path)], log=state / f"{title}.log", restart=False)
+            child = Child(title, MODULE, [str(path)], log=state / f"{title}.log", restart=False)
             clean.push_async_callback(child.stop)
             children.append(child)
         await asyncio.gather(*(child.start() for child in children))

@@ -27,8 +27,10 @@ from triagemq.coordinator.gateway.binder import Follower
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.exchange import BrokerProcess
 from triagemq.lab.box import Box, Host, LostEvent, lay_out, new_run
+from triagemq.lab.box.processes import Running
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.lab.clusters import BASELINES
+from triagemq.lab.emulate.clients import MODULE, tell, use_realtime_scheduling
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
@@ -39,12 +41,10 @@ from triagemq.lab.emulate.copying import (
 )
 from triagemq.lab.emulate.openflow_agent import AgentConfig
 from triagemq.lab.emulate.passing import passed_packets
+from triagemq.lab.emulate.promised import IDLE
 from triagemq.lab.emulate.ways import PromisedWays
-from triagemq.live.clients import be_in_time, tell
 from triagemq.live.processes import last_words
-from triagemq.live.promised import IDLE
 from triagemq.live.rig import (
-    CLIENTS_MODULE,
     EMBEDDED_CLASSES,
     GATEWAY_MODULE,
     KERNEL_CLASSES,
@@ -54,7 +54,6 @@ from triagemq.live.rig import (
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.capabilities import problem_of
 from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
-from triagemq.network.processes import Running
 from triagemq.plan import Counters, Instructed
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions, situations
@@ -274,7 +273,7 @@ class BoxedExchange(Rig):
         self._start_inside(gateway, host.namespace, [sys.executable, "-m", GATEWAY_MODULE, str(path)])
         await self._ready(gateway)
         if self.layout.plugged:
-            be_in_time(self._inside[gateway].pid)
+            use_realtime_scheduling(self._inside[gateway].pid)
 
     async def _all_joined(self) -> None:
         """Wait until the coordinator leads all gateways: clients are told of those that it has."""
@@ -353,6 +352,7 @@ class BoxedExchange(Rig):
                 ways = {name: way.interface for name, way in self.layout.access.items()}
             await self._start_clients(
                 role,
+                module=MODULE,
                 restart=False,
                 coordinator=self.coordinator,
                 replay=None if self.options.replay is None else str(self.options.replay.absolute()),
@@ -376,7 +376,7 @@ class BoxedExchange(Rig):
             "commands": str(self._sockets / child),
             "promised": self._promised_clients(child, {name: access.interface}, (), babbling=(name,)),
         }
-        await self._start_child(child, CLIENTS_MODULE, config, restart=False)
+        await self._start_child(child, MODULE, config, restart=False)
 
     def _promised_clients(
         self, role: str, ways: dict[str, str], without: Collection[str], babbling: Sequence[str] = ()

@@ -20,7 +20,7 @@ from triagemq.errors import CoordinatorError
 from triagemq.lab.box import packets_lost_by_machine
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.conditions import play_conditions
-from triagemq.live.receipts import SENT, read_receipts
+from triagemq.lab.emulate.receipts import SENT, read_receipts
 from triagemq.live.run import let_run, moved_clients, stop_publishing
 from triagemq.scenario import Scenario, load_with_conditions
 from triagemq.scenario.conditions import situations

@@ -15,7 +15,7 @@ import numpy as np
 from triagemq.client.direct import GroupAddress
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.lab.box import Box
-from triagemq.live.promised import IDLE, IDLE_ADDRESS
+from triagemq.lab.emulate.promised import IDLE, IDLE_ADDRESS
 from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, SetFlow, SetPort
 from triagemq.plan.admission.promises import matching
 from triagemq.scenario import LimiterKind, Scenario, Table

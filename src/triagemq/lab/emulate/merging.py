@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
 from triagemq.lab.emulate.passing import hops_of, whole_events, with_queue_times
 from triagemq.lab.emulate.promises import PromisedRun
-from triagemq.live.figures import packets_of
-from triagemq.live.receipts import SENT, read_receipts
+from triagemq.lab.emulate.receipts import SENT, read_receipts
+from triagemq.lab.emulate.wire import packets_of
 from triagemq.network.reported import QueueKey
 from triagemq.plan import Counters, PortCounters
 from triagemq.scenario import Scenario

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Promise
-from triagemq.live.promised import IDLE_ROW, PromisedAddress, RealMessages
-from triagemq.live.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
+from triagemq.lab.emulate.promised import IDLE_ROW, PromisedAddress, RealMessages
+from triagemq.lab.emulate.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
 from triagemq.plan import Counters, Decision
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import PromiseResults

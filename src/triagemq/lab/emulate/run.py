@@ -19,7 +19,8 @@ from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.conditions import play_conditions
 from triagemq.lab.emulate.merging import Present, merge_trace
 from triagemq.lab.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
-from triagemq.live.figures import LiveFigures, Transmission, load_reading, measure, wire_bytes
+from triagemq.lab.emulate.wire import Transmission, wire_bytes
+from triagemq.live.figures import LiveFigures, load_reading, measure
 from triagemq.live.run import (
     PlannedFigures,
     as_sent,
@@ -177,13 +178,13 @@ async def run_emulation(
         until_ns=until_ns,
         planned=expected.level,
         worth=_worth(begun_ns, course),
-        transmission=None
+        wire_seconds=None
         if options.dataplane == "embedded"
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
             [each.kept for each in rig.promised.tenures],
-        ),
+        ).seconds,
     )
     if not measured.publications:
         raise NetworkError("the run ended before anything was published; let it run for longer")

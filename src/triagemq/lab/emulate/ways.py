@@ -15,10 +15,10 @@ from typing import Protocol
 
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.errors import CoordinatorError, NetworkError
+from triagemq.lab.emulate.clients import tell
 from triagemq.lab.emulate.copying import plugged_publishers
+from triagemq.lab.emulate.promised import tell_addresses
 from triagemq.lab.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
-from triagemq.live.clients import tell
-from triagemq.live.promised import tell_addresses
 from triagemq.scenario import Scenario
 
 _READY_SECONDS = 60.0

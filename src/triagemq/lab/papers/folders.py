@@ -14,7 +14,7 @@ from pathlib import Path
 def run_folder(name: str) -> Iterator[Path]:
     """For a run and no longer; in the journal, so that `triage network restore` removes it after a crash, too."""
     # Late: only experiments with packets need a network.
-    from triagemq.network.journal import Journal, default_journal_directory
+    from triagemq.lab.box.journal import Journal, default_journal_directory
 
     journal = Journal(default_journal_directory())
     folder = Path(tempfile.gettempdir()) / f"triage-{name}-{secrets.token_hex(6)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from triagemq.network.embedded.window import Window
@@ -160,6 +160,10 @@ class OutputPort:
         """By which a class leaves: all by the same."""
         return self
 
+    @property
+    def parts(self) -> Sequence[OutputPort]:
+        return (self,)
+
     def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
         """Queue the packet, or drop it or one that it pushes out; `start` follows when all of the moment have come."""
         queue = packet.queue
@@ -235,18 +239,30 @@ class OutputPort:
         self._busy = 0
         return waiting
 
-    def reclassify(self, treatment_of: Callable[[Queued], Treatment | None]) -> None:
-        """Put what waits where a new plan wants it; what is in transmission stays. None: as before."""
+    def reclassify(
+        self, treatment_of: Callable[[Queued], Treatment | None], whole: Divided | None = None
+    ) -> None:
+        """Put what waits where a new plan wants it; what is in transmission stays. None: as before.
+
+        `whole` is the port that this is a part of. A packet for a part without room stays where it is.
+        """
         for packet in self._take_waiting():
             now = None if packet.queue == CONTROL else treatment_of(packet)
-            if now is not None:
-                queue = now.priority_class + 1
-                if queue != packet.queue:
-                    for moved, amount in zip(self._moved, (1, packet.wire_bytes), strict=True):
-                        moved[packet.queue] -= amount
-                        moved[queue] += amount
-                packet = packet._replace(queue=queue, worth=now.worth)
-            self._append(packet)
+            to = self if now is None or whole is None else whole.part(now.priority_class)
+            if now is None or (to is not self and to._is_full()):
+                self._append(packet)
+                continue
+            queue = now.priority_class + 1
+            if queue != packet.queue:
+                self._count_move(packet, queue, to)
+            to._append(packet._replace(queue=queue, worth=now.worth))
+
+    def _count_move(self, packet: Queued, queue: int, to: OutputPort) -> None:
+        for before, after, amount in zip(self._moved, to._moved, (1, packet.wire_bytes), strict=True):
+            before[packet.queue] -= amount
+            after[queue] += amount
+        self._held -= 1
+        to._held += 1
 
     def counters(self) -> PortCounters:
         control, *queues = (self._queue_counters(queue) for queue in range(self._reported + 1))

@@ -163,11 +163,7 @@ class EmbeddedDataPlane:
             if port.ends_ns == NEVER:
                 idle[port] = None
             port.arrive(Queued(packet, flow, queue, wire_bytes, now_ns, worth), dropped)
-        for port in idle:
-            port.start(now_ns, sent, dropped)
-            if not port.scheduled and port.ends_ns != NEVER:
-                port.scheduled = True
-                self._schedule(port)
+        self._start(idle, now_ns, sent, dropped)
         if unmanaged:
             self._pass_unmanaged(unmanaged, fates)
         self._hand_over(sent, dropped, fates, now_ns)
@@ -175,13 +171,26 @@ class EmbeddedDataPlane:
     def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
         """Put what waits where a new plan wants it, by what packets have for a token.
 
-        Ports whose queues have widths leave it where it is: each queue has a bandwidth of its own.
+        Queues with widths have buffers of their own: a packet for a full one stays where it is.
         """
+        now_ns = self._clock()
+        sent, dropped = self._finish(now_ns), list[Queued]()
         for port in self._ports.values():
-            if type(port) is OutputPort:
-                port.reclassify(
-                    lambda queued: None if queued.packet.token is None else treatment_of(queued.packet.token)
-                )
+            port.reclassify(
+                lambda queued: None if queued.packet.token is None else treatment_of(queued.packet.token)
+            )
+            self._start(port.parts, now_ns, sent, dropped)
+        self._hand_over(sent, dropped, [], now_ns)
+
+    def _start(
+        self, ports: Iterable[OutputPort], now_ns: int, sent: list[Queued], dropped: list[Queued]
+    ) -> None:
+        """Let idle ports send what has come to them."""
+        for port in ports:
+            port.start(now_ns, sent, dropped)
+            if not port.scheduled and port.ends_ns != NEVER:
+                port.scheduled = True
+                self._schedule(port)
 
     def counters(self, *, with_flows: bool = True) -> Counters:
         """What has been counted until now; ports alone are quicker to tell than tens of thousands of flows."""

@@ -6,10 +6,11 @@ the transmitter that their flow has.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 
-from triagemq.network.embedded.output_port import CONTROL, NEVER, OutputPort, Queued
-from triagemq.plan import PortCounters, QueueCounters, SetPort
+from triagemq.network.embedded.output_port import CONTROL, NEVER, Divided, OutputPort, Queued
+from triagemq.plan import PortCounters, QueueCounters, SetPort, Treatment
 
 
 class PartitionedPort:
@@ -32,6 +33,15 @@ class PartitionedPort:
 
     def part(self, priority_class: int) -> OutputPort:
         return self._parts[priority_class]
+
+    @property
+    def parts(self) -> Sequence[OutputPort]:
+        return self._parts
+
+    def reclassify(self, treatment_of: Callable[[Queued], Treatment | None]) -> None:
+        """Put what waits into the part of its class by a new plan, as far as there is room."""
+        for part in self._parts:
+            part.reclassify(treatment_of, self)
 
     @property
     def ends_ns(self) -> int:
@@ -76,8 +86,7 @@ class BorrowingPort(OutputPort):
         self._bytes_in[queue] += packet.wire_bytes
         waiting = self._queues[queue]
         if queue != CONTROL:
-            on_wire = self._sending is not None and self._sending.queue == queue
-            if len(waiting) + on_wire >= self._buffer_packets:
+            if not self._has_room(queue):
                 self._drop(packet, dropped)
                 return
             if not waiting:
@@ -103,6 +112,39 @@ class BorrowingPort(OutputPort):
             self._sending = packet = self._take_next()
             self.ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
 
+    def reclassify(
+        self, treatment_of: Callable[[Queued], Treatment | None], whole: Divided | None = None
+    ) -> None:
+        """Put what waits into the queue of its class by a new plan, as far as there is room; each queue goes on with
+        the share of the bandwidth that it has had."""
+        began = {
+            number: self._tags[number] - self._seconds(waiting[0])
+            for number, waiting in enumerate(self._queues)
+            if waiting and number != CONTROL
+        }
+        for number in began:
+            waiting = self._queues[number]
+            for _ in range(len(waiting)):
+                packet = waiting.popleft()
+                now = treatment_of(packet)
+                queue = number if now is None else now.priority_class + 1
+                if queue != number and self._has_room(queue):
+                    self._count_move(packet, queue, self)
+                    packet = packet._replace(queue=queue)
+                self._queues[packet.queue].append(packet)
+        self._busy &= 1 << CONTROL
+        for number, waiting in enumerate(self._queues):
+            if waiting and number != CONTROL:
+                self._busy |= 1 << number
+                begins = began.get(number, max(self._sent_tag, self._tags.get(number, 0.0)))
+                self._tags[number] = begins + self._seconds(waiting[0])
+            elif number in began:
+                self._tags[number] = began[number]
+
+    def _has_room(self, queue: int) -> bool:
+        on_wire = self._sending is not None and self._sending.queue == queue
+        return len(self._queues[queue]) + on_wire < self._buffer_packets
+
     def _take_next(self) -> Queued:
         number = CONTROL
         if not self._queues[CONTROL]:
@@ -122,9 +164,11 @@ class BorrowingPort(OutputPort):
     def _tag(self, packet: Queued) -> None:
         """When a packet that is now the first of its queue would be done at the queue's width."""
         begins = max(self._sent_tag, self._tags.get(packet.queue, 0.0))
-        # A class that a new plan no longer has sends what it holds as if it were alone.
-        seconds_per_byte = self._seconds_per_byte.get(packet.queue, self._ns_per_byte * 1e-9)
-        self._tags[packet.queue] = begins + packet.wire_bytes * seconds_per_byte
+        self._tags[packet.queue] = begins + self._seconds(packet)
+
+    def _seconds(self, packet: Queued) -> float:
+        """What a packet takes at its queue's width; in a class that a new plan no longer has, at the port's."""
+        return packet.wire_bytes * self._seconds_per_byte.get(packet.queue, self._ns_per_byte * 1e-9)
 
     def _queue_counters(self, queue: int) -> QueueCounters:
         counted = super()._queue_counters(queue)

@@ -10,12 +10,11 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   whoever is to have it.
 * A PUBLISH of a flow goes to the queue of its class. So does application data of DTLS, whose
   content nobody sees, without the mark of control.
-* What goes to a multicast address that has a flow at this port is an event of a promised topic, whatever it looks like:
-  it goes to the queue of its class here, and is never control. If the flow has a source, what others send there is
-  foreign: it is counted, and unmanaged.
-* What goes to the address of a topic's code (topic_codes) and has no flow of its own is an event for whoever asked for
-  a part of the tree of topics. If a prefix at this port fits, it goes to the queue that its address says, else it is
-  discarded and counted. That is so as soon as there is any prefix at all.
+* What goes to a multicast address that has a flow at this port, of its own or by a prefix of topics' codes (the longest
+  holds), is an event, whatever it looks like: it goes to the queue of its class here, and is never control. If the flow
+  has a source, what others send there is foreign: it is counted, and unmanaged.
+* What goes to the address of a topic's code that has no flow here is discarded and counted, as soon as there is any
+  prefix at all.
 * Before all this a flow's limiter, if it has one, cuts what exceeds its terms; control is none of its business.
 * A PUBLISH of a flow that is managed at another port (further along its path) keeps its class, and is not limited here.
 * Everything else goes to the queue for unmanaged packets, which is served last: also what strangers mark CS6, and what
@@ -50,11 +49,11 @@ from triagemq.network.linux.records import (
     BOUNDS,
     CLASSES,
     CONTROL,
+    COPY_BITS,
     DISCARDED,
     LIMITED,
     MISMATCHED,
     PASSED,
-    PORT_BITS,
     QUEUE_COUNTER,
     QUEUE_MINOR,
     STRANGERS,
@@ -65,7 +64,7 @@ from triagemq.network.linux.records import (
     ClassifierMaps,
 )
 from triagemq.plan import LIMITER_PACKETS
-from triagemq.topic_codes.address import CODES, QUEUE_BITS
+from triagemq.topic_codes.address import CODES
 
 _UPDATE, _TIME = 2, 5
 _SKB_LENGTH, _SKB_CLASS = 0, 72
@@ -111,7 +110,7 @@ def classifier_program(maps: ClassifierMaps, *, timed: bool = False) -> bytes:
     _find_policy(a, maps)
     _follow_policy(a, maps)
     _follow_first_fragment(a, maps)
-    _match_prefix(a, maps)
+    _discard_codes(a, maps)
     _of_no_flow(a, maps)
     _bound(a, maps)
     _enqueue(a, maps, timed)
@@ -138,9 +137,20 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.label("multicast")
     a.load(2, 1, 10, Stack.PORT)
     a.store(2, 10, Stack.KEY + 18, 1)
+    a.store_number(4, 10, Stack.COPY, COPY_BITS + 128)
+    a.store(2, 10, Stack.COPY + 4, 1)
+    a.load(2, 1, 10, Stack.KEY + 16)
+    a.store(2, 10, Stack.COPY + 6, 1)
+    for half in (0, 8):
+        a.load(8, 1, 10, Stack.KEY + half)
+        a.store(8, 10, Stack.COPY + 8 + half, 1)
+    look_up(a, maps.copies, Stack.COPY)
+    a.jump_if(0, "!=", 0, "of a flow or copy")
+    a.jump("of no flow")
     a.label("unicast")
     look_up(a, maps.flows, Stack.KEY)
     a.jump_if(0, "==", 0, "of no flow")
+    a.label("of a flow or copy")
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, 0)
     a.load(4, 2, 0, 0)
@@ -352,8 +362,8 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
     a.jump("limit")
 
 
-def _match_prefix(a: Assembler, maps: ClassifierMaps) -> None:
-    """Events of topics go to the queue that the last bits of their address say, if a prefix at this port fits."""
+def _discard_codes(a: Assembler, maps: ClassifierMaps) -> None:
+    """Events of topics that nobody behind this port has asked for, if events leave by prefix at all."""
     a.label("of no flow")
     _go_by_mark(a, maps)
     a.load(2, 1, 10, Stack.KEY)
@@ -361,30 +371,6 @@ def _match_prefix(a: Assembler, maps: ClassifierMaps) -> None:
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, _ARE_PREFIXES)
     a.jump_if(1, "==", 0, "without a code")
-    a.store_number(4, 10, Stack.PREFIX, PORT_BITS + 128)
-    a.load(4, 1, 10, Stack.PORT)
-    a.store(4, 10, Stack.PREFIX + 4, 1)
-    for half in (0, 8):
-        a.load(8, 1, 10, Stack.KEY + half)
-        a.store(8, 10, Stack.PREFIX + 8 + half, 1)
-    look_up(a, maps.prefixes, Stack.PREFIX)
-    a.jump_if(0, "==", 0, "mismatch")
-    a.set(1, 1)
-    a.count_alone(0, 0, 1, 2)
-    a.load(4, 1, 6, _SKB_LENGTH)
-    a.count_alone(0, 8, 1, 2)
-    look_up(a, maps.queues, Stack.PORT)
-    a.jump_if(0, "==", 0, "unmanaged")
-    # Queue 7 is that of class 0, which comes after control; what has no class of its own is in the last.
-    a.load(1, 1, 10, Stack.KEY + 15)
-    a.compute(1, "&", (1 << QUEUE_BITS) - 1)
-    a.set(9, 1 << QUEUE_BITS)
-    a.compute_by(9, "-", 1)
-    a.load(4, 1, 0, CLASSES)
-    a.jump_if_by(9, "<=", 1, "enqueue")
-    a.copy(9, 1)
-    a.jump("enqueue")
-    a.label("mismatch")
     a.store_number(4, 10, Stack.VERDICT, DISCARDED)
     _remember(a, maps, "discarded")
     a.label("discarded")

@@ -17,7 +17,7 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -32,6 +32,8 @@ from triagemq.network.linux.records import (
     BOUND,
     BOUNDS,
     CLASSES,
+    COPY_BITS,
+    COPY_KEY,
     COUNTER,
     COUNTERS,
     FLOW_KEY,
@@ -40,16 +42,12 @@ from triagemq.network.linux.records import (
     FRAGMENT_VERDICT,
     IPV4_MAPPED,
     LISTENER_KEY,
-    PORT_BITS,
-    PREFIX_COUNTER,
-    PREFIX_KEY,
     QUEUE_RECORD,
     WINDOW_RECORD,
     WINDOW_SETTINGS,
     ClassifierMaps,
 )
 from triagemq.plan import FlowKey, SetLimiter
-from triagemq.topic_codes.address import Prefix
 
 OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
 _BURST_SECONDS = 1.0
@@ -58,11 +56,10 @@ _LEAST_BURST_BYTES = 4 * 1514
 _LEAST_BYTES_PER_SECOND = 100.0
 
 _NOW = struct.Struct("=IIIxxxx")
-"""The generation, whether it is known where the exchange listens, and whether there are prefixes."""
+"""The generation, whether it is known where the exchange listens, and whether there are prefixes of topics' codes."""
 _TRUSTED = struct.pack("=Q", 1)
 _PROTOCOLS = {"udp": 17, "tcp": 6}
 _MOST_LISTENERS = 64
-_MOST_PREFIXES = 65_536
 _MOST_FRAGMENTED = 16_384
 """Datagrams whose fragments may be on their way at one time."""
 
@@ -155,17 +152,27 @@ def packed_key(key: FlowKey, port: int = 0) -> bytes:
 
     >>> packed_key(FlowKey("10.0.0.1", 10000))[10:18].hex()
     'ffff0a0000012710'
+    >>> packed_key(FlowKey("ff1e:8000::/18", 7400), 3)[8:12].hex()
+    'ff1e8000'
     """
-    return FLOW_KEY.pack(_octets(key.address), socket.htons(key.udp_port), port)
+    address, _, length = key.address.partition("/")
+    octets, udp_port = _octets(address), socket.htons(key.udp_port)
+    if not key.is_multicast:
+        return FLOW_KEY.pack(octets, udp_port)
+    return COPY_KEY.pack(COPY_BITS + int(length or 128), port, udp_port, octets)
+
+
+def _is_copy(packed: bytes) -> bool:
+    return len(packed) == COPY_KEY.size
+
+
+def _is_prefix(packed: bytes) -> bool:
+    return _is_copy(packed) and int(COPY_KEY.unpack(packed)[0]) < COPY_BITS + 128
 
 
 def packed_source(address: str) -> bytes:
     """The source of a flow, zeros for any."""
     return _octets(address) if address else bytes(16)
-
-
-def _packed_prefix(port: int, prefix: Prefix) -> bytes:
-    return PREFIX_KEY.pack(PORT_BITS + prefix.length, port, prefix.octets)
 
 
 def _packed_listener(listener: TrustedAddress) -> bytes:
@@ -196,7 +203,7 @@ class PortClassifier:
             self._queues.memory[begin : begin + len(settings)] = settings
 
     def set_classes(self, classes: int) -> None:
-        """How many priority classes the port has, for events whose address says another."""
+        """How many priority classes the port has, for packets whose mark says another."""
         begin = self._record + CLASSES
         self._queues.memory[begin : begin + 4] = struct.pack("=I", classes)
 
@@ -225,13 +232,13 @@ class FlowTable:
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
-        self._prefixes = PrefixMap(PREFIX_KEY.size, PREFIX_COUNTER.size, _MOST_PREFIXES)
+        self._copies = PrefixMap(COPY_KEY.size, FLOW_POLICY.size, most_flows)
         self._program: int | None = None
         self._timed = timed
         self._most_flows = most_flows
         self._now = 0
         self._trusted: set[bytes] = set()
-        self._prefix_count = 0
+        self._prefixes: set[bytes] = set()
         self._staged: Sequence[PolicyChange] = ()
 
     @property
@@ -239,12 +246,12 @@ class FlowTable:
         return ClassifierMaps(
             generation=self._generation.file,
             flows=self._flows.file,
+            copies=self._copies.file,
             counters=self._counters.file,
             queues=self._queues.file,
             listeners=self._listeners.file,
             fragments=self._fragments.file,
             limiters=self._limiters.file,
-            prefixes=self._prefixes.file,
         )
 
     def open_port(self, number: int) -> PortClassifier:
@@ -270,23 +277,24 @@ class FlowTable:
         self._write(changes)
 
     def switch(self) -> None:
-        """From now on what was staged holds, for every packet that comes."""
+        """From now on what was staged holds, for every packet that comes; prefixes begin one by one before that."""
+        self._set_prefixes((key, after) for key, _, after in self._staged)
         self._now += 1
         self._hold()
 
     def settle(self) -> None:
         """The change stays: flows that have gone leave the table."""
-        self._flows.delete([each.packed_key for each in self._staged if each.after is None])
+        self._delete([each.packed_key for each in self._staged if each.after is None])
         self._staged = ()
 
     def take_back(self, *, switched: bool) -> None:
         """What was staged is not to be; all flows have the policies they had."""
-        if switched:
-            self._now -= 1
-            self._hold()
         staged, self._staged = self._staged, ()
+        self._set_prefixes((key, before) for key, before, _ in staged)
+        self._now -= switched
+        self._hold()
         self._write([PolicyChange(key, before, before) for key, before, _ in staged if before is not None])
-        self._flows.delete([each.packed_key for each in staged if each.before is None])
+        self._delete([each.packed_key for each in staged if each.before is None])
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
         """A row for each of the first counters: packets that came, bytes passed on, limited, foreign."""
@@ -300,26 +308,6 @@ class FlowTable:
             .reshape(-1, 2)
             .copy()
         )
-
-    def set_prefix(self, port: int, prefix: Prefix, *, there: bool) -> None:
-        """Let events with a prefix leave by a port, or no longer; what they count begins with 0."""
-        key = _packed_prefix(port, prefix)
-        if there:
-            try:
-                self._prefixes.update([(key, bytes(PREFIX_COUNTER.size))])
-            except OSError as error:
-                if error.errno != errno.ENOSPC:
-                    raise
-                raise PlanError(f"this data plane has room for {_MOST_PREFIXES} prefixes of topics") from None
-        else:
-            self._prefixes.delete([key])
-        self._prefix_count += 1 if there else -1
-        self._hold()
-
-    def prefix_packets(self, port: int, prefix: Prefix) -> int:
-        """The events that matched a prefix at a port, and no longer one."""
-        counted = self._prefixes.get(_packed_prefix(port, prefix))
-        return 0 if counted is None else int(PREFIX_COUNTER.unpack(counted)[0])
 
     def open_window(self, number: int, settings: bytes) -> None:
         """A limiter (from 1 on) that nobody uses gets its settings; nothing has passed it."""
@@ -350,22 +338,42 @@ class FlowTable:
             self._listeners,
             self._fragments,
             self._limiters,
-            self._prefixes,
+            self._copies,
         ):
             each.close()
 
     def _hold(self) -> None:
-        self._generation.set(0, _NOW.pack(self._now, bool(self._trusted), self._prefix_count > 0))
+        self._generation.set(0, _NOW.pack(self._now, bool(self._trusted), bool(self._prefixes)))
+
+    def _set_prefixes(self, policies: Iterable[tuple[bytes, FlowPolicy | None]]) -> None:
+        """Prefixes of topics' codes, each in an instant: one that waits for its generation would hide a shorter one."""
+        for key, policy in policies:
+            if not _is_prefix(key):
+                continue
+            if policy is None:
+                self._copies.delete([key])
+                self._prefixes.discard(key)
+            else:
+                self._put(self._copies, [(key, FLOW_POLICY.pack(0, *_NONE, *policy))])
+                self._prefixes.add(key)
 
     def _write(self, changes: Sequence[PolicyChange]) -> None:
         next_generation, pack = self._now + 1, FLOW_POLICY.pack
+        policies = [
+            (key, pack(next_generation, *(before or _NONE), *(after or _NONE)))
+            for key, before, after in changes
+            if not _is_prefix(key)
+        ]
+        self._put(self._flows, [each for each in policies if not _is_copy(each[0])])
+        self._put(self._copies, [each for each in policies if _is_copy(each[0])])
+
+    def _delete(self, keys: Sequence[bytes]) -> None:
+        self._flows.delete([key for key in keys if not _is_copy(key)])
+        self._copies.delete([key for key in keys if _is_copy(key)])
+
+    def _put(self, table: HashMap, policies: Sequence[tuple[bytes, bytes]]) -> None:
         try:
-            self._flows.update(
-                [
-                    (key, pack(next_generation, *(before or _NONE), *(after or _NONE)))
-                    for key, before, after in changes
-                ]
-            )
+            table.update(policies)
         except OSError as error:
             if error.errno in (errno.E2BIG, errno.ENOSPC):
                 raise PlanError(

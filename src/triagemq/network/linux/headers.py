@@ -44,8 +44,8 @@ class Stack:
     """The source, as a listener's key."""
     ANY = -112
     """A listener's key for all addresses."""
-    PREFIX = ANY
-    """The destination, as the key of a prefix: such packets are asked for no listener."""
+    COPY = ANY
+    """The destination, as the key of a copy: it is looked up before any listener is."""
     FRAGMENT = -152
     IS_FIRST = -160
     """Not 0 if more fragments follow this first one."""

@@ -27,7 +27,7 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
   What others than its source send there is unmanaged, and counted as foreign at each port that it leaves by.
-  So it is with prefixes of topics' codes, which change one by one, each in an instant.
+  Prefixes of topics' codes change one by one, each in an instant.
 """
 
 from __future__ import annotations
@@ -35,14 +35,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from os import PathLike
 from typing import ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError, PlanError
-from triagemq.network.journal import Journal, default_journal_directory
 from triagemq.network.linux.accounting import AccountKey, FlowAccount, Ledger
 from triagemq.network.linux.flow_table import (
     FlowPolicy,
@@ -57,7 +55,7 @@ from triagemq.network.linux.queue_times import QueueTimes, whole
 from triagemq.network.linux.queues import QueueStatistics
 from triagemq.network.linux.records import UNMANAGED
 from triagemq.network.linux.windows import LimiterWindows
-from triagemq.network.state import PlanState, StateChange
+from triagemq.network.state import CopyKey, PlanState, StateChange
 from triagemq.plan import (
     Counters,
     FlowCounters,
@@ -82,9 +80,8 @@ class _Move(NamedTuple):
 class LinuxDataPlane:
     """A DataPlane. `interfaces` says which network interface each port is; it is looked at when a port is made.
 
-    Needs root. `journal_directory` is where what was there before is written down (see journal.py). Where switches
-    before these ports have the limiters, it `limits` nothing. If it is `timed`, `queue_times` says how long packets
-    waited.
+    Needs root. Where switches before these ports have the limiters, it `limits` nothing. If it is `timed`,
+    `queue_times` says how long packets waited.
     """
 
     priority_classes: ClassVar[int] = UNMANAGED - 1
@@ -93,16 +90,12 @@ class LinuxDataPlane:
         self,
         interfaces: Mapping[str, Interface],
         *,
-        journal_directory: str | PathLike[str] | None = None,
         most_flows: int = 65_536,
         most_limiters: int = 4096,
         limits: bool = True,
         timed: bool = False,
     ) -> None:
         self._interfaces = interfaces
-        self._journal = Journal(
-            default_journal_directory() if journal_directory is None else journal_directory
-        )
         self._state = PlanState(self.priority_classes, replicated=True)
         self._table = FlowTable(most_flows, 2 * most_flows, MOST_PORTS, most_limiters, timed=timed)
         self._times = QueueTimes() if timed else None
@@ -133,7 +126,6 @@ class LinuxDataPlane:
         undo: list[Callable[[], None]] = []
         try:
             made = self._set_ports(change, undo)
-            self._set_prefixes(change, made, undo)
             moves = self._change_flows(change, made, undo)
             for port in made.values():
                 port.attach()
@@ -179,10 +171,6 @@ class LinuxDataPlane:
             flows=self._flow_counters(),
             unmanaged=UnmanagedCounters(*unmanaged),
             gone=tuple(self._ledger.gone),
-            prefixes={
-                (prefix, name): self._table.prefix_packets(self._ports[name].number, prefix)
-                for prefix, name in self._state.prefixes
-            },
         )
         self._ledger.gone.clear()
         self._put_back_drained()
@@ -208,6 +196,11 @@ class LinuxDataPlane:
     def times_missed(self) -> int:
         """Packets of which nobody knows how long they waited, though they were to be timed."""
         return 0 if self._times is None else self._times.missed
+
+    def copies(self) -> dict[CopyKey, FlowCounters]:
+        """What multicast keys have counted at each of their ports, as of the last counters."""
+        accounts = self._ledger.accounts.items()
+        return {key: account.counters() for key, account in accounts if not isinstance(key, FlowKey)}
 
     def _flow_counters(self) -> dict[FlowKey, FlowCounters]:
         found: dict[FlowKey, FlowCounters] = {}
@@ -274,23 +267,13 @@ class LinuxDataPlane:
             raise PlanError(f"this data plane has room for {MOST_PORTS} ports")
         try:
             classifier = self._table.open_port(number)
-            port = LinuxPort(settings, number, interface, netlink, self._journal, classifier)
+            port = LinuxPort(settings, number, interface, netlink, classifier)
             if self._times is not None:
                 self._times.watch(number, settings.port, interface.name, interface.namespace)
             return port
         except BaseException:
             self._free_numbers.append(number)
             raise
-
-    def _set_prefixes(
-        self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
-    ) -> None:
-        for key, there in change.prefixes.items():
-            if there != (key in self._state.prefixes):
-                prefix, name = key
-                number = (made[name] if name in made else self._ports[name]).number
-                self._table.set_prefix(number, prefix, there=there)
-                undo.append(partial(self._table.set_prefix, number, prefix, there=not there))
 
     def _change_flows(
         self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]

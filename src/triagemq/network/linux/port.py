@@ -1,21 +1,23 @@
 """An output port on a network interface: its queues, its classifier, and what was there before.
 
-What was there is in the journal before anything is touched, so that `restore` can put it back when this process cannot.
+Queues of ours are known by their handle. While a process manages an interface it holds an abstract Unix socket named
+after it, which goes with the process: queues without one were left behind by a process that was killed.
 """
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
-from triagemq.network.journal import Entry, Journal, open_entries, owner_lives
 from triagemq.network.linux.flow_table import PortClassifier, control_bounds
+from triagemq.network.linux.namespaces import in_namespace
 from triagemq.network.linux.netlink import KernelLink, Netlink, find_link
 from triagemq.network.linux.queues import (
     QueueStatistics,
@@ -70,12 +72,11 @@ class LinuxPort:
         number: int,
         interface: Interface,
         netlink: Netlink,
-        journal: Journal,
         classifier: PortClassifier,
     ) -> None:
         self.settings, self.number, self.interface = settings, number, interface
         self.reported_classes = settings.classes
-        self._netlink, self._journal = netlink, journal
+        self._netlink = netlink
         self._link = find_link(netlink, interface.name)
         self._classifier = classifier
         self._before = [QueueStatistics()] * QUEUES
@@ -160,24 +161,33 @@ class LinuxPort:
                 self._flush()
             put_back(self._netlink, self._link, self._former)
         except OSError as error:
-            # An interface that has gone took its queues with it; the journal forgets it, too.
+            # An interface that has gone took its queues with it.
             if _is_there(self._netlink, self._link):
                 raise NetworkError(f"{self.interface} cannot be put back: {error.strerror}") from None
-        self._journal.done(self._entry)
+        finally:
+            self._hold.close()
 
     def _take(self, settings: SetPort) -> None:
+        held = in_namespace(self.interface.namespace, lambda: _hold(self._link))
+        if held is None:
+            raise NetworkError(
+                f"{self.interface} is managed by another process; stop that, or use another interface"
+            )
+        self._hold = held
+        try:
+            self._make_queues(settings)
+        except BaseException:
+            held.close()
+            raise
+
+    def _make_queues(self, settings: SetPort) -> None:
         root = root_queue(self._netlink, self._link.index)
-        left = None
-        self._former = root
-        if root.is_ours:
-            left = _left_behind(self._journal, self.interface, self._link)
-            self._former = former_root(left.facts) if left is not None else RootQueue("noqueue", 0, b"")
-        elif not root.is_default and root.kind not in _RESTORABLE:
+        self._former = RootQueue("noqueue", 0, b"") if root.is_ours else root
+        if not (root.is_ours or root.is_default or root.kind in _RESTORABLE):
             raise NetworkError(
                 f"{self.interface} has a queueing discipline of its own ({root.kind}); "
                 f"take it away first: tc qdisc del dev {self.interface.name} root"
             )
-        self._entry = self._journal.note("qdisc", **_facts(self.interface, self._link, self._former))
         try:
             if root.is_ours:
                 # What a killed run left goes on until the new classifier takes over: no packet is lost.
@@ -196,13 +206,10 @@ class LinuxPort:
                     self._serve(settings)
         except OSError as error:
             put_back(self._netlink, self._link, self._former)
-            self._journal.done(self._entry)
             raise NetworkError(
                 f"{self.interface} takes no priority queues ({error.strerror}); "
                 "`triage doctor` says what this machine lacks"
             ) from None
-        if left is not None:
-            self._journal.done(left)
 
     def _serve(self, settings: SetPort) -> None:
         """Let queues be served as the settings say; what is queued stays queued."""
@@ -269,38 +276,34 @@ def put_back(netlink: Netlink, link: KernelLink, former: RootQueue) -> bool:
     return True
 
 
-def former_root(facts: Mapping[str, Any]) -> RootQueue:
-    """What an entry of the journal says was there before."""
-    return RootQueue(facts["former_kind"], facts["former_handle"], bytes.fromhex(facts["former_options"]))
+def restore_queues() -> tuple[list[str], list[str]]:
+    """Take queues of ours from the interfaces of this namespace, of which no process holds one: the names of these
+    interfaces, and of those that a process holds. The kernel puts its default there."""
+    removed, used = [], []
+    with closing(Netlink()) as netlink:
+        for _, name in socket.if_nameindex():
+            link = find_link(netlink, name)
+            if not root_queue(netlink, link.index).is_ours:
+                continue
+            held = _hold(link)
+            if held is None:
+                used.append(name)
+                continue
+            with held:
+                remove_queues(netlink, link.index)
+                removed.append(name)
+    return removed, used
 
 
-def _facts(interface: Interface, link: KernelLink, former: RootQueue) -> dict[str, Any]:
-    return {
-        "namespace": interface.namespace,
-        "interface": interface.name,
-        "index": link.index,
-        "former_kind": former.kind,
-        "former_handle": former.handle,
-        "former_options": former.options.hex(),
-    }
-
-
-def _left_behind(journal: Journal, interface: Interface, link: KernelLink) -> Entry | None:
-    """The entry of the run that left queues on an interface; an error if it is still running."""
-    for entry in reversed(open_entries(journal.directory)):
-        facts = entry.facts
-        if entry.kind != "qdisc" or (facts["namespace"], facts["interface"], facts["index"]) != (
-            interface.namespace,
-            interface.name,
-            link.index,
-        ):
-            continue
-        if owner_lives(entry):
-            raise NetworkError(
-                f"{interface} is managed by the process {entry.owner_pid}; stop that, or use another interface"
-            )
-        return entry
-    return None
+def _hold(link: KernelLink) -> socket.socket | None:
+    """What says in this namespace that a process manages an interface; None if one does already."""
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        held.bind(f"\0triagemq/queues/{link.index}")
+    except OSError:
+        held.close()
+        return None
+    return held
 
 
 def _is_there(netlink: Netlink, link: KernelLink) -> bool:

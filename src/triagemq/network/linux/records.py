@@ -17,11 +17,14 @@ QUEUES = 9
 QUEUE_MINOR = 0x10
 """Queue q is the HTB class with the minor number QUEUE_MINOR + q."""
 
-FLOW_KEY = struct.Struct("=16sHH")
-"""IPv6 address (or IPv4 mapped into it), UDP port in network order, 0 or (of a multicast address) number of the port.
+FLOW_KEY = struct.Struct("=16sHxx")
+"""IPv6 address (or IPv4 mapped into it), and UDP port in network order."""
 
-Copies of one multicast packet thus have a policy at each port.
-"""
+COPY_KEY = struct.Struct("=IHH16s")
+"""Of a multicast address or a prefix of such: bits that count, number of the port by which copies leave, UDP port in
+network order, address. The longest that fits is found."""
+COPY_BITS = 32
+"""What counts of every key of a copy: the ports."""
 
 IPV4_MAPPED = bytes(10) + b"\xff\xff"
 """What stands before an IPv4 address that is mapped into an IPv6 one."""
@@ -46,7 +49,7 @@ PASSED = struct.Struct("=QQ")
 """A packet that has passed: when as much may pass again (ns), and how many bytes had passed with it."""
 WINDOW_RECORD = WINDOW_SETTINGS.size + WINDOW_STATE.size + LIMITER_PACKETS * PASSED.size
 
-LISTENER_KEY = FLOW_KEY
+LISTENER_KEY = struct.Struct("=16sHH")
 """Where the exchange listens: address as above (all zero for any), port in network order, number of the protocol."""
 
 FRAGMENT_KEY = struct.Struct("=16s16sII")
@@ -73,17 +76,10 @@ MISMATCHED = 16
 """Where events are counted whose codes match no prefix at the port: packets and bytes."""
 
 CLASSES = 17 * QUEUE_COUNTER.size
-"""Where in a port's record the number of its classes is, which addresses of events do not know."""
+"""Where in a port's record the number of its classes is, which marks do not know."""
 
 QUEUE_RECORD = 32 * QUEUE_COUNTER.size
 """Bytes for the counters and bounds of one port; a power of two suits the verifier."""
-
-PREFIX_KEY = struct.Struct("=II16s")
-"""Bits that count, then the number of a port and an address: the longest that fits is found."""
-PORT_BITS = 32
-
-PREFIX_COUNTER = QUEUE_COUNTER
-"""Of a prefix at a port: packets and bytes of events that matched it, and no longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +88,9 @@ class ClassifierMaps:
 
     generation: int
     flows: int
+    copies: int
     counters: int
     queues: int
     listeners: int
     fragments: int
     limiters: int
-    prefixes: int

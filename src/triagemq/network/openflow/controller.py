@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, SessionClosedError, SwitchError
@@ -23,7 +23,6 @@ from triagemq.network.openflow.session import SessionCounters, SessionTimes, Swi
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId, Topology
 from triagemq.network.openflow.updates import Cookies, Put, steps
-from triagemq.network.state import PrefixKey
 from triagemq.plan import FlowKey
 
 _LAST_REAL_PORT = 0xFFFFFF00
@@ -45,8 +44,8 @@ class Timing:
 class Controller:
     """Serves switches from `open` to `close`. `expected` are the switches (datapath ids) that make up the network.
 
-    `ports` says of the plan's ports at which switch they are, and what they are called there; those that are `queued`
-    have queues of the switch's own. `reserved` are ports for copies of multicast keys alone, by switch and name.
+    `ports` says of the plan's ports at which switch they are, and what they are called there. `reserved` are ports for
+    copies of multicast keys alone, by switch and name.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Controller:
         *,
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
-        queued: Container[str] = (),
         reserved: Collection[tuple[int, str]] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
         tls: SwitchTls | None = None,
@@ -69,7 +67,7 @@ class Controller:
         )
         self.meeting = Meeting(self._serve, tls=tls, allowed=allowed)
         self._expected, self._timing = set(expected), timing
-        self._ports, self._queued = {} if ports is None else ports, queued
+        self._ports = {} if ports is None else ports
         self._reserved = frozenset(reserved)
         self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
@@ -117,22 +115,18 @@ class Controller:
                 else "the switches are connected, but their links could not be found out in time"
             ) from None
 
-    async def set_flows(
-        self, flows: Mapping[FlowKey, FlowRules], prefixes: frozenset[PrefixKey] | None = None
-    ) -> None:
+    async def set_flows(self, flows: Mapping[FlowKey, FlowRules]) -> None:
         """Put the rules of flows (None: of one that goes) on all connected switches; others get them when they come.
-        So with all prefixes, if there are to be others than before.
 
         On a SwitchError everything is as it was before.
         """
         async with self._lock:
-            before = self._book.prefixes
-            undoing, touched = self._book.change(flows, prefixes)
+            undoing, touched = self._book.change(flows)
             first, self._flows_known = not self._flows_known, True
             try:
                 await self._bring(None if first else touched)
             except SwitchError:
-                self._book.change(undoing, before)
+                self._book.change(undoing)
                 try:
                     await self._bring(None)
                 except SwitchError as error:
@@ -321,7 +315,7 @@ class Controller:
             return
         async with self._lock:
             if not same:
-                self._book.fit(network, places, {at for name, at in places.items() if name in self._queued})
+                self._book.fit(network, places)
             self._ready |= joining
             await self._bring(None)
         self.problem = None

@@ -23,7 +23,6 @@ from triagemq.network.openflow.encoding import (
     MATCH_OF_FIELDS,
     OUTPUT,
     SET_FIELD,
-    SET_QUEUE,
     USE_METER,
     VERSION,
     VERSION_BITMAP,
@@ -190,8 +189,8 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
     strange |= bool(idle or hard)
-    sent: list[tuple[int, int | None, int | None]] = []
-    mark = queue = meter = next_table = None
+    sent: list[tuple[int, int | None]] = []
+    mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
             (meter,) = struct.unpack_from("!I", octets, begin)
@@ -200,24 +199,18 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    sent.append((struct.unpack_from("!I", octets, first)[0], mark, queue))
+                    sent.append((struct.unpack_from("!I", octets, first)[0], mark))
                 elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
-                elif action == SET_QUEUE:
-                    (queue,) = struct.unpack_from("!I", octets, first)
                 else:
                     strange = True
         else:
             strange = True
-    # Ours mark and queue all copies that leave, or none, and nothing after the last; or what goes on to another table.
-    strange |= (bool(sent) and (mark, queue) != sent[-1][1:]) or (
-        not sent and next_table is None and (mark, queue) != (None, None)
-    )
-    copies = [Copy(port, own_mark, own_queue) for port, own_mark, own_queue in sent if own_mark is not None]
-    actions: dict[str, Any] = {"outputs": tuple(port for port, _, _ in sent), "queue": queue}
-    if not sent:
-        actions["mark"] = mark
-    elif copies:
+    # Ours mark all copies that leave, or none, and nothing after the last.
+    strange |= mark != (sent[-1][1] if sent else None)
+    copies = [Copy(port, own_mark) for port, own_mark in sent if own_mark is not None]
+    actions: dict[str, Any] = {"outputs": tuple(port for port, _ in sent)}
+    if copies:
         strange |= len(copies) != len(sent)
         actions = outputs_of(copies)
     rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, strange=strange)

@@ -124,7 +124,7 @@ _NO_BUFFER = _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
 _ALL_BITS = (1 << 64) - 1
 GO_TO_TABLE, APPLY, USE_METER = 1, 4, 6
-OUTPUT, SET_QUEUE, SET_FIELD = 0, 21, 25
+OUTPUT, SET_FIELD = 0, 25
 
 
 def _message(kind: OpenFlowType, body: bytes) -> bytes:
@@ -133,7 +133,7 @@ def _message(kind: OpenFlowType, body: bytes) -> bytes:
 
 def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """Add a rule, or replace the one with the same key; its counters go on."""
-    done = _instruction_octets(rule.mark, rule.queue, rule.outputs, rule.copies, rule.next_table, meter)
+    done = _instruction_octets(rule.mark, rule.outputs, rule.copies, rule.next_table, meter)
     return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
 
 
@@ -161,18 +161,15 @@ def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority:
 @functools.lru_cache(1 << 12)
 def _instruction_octets(
     mark: int | None,
-    queue: int | None,
     outputs: tuple[int, ...],
     copies: tuple[Copy, ...],
     next_table: int | None,
     meter: int | None,
 ) -> bytes:
-    actions = _set_mark(mark) + _set_queue(queue) + b"".join(_output(port) for port in outputs)
-    for port, own_mark, own_queue in copies:
-        actions += _set_mark(own_mark) if own_mark != mark else b""
-        actions += _set_queue(own_queue) if own_queue != queue else b""
-        actions += _output(port)
-        mark, queue = own_mark, own_queue
+    actions = _set_mark(mark) + b"".join(_output(port) for port in outputs)
+    for port, own_mark in copies:
+        actions += (_set_mark(own_mark) if own_mark != mark else b"") + _output(port)
+        mark = own_mark
     octets = b"" if meter is None else _part(USE_METER, struct.pack("!I", meter))
     octets += _part(APPLY, bytes(4) + actions) if actions else b""
     return octets + (b"" if next_table is None else _part(GO_TO_TABLE, struct.pack("!B3x", next_table)))
@@ -180,10 +177,6 @@ def _instruction_octets(
 
 def _set_mark(mark: int | None) -> bytes:
     return b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
-
-
-def _set_queue(queue: int | None) -> bytes:
-    return b"" if queue is None else _part(SET_QUEUE, struct.pack("!I", queue))
 
 
 def _output(port: int) -> bytes:

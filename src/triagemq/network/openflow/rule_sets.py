@@ -10,11 +10,9 @@ import ipaddress
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from triagemq.network.openflow.own_queues import CONTROL_QUEUE, FOREIGN_QUEUE, class_queue
 from triagemq.network.openflow.rules import (
     CONTROL_MARK,
     CONTROLLER,
-    MARKS,
     Copy,
     Kind,
     Match,
@@ -26,9 +24,8 @@ from triagemq.network.openflow.rules import (
     outputs_of,
 )
 from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
-from triagemq.network.state import PrefixKey
 from triagemq.plan import FlowKey, SetFlow
-from triagemq.topic_codes.address import CODES, QUEUE_BITS, Prefix, event_class
+from triagemq.topic_codes.address import CODES, Prefix
 
 LINK_DISCOVERY = 0x88CC
 ARP = 0x0806
@@ -125,13 +122,11 @@ def address_rules(
     address: str,
     flows: Collection[LimitedFlow],
     sources: Iterable[str] = (),
-    queued: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
 
     They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
-    known where a source is. Limits act where flows enter the network, or at the subscriber's switch. `queued` ports
-    have queues of their switch's own.
+    known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
     """
     rules: _Rules = {}
     for home in routes.places(address) if flows else ():
@@ -145,21 +140,18 @@ def address_rules(
         for switch in sorted(switches):
             port, hops = towards[switch]
             output = home.port if switch == home.switch else port
-            some = _rules_at(address, flows, output, hops, PortId(switch, output) in queued)
+            some = _rules_at(address, flows, output, hops)
             if switch not in limiting:
                 some = [replace(rule, limit=None) for rule in some]
             rules[switch] = {rule.key: rule for rule in some}
     return rules
 
 
-def _rules_at(
-    address: str, flows: Collection[LimitedFlow], output: int, hops: int, queued: bool
-) -> list[Rule]:
+def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: int) -> list[Rule]:
     control = _rule(
         Kind.CONTROL,
         matching(**address_fields(address), ip_dscp=CONTROL_MARK),
         outputs=(output,),
-        queue=CONTROL_QUEUE if queued else None,
         hops=hops,
     )
     return [
@@ -169,7 +161,6 @@ def _rules_at(
                 Kind.FLOW,
                 matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
                 mark=class_mark(each.flow.priority_class),
-                queue=class_queue(each.flow.priority_class) if queued else None,
                 limit=each.limit,
                 outputs=(output,),
                 hops=hops,
@@ -185,7 +176,6 @@ def topic_rules(
     key: FlowKey,
     flows: Collection[LimitedFlow],
     places: Mapping[str, PortId],
-    queued: Collection[PortId] = (),
     entries: Collection[PortId] = (),
 ) -> _Rules:
     """The rules of a multicast key: on each switch copies leave by the ports that flows name, marked by their classes.
@@ -201,20 +191,13 @@ def topic_rules(
     for each in flows:
         at = places.get(each.flow.port)
         if at is not None and at.switch in routes.network.ports:
-            queue = class_queue(each.flow.priority_class) if at in queued else None
-            copy = Copy(at.port, class_mark(each.flow.priority_class), queue)
+            copy = Copy(at.port, class_mark(each.flow.priority_class))
             copies.setdefault(at.switch, []).append((copy, each))
     outputs = {switch: [copy.port for copy, _ in some] for switch, some in copies.items()}
     fields = {**address_fields(key.address), "udp_dst": key.udp_port}
     source = _source_of(flows)
     rules: _Rules = {}
     for switch, some in copies.items():
-        if any(copy.queue is not None for copy, _ in some):
-            # A queue that has been chosen holds for all outputs that follow.
-            some = [
-                (copy if copy.queue is not None else copy._replace(queue=FOREIGN_QUEUE), each)
-                for copy, each in some
-            ]
         some.sort(key=lambda one: one[0].port)
         limits = [each.limit for _, each in some if each.limit is not None]
         actions = {
@@ -263,81 +246,62 @@ def _entry_fields(source: str, entries: Collection[PortId], switch: int) -> list
 
 
 def prefix_rules(
-    routes: Routes,
-    prefixes: Collection[PrefixKey],
-    places: Mapping[str, PortId],
-    queued: Collection[PortId] = (),
+    routes: Routes, flows: Mapping[FlowKey, Collection[LimitedFlow]], places: Mapping[str, PortId]
 ) -> _Rules:
-    """The rules of events with codes of topics; none if there are no prefixes.
+    """The rules of prefixes of topics' codes; none if there are no prefixes.
 
-    A switch takes the rule with the longest prefix that fits: it has the ports of all that fit. What fits none goes
-    nowhere, and is counted by a rule of its own, on every switch.
+    A switch takes the rule with the longest prefix that fits: it has the ports of all that fit, each in the class of
+    the longest. What fits none goes nowhere, and is counted by a rule of its own, on every switch; that is put last.
     """
-    if not prefixes:
+    if not flows:
         return {}
-    at_ports: dict[Prefix, set[PortId]] = {}
-    for prefix, name in prefixes:
-        if name in places and places[name].switch in routes.network.ports:
-            at_ports.setdefault(prefix, set()).add(places[name])
-    rules = {
-        switch: [
-            *_by_queue(any(at.switch == switch for at in queued), hops=len(routes.network.ports)),
-            Rule(Kind.PREFIX.table, Kind.PREFIX.priority, ()),
-        ]
-        for switch in routes.network.ports
+    prefixes = {key: Prefix.parse(key.address) for key in flows}
+    there = {name: at for name, at in places.items() if at.switch in routes.network.ports}
+    classes = {
+        key: {there[one.flow.port]: one.flow.priority_class for one in some if one.flow.port in there}
+        for key, some in flows.items()
     }
-    for prefix in at_ports:
-        outputs: dict[int, list[int]] = {}
-        for at in sorted({at for each in at_ports if each.covers(prefix) for at in at_ports[each]}):
-            outputs.setdefault(at.switch, []).append(at.port)
-        for switch in {at.switch for at in at_ports[prefix]}:
-            rules[switch].append(
-                Rule(
-                    Kind.PREFIX.table,
-                    prefix.length,
-                    matching(eth_type=IPV6, ipv6_dst=_masked(prefix.address, mask(prefix.length))),
-                    outputs=tuple(outputs[switch]),
-                    hops=_switches_behind(routes, outputs, switch),
-                )
+    unmatched = _rule(
+        Kind.UNMATCHED,
+        matching(eth_type=IPV6, ip_proto=UDP, ipv6_dst=_masked(f"{CODES:x}::", 16)),
+        hops=len(routes.network.ports),
+    )
+    rules = {switch: {unmatched.key: unmatched} for switch in routes.network.ports}
+    for key, prefix in prefixes.items():
+        at_ports: dict[PortId, int] = {}
+        covering = (each for each in flows if each.udp_port == key.udp_port and prefixes[each].covers(prefix))
+        for other in sorted(covering, key=lambda each: prefixes[each].length):
+            at_ports |= classes[other]
+        copies: dict[int, list[Copy]] = {}
+        for at in sorted(at_ports):
+            copies.setdefault(at.switch, []).append(Copy(at.port, class_mark(at_ports[at])))
+        outputs = {switch: [copy.port for copy in some] for switch, some in copies.items()}
+        for switch in {at.switch for at in classes[key]}:
+            rule = Rule(
+                Kind.PREFIX.table,
+                Kind.PREFIX.priority + prefix.length,
+                matching(
+                    eth_type=IPV6,
+                    ip_proto=UDP,
+                    ipv6_dst=_masked(prefix.address, prefix.length),
+                    udp_dst=key.udp_port,
+                ),
+                **outputs_of(copies[switch]),
+                hops=_switches_behind(routes, outputs, switch),
             )
-    return {switch: {rule.key: rule for rule in some} for switch, some in rules.items()}
+            rules[switch][rule.key] = rule
+    return rules
 
 
-def _by_queue(queued: bool, hops: int) -> list[Rule]:
-    """A mark for each queue that an address can say, and the queue itself where a switch has some of its own.
+def _masked(address: str, length: int) -> str:
+    """A prefix as a switch gives it back: with a mask where not all bits count.
 
-    They are put last, `hops` being larger than any, when all prefixes are there.
+    >>> _masked("ff1e:8000::", 20)
+    'ff1e:8000::/ffff:f000::'
     """
-    found = []
-    for queue in range(1 << QUEUE_BITS):
-        of_class = event_class(queue, len(MARKS))
-        address = ipaddress.IPv6Address(CODES << 112 | queue)
-        bits = ipaddress.IPv6Address(0xFFFF << 112 | (1 << QUEUE_BITS) - 1)
-        found.append(
-            _rule(
-                Kind.CODED,
-                matching(eth_type=IPV6, ip_proto=UDP, ipv6_dst=_masked(str(address), str(bits))),
-                mark=class_mark(of_class),
-                queue=class_queue(of_class) if queued else None,
-                next_table=Kind.PREFIX.table,
-                hops=hops,
-            )
-        )
-    return found
-
-
-def mask(length: int) -> str:
-    """That of a prefix.
-
-    >>> mask(20)
-    'ffff:f000::'
-    """
-    return str(ipaddress.IPv6Address((1 << 128) - (1 << 128 - length)))
-
-
-def _masked(address: str, bits: str) -> str:
-    """A switch gives an address back without its mask where all bits count."""
-    return address if bits == mask(128) else f"{address}/{bits}"
+    if length == 128:
+        return address
+    return f"{address}/{ipaddress.IPv6Address((1 << 128) - (1 << 128 - length))}"
 
 
 def _switches_behind(routes: Routes, outputs: Mapping[int, Collection[int]], switch: int) -> int:
@@ -392,47 +356,34 @@ class RuleBook:
         self.topics: dict[FlowKey, tuple[LimitedFlow, ...]] = {}
         self.places: Mapping[str, PortId] = {}
         """Where the ports of a plan are, as far as is known."""
-        self.queued: Collection[PortId] = ()
-        """Which of them have queues of their switch's own."""
-        self.prefixes: frozenset[PrefixKey] = frozenset()
         self._rules_of: dict[_Owner, _Rules] = {}
         # Where publishers of multicast keys were found.
         self._found: dict[str, tuple[HostPlace, ...]] = {}
 
-    def fit(
-        self,
-        network: Topology,
-        places: Mapping[str, PortId] | None = None,
-        queued: Collection[PortId] | None = None,
-    ) -> None:
+    def fit(self, network: Topology, places: Mapping[str, PortId] | None = None) -> None:
         """Make all rules anew for a network."""
         self.network, self.routes = network, Routes(network)
         self.places = self.places if places is None else places
-        self.queued = self.queued if queued is None else queued
         self.wanted = base_rules(self.routes)
         self._found = {source: self._found[source] for source in self.topic_sources & self._found.keys()}
-        owners: list[_Owner] = [*self.flows, *self.topics, None]
+        owners: dict[_Owner, None] = dict.fromkeys([*self.flows, *map(_owner_of, self.topics)])
         self._rules_of = {owner: self._rules(owner) for owner in owners}
         for some in self._rules_of.values():
             for switch, rules in some.items():
                 self.wanted[switch].update(rules)
 
     def change(
-        self, flows: Mapping[FlowKey, FlowRules], prefixes: frozenset[PrefixKey] | None = None
+        self, flows: Mapping[FlowKey, FlowRules]
     ) -> tuple[Mapping[FlowKey, FlowRules], Mapping[int, Collection[RuleKey]]]:
         """Set flows, and remove those that are None; gives the change of flows that undoes this, and what is touched.
-        `prefixes` are all there are from now on, if they are not to stay as they are.
 
         Touched are rules, by switch and key: those that were there and those that are there now.
         """
         undoing: dict[FlowKey, FlowRules] = {}
         owners: set[_Owner] = set()
-        if prefixes is not None:
-            owners.add(None)
-            self.prefixes = prefixes
         for key, flow in flows.items():
             if key.is_multicast:
-                owners.add(key)
+                owners.add(_owner_of(key))
                 undoing[key] = self.topics.pop(key, None)
                 if isinstance(flow, tuple) and flow:
                     self.topics[key] = flow
@@ -477,9 +428,14 @@ class RuleBook:
 
     def _rules(self, owner: _Owner) -> _Rules:
         if owner is None:
-            return prefix_rules(self.routes, self.prefixes, self.places, self.queued)
+            prefixes = {key: flows for key, flows in self.topics.items() if key.is_prefix}
+            return prefix_rules(self.routes, prefixes, self.places)
         if isinstance(owner, FlowKey):
             flows = self.topics.get(owner, ())
             entries = self._entries_of(_source_of(flows))
-            return topic_rules(self.routes, owner, flows, self.places, self.queued, entries)
-        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources, self.queued)
+            return topic_rules(self.routes, owner, flows, self.places, entries)
+        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources)
+
+
+def _owner_of(key: FlowKey) -> _Owner:
+    return None if key.is_prefix else key

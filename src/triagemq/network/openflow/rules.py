@@ -1,8 +1,7 @@
 """Flow rules as plain data: what they match, what they do, and how a switch keeps them apart.
 
 A rule is of one kind, and its kind gives its table and priority. Packets enter at table 0, which finds out who speaks
-(discovery, known hosts, links), and go on to table 1, which decides where they go and how they are marked. Events with
-codes of topics go on from there to table 2, which matches the prefixes of their addresses.
+(discovery, known hosts, links), and go on to table 1, which decides where they go and how they are marked.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ class Kind(enum.Enum):
     """PUBLISH messages of one flow, or events of a topic."""
     FOREIGN = (1, 290)
     """To the address of a promised topic, but not from its source: goes nowhere, and is counted."""
-    CODED = (1, 250)
-    """Events of topics, marked by the queue in their address, go on to be matched."""
-    PREFIX = (2, 0)
-    """A prefix of topics' codes, in the priority that is its length; 0 is for what matches none, which goes nowhere."""
     UNICAST = (1, 200)
     """Unmanaged packets to a known host."""
+    PREFIX = (1, 10)
+    """Events by a prefix of topics' codes: in this priority and its length more, so that the longest holds."""
+    UNMATCHED = (1, 5)
+    """Events with codes that match no prefix: go nowhere, and are counted."""
     FLOOD = (1, 0)
     """To all or to an unknown host: along a tree, so that nothing comes twice."""
 
@@ -69,7 +68,9 @@ class Kind(enum.Enum):
         return self.value[1]
 
 
-FLOW_KINDS = frozenset({Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.FOREIGN, Kind.CONTROL, Kind.CODED, Kind.PREFIX})
+FLOW_KINDS = frozenset(
+    {Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.FOREIGN, Kind.CONTROL, Kind.PREFIX, Kind.UNMATCHED}
+)
 """Rules that a plan asks for; the others are the network's."""
 
 
@@ -94,11 +95,10 @@ class RateLimit:
 
 
 class Copy(NamedTuple):
-    """Where a copy of a packet leaves, its DSCP there, and its queue, where a switch has some of its own."""
+    """Where a copy of a packet leaves, and its DSCP there."""
 
     port: int
     mark: int
-    queue: int | None = None
 
 
 class RuleKey(NamedTuple):
@@ -113,7 +113,7 @@ class RuleKey(NamedTuple):
 class Rule:
     """One entry of a flow table: mark, then send out at every port but the one it came from, then go on.
 
-    Where not all have the same mark and `queue` there are `copies` instead.
+    Where not all have the same mark there are `copies` instead.
     `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
     `first_output` where packets to a host that has just become known go before they take their shortest way: they give
     the order of updates, are not kept by switches, and do not count when rules are compared.
@@ -124,7 +124,6 @@ class Rule:
     match: Match
     outputs: tuple[int, ...] = ()
     mark: int | None = None
-    queue: int | None = None
     copies: tuple[Copy, ...] = ()
     limit: RateLimit | None = None
     next_table: int | None = None
@@ -141,7 +140,9 @@ class Rule:
     @property
     def kind(self) -> Kind | None:
         """None for a rule that cannot be ours."""
-        return Kind.PREFIX if self.table == Kind.PREFIX.table else _KINDS.get((self.table, self.priority))
+        if self.table == Kind.PREFIX.table and 0 < self.priority - Kind.PREFIX.priority <= 128:
+            return Kind.PREFIX
+        return _KINDS.get((self.table, self.priority))
 
     def __str__(self) -> str:
         match = ",".join(f"{name}={value}" for name, value in self.match) or "everything"
@@ -166,12 +167,10 @@ def outputs_of(copies: Sequence[Copy]) -> dict[str, Any]:
     """How a rule has these copies.
 
     >>> outputs_of([Copy(1, 46), Copy(2, 46)]), outputs_of([Copy(1, 46), Copy(2, 8)])
-    ({'outputs': (1, 2), 'mark': 46, 'queue': None},
-     {'copies': (Copy(port=1, mark=46, queue=None), Copy(port=2, mark=8, queue=None))})
+    ({'outputs': (1, 2), 'mark': 46}, {'copies': (Copy(port=1, mark=46), Copy(port=2, mark=8))})
     """
-    (first, *_), same = copies, {copy[1:] for copy in copies}
-    if len(same) == 1:
-        return {"outputs": tuple(copy.port for copy in copies), "mark": first.mark, "queue": first.queue}
+    if len({copy.mark for copy in copies}) == 1:
+        return {"outputs": tuple(copy.port for copy in copies), "mark": copies[0].mark}
     return {"copies": tuple(copies)}
 
 

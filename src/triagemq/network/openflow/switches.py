@@ -7,11 +7,8 @@ models. It counts whole kilobits: its rate is the promised one or less than 1 kb
 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
 barrier some milliseconds before it has decided anew on packets that it knows.)
 
-Switches that have queues of their own need no data plane behind: their `databases` get the queues of the plan's ports
-(own_queues.py), and rules choose among them.
-
-Prefixes of topics' codes are rules with masks, in a table of their own that takes the longest; the queue in an address
-becomes the mark of its class. Events that match no prefix on a switch are discarded there, and counted.
+Prefixes of topics' codes are rules with masks, of which the longest holds: it has the ports of all that fit. Events
+that match no prefix on a switch are discarded there, and counted.
 
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. If it has a source, that rule takes what the source sends, where it is; what others send to the key is
@@ -26,24 +23,21 @@ switches go on with the rules they have; a new one reads them and changes only w
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.own_queues import OwnQueues
 from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.server import Place, SwitchTls, parse_place
 from triagemq.network.openflow.topology import Topology
-from triagemq.network.state import PlanState, PrefixKey, StateChange
+from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import FlowKey, Instruction, SetFlow
-from triagemq.topic_codes.address import Prefix
 
 _Result = TypeVar("_Result")
 
@@ -60,12 +54,11 @@ class FlowAtSwitch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCounters:
-    """Ports by number, and flows whose way leads over the switch. Of events with codes of topics, how many matched each
-    prefix and no longer one, and how many matched none and were `discarded`."""
+    """Ports by number, and flows whose path leads over the switch; events count for the longest prefix that they match.
+    `discarded` are events with codes that match none."""
 
     ports: Mapping[int, PortCounts]
     flows: Mapping[FlowKey, FlowAtSwitch]
-    prefixes: Mapping[Prefix, int] = field(default_factory=dict)
     discarded: int = 0
 
 
@@ -75,10 +68,9 @@ class OpenFlowSwitches:
     `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
     this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
     gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
-    `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys and
-    queues need it. `reserved` ports carry copies of multicast keys and nothing else. `databases` are those of switches
-    with queues of their own, by datapath id. Other switches than these are not let in, nor any from an address that is
-    not `allowed` (all are if none is named); with `tls` both sides show a certificate.
+    `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys need
+    it. `reserved` ports carry copies of multicast keys and nothing else. Other switches than these are not let in, nor
+    any from an address that is not `allowed` (all are if none is named); with `tls` both sides show a certificate.
     """
 
     priority_classes: ClassVar[int] = len(MARKS)
@@ -91,7 +83,6 @@ class OpenFlowSwitches:
         sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
         reserved: Collection[tuple[int, str]] = (),
-        databases: Mapping[int, str] | None = None,
         keep_rules: bool = False,
         ready_seconds: float = 30.0,
         timing: Timing = Timing(),  # noqa: B008 (frozen)
@@ -102,7 +93,6 @@ class OpenFlowSwitches:
             raise ParameterError("switches", "say which there are, and where to listen for them")
         self._keep_rules = keep_rules
         self._ports = {} if ports is None else dict(ports)
-        self._queues = OwnQueues({} if databases is None else databases, self._ports)
         self._state = PlanState(self.priority_classes, replicated=True)
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -114,7 +104,6 @@ class OpenFlowSwitches:
                 switches,
                 sources=sources,
                 ports=self._ports,
-                queued=self._queues,
                 reserved=reserved,
                 timing=timing,
                 tls=tls,
@@ -182,29 +171,17 @@ class OpenFlowSwitches:
         if self._closed:
             raise RuntimeError("these switches have been left")
         change = self._state.change(instructions)
-        for _, port in (*change.copies, *change.prefixes):
+        for _, port in change.copies:
             if port not in self._ports:
                 raise PlanError(
                     f"port {port!r} is at no switch that is known here, and copies are to leave by it; say where it is"
                 )
         self._ready.result()
-        undo: list[Callable[[], None]] = []
         try:
-            for settings in change.ports.values():
-                if settings is not None and settings.port in self._queues:
-                    self._queues.set(settings, undo)
-            self._call(self._controller.set_flows(self._wanted(change), self._wanted_prefixes(change)))
-        except (PlanError, SwitchError) as error:
-            for step in reversed(undo):
-                with contextlib.suppress(PlanError):
-                    step()
-            if isinstance(error, PlanError):
-                raise
+            self._call(self._controller.set_flows(self._wanted(change)))
+        except SwitchError as error:
             raise PlanError(f"the plan was not put into the network: {error}") from error
         self._state.commit(change)
-        for name, settings in change.ports.items():
-            if settings is None and name in self._queues:
-                self._queues.remove(name)
 
     def counters(self) -> dict[int, SwitchCounters]:
         """What every switch that is connected has counted, by datapath id."""
@@ -219,17 +196,8 @@ class OpenFlowSwitches:
                     now = (0, 0, 0, counts[0]) if is_foreign else (*counts, 0)
                     before = flows.get(key, FlowAtSwitch(0, 0, 0))
                     flows[key] = FlowAtSwitch(*map(sum, zip(before, now, strict=True)))
-            of_events = [
-                (_prefix_of(rule), counts[0])
-                for rule, counts in rules.items()
-                if rule.table == Kind.PREFIX.table
-            ]
-            found[switch] = SwitchCounters(
-                ports,
-                flows,
-                {prefix: packets for prefix, packets in of_events if prefix is not None},
-                sum(packets for prefix, packets in of_events if prefix is None),
-            )
+            unmatched = (counts[0] for rule, counts in rules.items() if rule[:2] == Kind.UNMATCHED.value)
+            found[switch] = SwitchCounters(ports, flows, sum(unmatched))
         return found
 
     def close(self) -> None:
@@ -240,8 +208,6 @@ class OpenFlowSwitches:
         try:
             self._ready.cancel()
             self._call(self._controller.close(keep_rules=self._keep_rules))
-            if not self._keep_rules:
-                self._queues.close()
         finally:
             self._stop()
 
@@ -268,13 +234,6 @@ class OpenFlowSwitches:
                 wanted[key] = None if flow is None else limited(flow)
         return wanted
 
-    def _wanted_prefixes(self, change: StateChange) -> frozenset[PrefixKey] | None:
-        """All there are to be, if a change names some."""
-        if not change.prefixes:
-            return None
-        added = {key for key, there in change.prefixes.items() if there}
-        return frozenset(self._state.prefixes - change.prefixes.keys() | added)
-
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
@@ -288,16 +247,12 @@ _COUNTED = (Kind.FLOW.priority, Kind.FLOW_FROM_LINK.priority, Kind.FOREIGN.prior
 
 
 def _flow_of(rule: RuleKey) -> FlowKey | None:
-    """The flow that a rule is for; None for a rule of control packets."""
+    """The flow that a rule is for; None for a rule of control packets, and of no flow."""
     fields = dict(rule.match)
     address = fields.get("ipv4_dst") or fields.get("ipv6_dst")
-    port = fields.get("udp_dst")
-    if rule.priority not in _COUNTED or not isinstance(address, str) or not isinstance(port, int):
+    port, length = fields.get("udp_dst"), rule.priority - Kind.PREFIX.priority
+    if not isinstance(address, str) or not isinstance(port, int):
         return None
-    return FlowKey(address, port)
-
-
-def _prefix_of(rule: RuleKey) -> Prefix | None:
-    """What a rule of events matches; None for that of those that match nothing."""
-    address = dict(rule.match).get("ipv6_dst")
-    return Prefix(address.partition("/")[0], rule.priority) if isinstance(address, str) else None
+    if 0 < length <= 128:
+        return FlowKey(f"{address.partition('/')[0]}/{length}", port)
+    return FlowKey(address, port) if rule.priority in _COUNTED else None

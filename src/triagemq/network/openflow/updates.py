@@ -10,7 +10,7 @@ Steps are done one after the other, each ended by barriers on all switches it to
    farther at each step: whoever is sent the new way finds it complete. A rule with the key of an old one replaces it
    in one go. Within a step lower classes come first (MIDAS, section V-A): nobody is passed by who was lower before.
 4. Flooding grows to the new tree.
-5. What is no longer wanted is deleted, first the rules that drop what is not a source's.
+5. What is no longer wanted is deleted, first the rules that drop what is not a source's or matches no prefix.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
                 elif shared == rule.outputs:
                     shrinking.append(growing.pop())
         deleting += [Delete(switch, rule) for key, rule in old_rules.items() if key not in new_rules]
-    deleting.sort(key=lambda change: change.rule.kind is not Kind.FOREIGN)
+    deleting.sort(key=lambda change: change.rule.kind not in (Kind.FOREIGN, Kind.UNMATCHED))
     putting = [sorted(by_hops[hops], key=lambda change: -change.rule.rank) for hops in sorted(by_hops)]
     return [tuple(step) for step in (shrinking, introducing, *putting, growing, deleting) if step]
 

@@ -18,21 +18,17 @@ from tests.lab.box.traffic import lives, traces_of
 
 from triagemq.lab.box import Box, lay_out, new_run
 from triagemq.lab.box.interfaces import add_bridge, send_requests
-from triagemq.network.journal import Journal, open_entries
-from triagemq.network.linux.namespaces import (
-    create_namespace,
-    in_namespace,
-    namespace_path,
-    remove_namespace,
-)
+from triagemq.lab.box.journal import Journal, open_entries
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
+from triagemq.lab.box.restore import restore
+from triagemq.network.linux.namespaces import in_namespace, namespace_path
 from triagemq.network.linux.netlink import Netlink
-from triagemq.network.restore import restore
 from triagemq.scenario import loads
 
 HOLDER = """
 import sys
 from triagemq.lab.box import Box, lay_out
-from triagemq.network.journal import Journal
+from triagemq.lab.box.journal import Journal
 from triagemq.lab.generators import prototype
 run, directory, folder = sys.argv[1:]
 layout = lay_out(prototype(subscribers=12), run)
@@ -146,18 +142,13 @@ def test_a_damaged_entry_is_reported_and_kept(tmp_path: Path, facts: dict[str, o
     assert entry.exists()
 
 
-def test_queues_on_the_ports_of_a_box_go_with_it(tmp_path: Path) -> None:
+def test_an_entry_of_the_version_before_about_queues_is_forgotten(tmp_path: Path) -> None:
+    """Queues are known by their handle now."""
     gone = abandoned(
         tmp_path, "qdisc", interface="tqaaaaap0", namespace="tqaaaaa-switches", index=7, former=None
     )
-    assert restore(tmp_path).failed == ()
+    assert restore(tmp_path) == type(restore(tmp_path))((), (), 0)
     assert not gone.exists()
-
-
-def test_queues_in_use_on_an_interface_that_stays_are_left_to_their_process(tmp_path: Path) -> None:
-    Journal(tmp_path).note("qdisc", interface="eth7", namespace=None, index=7, former=None)
-    assert restore(tmp_path).in_use == 1
-    assert "a running process uses them" in restore(tmp_path, everything=True).failed[0]
 
 
 def test_nothing_to_restore(tmp_path: Path) -> None:
@@ -167,7 +158,7 @@ def test_nothing_to_restore(tmp_path: Path) -> None:
 def abandoned(directory: Path, kind: str, **facts: object) -> Path:
     """An entry of a process that has died since."""
     noting = f"Journal({str(directory)!r}).note({kind!r}, **{facts!r})"
-    program = f"from triagemq.network.journal import Journal; print({noting})"
+    program = f"from triagemq.lab.box.journal import Journal; print({noting})"
     name = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     return directory / f"{name.strip()}.json"
 

@@ -30,7 +30,7 @@ import numpy as np
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
 from triagemq.client.direct.wire import HEADER_BYTES, SMALLEST_PAYLOAD, UDP_BYTES, is_first_or_last
 from triagemq.errors import NetworkError
-from triagemq.live.receipts import Receipts
+from triagemq.lab.emulate.receipts import Receipts
 from triagemq.network.linux.namespaces import in_namespace
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.conditions import Situation

@@ -15,9 +15,10 @@ from tests.lab.box.traffic import eventually, lives
 
 from triagemq.errors import NetworkError
 from triagemq.lab.box import new_run
-from triagemq.network.journal import Journal, open_entries, process_start
-from triagemq.network.linux.namespaces import create_namespace, namespace_path, remove_namespace
-from triagemq.network.processes import LAUNCHER, Processes, end_session
+from triagemq.lab.box.journal import Journal, open_entries, process_start
+from triagemq.lab.box.namespaces import create_namespace, remove_namespace
+from triagemq.lab.box.processes import LAUNCHER, Processes, end_session
+from triagemq.network.linux.namespaces import namespace_path
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
@@ -122,8 +123,8 @@ def test_closing_leaves_time_to_end_in_order(processes: Processes, namespace: st
 def test_processes_die_with_a_starter_that_is_killed(namespace: str, tmp_path: Path) -> None:
     program = f"""
 import time
-from triagemq.network.journal import Journal
-from triagemq.network.processes import Processes
+from triagemq.lab.box.journal import Journal
+from triagemq.lab.box.processes import Processes
 processes = Processes(Journal({str(tmp_path / "journal")!r}))
 print(processes.start({namespace!r}, ["sleep", "600"]).pid, flush=True)
 time.sleep(600)

@@ -6,7 +6,7 @@ import socket
 import time
 from contextlib import closing
 
-from triagemq.live.receipts import LastArrival, TimedSocket, stamping
+from triagemq.lab.emulate.receipts import LastArrival, TimedSocket, stamping
 
 
 def test_a_datagram_that_is_read_late_came_when_it_came() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from triagemq.errors import NetworkError
-from triagemq.network.journal import Journal, process_start
+from triagemq.lab.box.journal import Journal, process_start
 from triagemq.network.linux.namespaces import namespace_path
 
 LAUNCHER = Path(__file__).with_name("launch.py")

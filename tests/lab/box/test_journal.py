@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from triagemq.errors import NetworkError
-from triagemq.network.journal import Journal, open_entries, owner_lives
+from triagemq.lab.box.journal import Journal, open_entries, owner_lives
 
 _NOTE = """
 import sys, time
-from triagemq.network.journal import Journal
+from triagemq.lab.box.journal import Journal
 Journal(sys.argv[1]).note("process", pid=1)
 print("noted", flush=True)
 time.sleep(600)
