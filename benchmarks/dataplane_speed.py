@@ -24,7 +24,7 @@ from pyroute2 import NetNS, netns
 from measuring import finish, machine, options
 from triagemq.mqttsn import MessageType
 from triagemq.network.linux import Interface, LinuxDataPlane
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
 FLOWS = 1000

@@ -36,7 +36,7 @@ from triagemq.lab.box import VirtualSwitches
 from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.lab.box.journal import Journal
 from triagemq.lab.box.namespaces import create_namespace, remove_namespace
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.programs import search_path
 
 TOPIC, GROUP = "ward/3/pulse", "239.1.2.3:7400"

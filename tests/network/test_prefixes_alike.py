@@ -16,7 +16,7 @@ import pytest
 from tests.network.openflow.lab import Lab, eventually, ip
 
 from triagemq.network.linux import Interface, LinuxDataPlane
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.network.openflow.rules import class_mark
 from triagemq.plan import FlowKey, Instruction, RemoveFlow, SetFlow, SetPort

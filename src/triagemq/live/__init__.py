@@ -3,11 +3,9 @@
 run          one run from its plan's promise over its seconds to the end of publishing, as both kinds do it
 rig          what every exchange is made of: gateway, coordinator, clients; started, and ended in the opposite order
 processes    one process: ready when it says so, started again when it ends
-clients      a process of its own: the scenario's publishers or subscribers as real clients,
-receipts     and what they note of what they sent and got
-promised     promised messages of these clients, which go from switch to switch and through no gateway
+clients      a process of its own: the scenario's publishers or subscribers as real clients
 carrying     `triage topics carry`: events with codes of topics, at ports of this machine or of OpenFlow switches
 figures      the figures of `triage simulate`, from the Trace that is left
 
-up/          `triage up` and `triage demo`: on the ports and interfaces of this machine, for anybody's clients
+up/          `triage up` and `triage demo`: on the ports and interfaces of this machine, for any clients
 """

@@ -15,7 +15,7 @@ from triagemq.errors import ParameterError
 from triagemq.exchange.exposure import Exposed, check_listeners
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.openflow import OpenFlowSwitches, SwitchTls
-from triagemq.network.openflow.server import parse_place
+from triagemq.network.openflow.session import parse_place
 from triagemq.plan import FlowKey, Instruction, SetFlow, SetPort
 from triagemq.topic_codes import EVENT_PORT, CodeBook, Prefix, subtree_prefix
 

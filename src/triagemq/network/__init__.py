@@ -1,13 +1,10 @@
 """Data planes: what carries out a plan with packets. Instructions come in; packets, counters and fates go out.
 
-state       ports and flows as instructions leave them: whoever follows instructions checks them there first
+state       ports and flows as instructions leave them: a data plane checks a change there first
 embedded/   paced ports inside the gateway's process; needs nothing
 reported    sends at once, and learns from reports what queues behind the gateway did with it
 linux/      the kernel's queues and an eBPF classifier on interfaces of this machine; needs root
 openflow/   rules and marks on OpenFlow 1.3 switches, which follow the same instructions before a data plane's queues
-journal     what a run makes on this machine, written down before it does
-processes   starts commands inside namespaces and ends them; `launch` is what it runs them with
-restore     undoes what the journal of a killed run still lists
 """
 
 from triagemq.clock import unix_clock

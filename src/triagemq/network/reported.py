@@ -1,7 +1,7 @@
 """The data plane whose queues are somewhere behind it: it sends at once, and learns from reports what became of that.
 
 Each copy bears the mark of its class and waits in the queue of that class at its port. A queue counts what came, what
-it had no room for and what left; nobody sees which packets those were. Each report is apportioned, in such a way that
+it had no room for and what left; it does not say which packets those were. Each report is apportioned, so that
 
 * how many of a queue's packets have each outcome is what was counted; what others put into the same queue has a place
   among ours, evenly;
@@ -10,7 +10,7 @@ it had no room for and what left; nobody sees which packets those were. Each rep
 * when a packet left is known to lie between two reports: where the queue was empty at both it is taken to have left as
   it came, else packets are spread evenly over the time between;
 * what was sent and never counted was lost before the queue (a link that is down): `lost_on_link`;
-* what goes to nobody's flow goes last and is counted for nobody: it is delivered when the socket has taken it.
+* what has no flow goes last and is not counted: it is delivered when the socket has taken it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from triagemq.trace import Outcome
 
 UDP_HEADER_BYTES = 8
 
-# A packet may be on its way to the queue while that is read.
+# A packet may be under way to the queue while that is read.
 _SLACK_NS = 50_000_000
 # So long after a port has gone its last report must have come.
 _UNHEARD_NS = 2_000_000_000
-# Without reports nobody can say what became of them.
+# Without reports it is unknown what became of them.
 _MOST_UNREPORTED = 100_000
 _FRAGMENT_BYTES = 1480
 
@@ -65,7 +65,7 @@ class _Line:
 
     def __init__(self) -> None:
         self.sent: deque[_Sent] = deque()
-        # None stands for a packet of somebody else.
+        # None stands for a packet of another sender.
         self.queued: deque[_Sent | None] = deque()
         self.before: QueueCounters | None = None
         self.before_ns = 0
@@ -83,7 +83,7 @@ class _Copies:
 
 
 class ReportedDataPlane:
-    """A DataPlane and an Egress. `report` is told what the queues have counted, and `settled_later` by the sender,
+    """A DataPlane and an Egress. `report` gets what the queues have counted, `settled_later` comes from the sender,
     which has to mark classes. `sent` counts packets by queue.
 
     A datagram has `overhead_bytes_per_packet` more in IP packets than it has here.
@@ -113,7 +113,7 @@ class ReportedDataPlane:
         self._closed = False
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
-        """Flows that are known here are counted here; their queues are somebody else's."""
+        """Flows that are known here are counted here; their queues are elsewhere."""
         change = self._state.change(instructions)
         self._state.commit(change)
         for key, flow in change.flows.items():
@@ -191,7 +191,7 @@ class ReportedDataPlane:
             self._on_fate(fates)
 
     def close(self) -> None:
-        """What nobody has reported on is in flight."""
+        """What was not reported is in flight."""
         if self._closed:
             return
         self._closed = True
@@ -202,7 +202,7 @@ class ReportedDataPlane:
         self._closing()
 
     def _class_of(self, packet: OutgoingPacket) -> int:
-        """The class of the queue for a packet; what nobody has ranked has no class and no mark."""
+        """The class of the queue for a packet; a packet without a flow has no class and no mark."""
         flow = self._state.flows.get(packet.key)
         if flow is None:
             return self.priority_classes
@@ -216,7 +216,7 @@ class ReportedDataPlane:
             outcome = Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
             _report(packet, outcome, None, None, fates)
         elif flow is None:
-            # Nobody counts for whom it is; it goes last.
+            # It is not counted, and goes last.
             _report(packet, Outcome.delivered, None, None, fates)
         else:
             key = flow.port, self._class_of(packet)
@@ -268,7 +268,7 @@ class ReportedDataPlane:
         sent = sum(one.packets for one in line.sent)
         if now.packets_in <= sent:
             return QueueCounters()
-        # Of ours the last may be waiting, behind others'; what became of the first of them nobody knows.
+        # Of ours the last may be waiting, behind others'; what became of the first of them is unknown.
         waiting = now.backlog_packets
         line.queued.extend([None] * max(0, waiting - sent))
         while line.sent and sent > waiting:
@@ -313,7 +313,7 @@ class ReportedDataPlane:
                 self._settle(one, Outcome.delivered, left_ns, fates)
 
     def _forget(self, key: QueueKey, gone_ns: int | None, fates: list[Fate]) -> None:
-        """A queue is gone, and with it what waited; of what was not reported nobody knows."""
+        """A queue is gone, and with it what waited; what was not reported is unknown."""
         line = self._lines.pop(key)
         for one in line.queued:
             self._settle(one, Outcome.in_flight if gone_ns is None else Outcome.delivered, gone_ns, fates)

@@ -1,4 +1,4 @@
-"""The ports, flows and limiters that a data plane has been told of, and whether a change of them is possible.
+"""The ports, flows and limiters that a data plane has, and whether a change of them is possible.
 
 A data plane checks a whole list of instructions here before it follows the first: that makes `apply` atomic.
 """
@@ -49,7 +49,7 @@ class StateChange:
 class PlanState:
     """Ports and flows by name and key, with at most `priority_classes` classes at a port.
 
-    Where packets are not `replicated`, flows of multicast keys are refused: there is nobody to make the copies.
+    Where packets are not `replicated`, flows of multicast keys are refused: nothing makes the copies.
     """
 
     def __init__(self, priority_classes: int, *, replicated: bool = False) -> None:

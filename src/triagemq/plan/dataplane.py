@@ -58,7 +58,7 @@ class PortCounters:
     """A port's queues by priority class, and its queue of control packets.
 
     Where control packets have a bound, `beyond_bound` counts those that exceeded it and went last; and `strange_marks`
-    packets that bear the mark of control packets and come from nobody whose control packets are believed: last, too.
+    packets that bear the mark of control packets and come from a sender that is not believed: last, too.
     `discarded` are events with codes of topics that match no prefix at this port.
     """
 
@@ -134,7 +134,7 @@ class Counters:
 
 
 class Instructed(Protocol):
-    """Whoever follows the instructions of a plan: a data plane, or switches that lead packets to its queues."""
+    """What follows the instructions of a plan: a data plane, or switches that lead packets to its queues."""
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """Follow all instructions at once; PlanError says why one is impossible, and then none was followed."""
@@ -147,11 +147,11 @@ class DataPlane(Instructed, Protocol):
         """What has been counted until now."""
 
     def close(self) -> None:
-        """Leave everything as it was before; twice is once."""
+        """Leave everything as it was before; idempotent."""
 
 
 class Treatment(NamedTuple):
-    """How an event is treated on its way to a subscriber: its class, and with which probability the gateway drops it.
+    """How an event to a subscriber is treated: its class, and with which probability the gateway drops it.
 
     An event of a topic that was not seen before is never dropped; it goes before planned ones of its class, and by the
     `worth` of the filter that matches it. `flow_id` is the number of its flow, -1 if it has none in the plan.

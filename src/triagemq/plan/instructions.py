@@ -1,8 +1,8 @@
 """What carries a plan out: output ports, and what happens to each flow on them. Plain data, no I/O.
 
 Until it is known where a flow goes it has the client id of its connection for a key, then an address; all else in it
-stays the same on its way from the plan to the data plane. A state is a mapping, of ports by name and of flows by key;
-`difference` is the change from one state to another and `applied` the state after it, whoever asks.
+stays the same from the plan to the data plane. A state is a mapping, of ports by name and of flows by key;
+`difference` is the change from one state to another and `applied` the state after it, for every reader.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class FlowKey:
         (True, False)
         """
         address = self.address
-        # Asked for every flow of a plan: quick for those that are not.
+        # Called for every flow of a plan: quick for those that are not.
         if "224" <= address[:3] <= "239" and address[3:4] == ".":
             return True
         return address[:2] in ("ff", "FF") and ":" in address
@@ -61,8 +61,8 @@ class SetPort:
 
     With `widths_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together they are
     the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when widths
-    change; a port that serves otherwise is another port, and made when this one has been removed. Whoever divides the
-    port anew while it runs leaves each queue at least its floor, `floors_bps`.
+    change; a port that serves otherwise is another port, and made when this one has been removed. Control that divides
+    the port anew while it runs leaves each queue at least its floor, `floors_bps`.
     """
 
     port: str
@@ -100,7 +100,7 @@ class SetFlow(Generic[Key]):
     """Make a flow, or change where it goes, its class and the share of its copies that the gateway drops.
 
     `flow_id` is the number that the first plan gave to the flow, and stays. A multicast key has a flow for each output
-    port by which copies leave, with a class of its own; any other key has one, which goes where it was last told.
+    port by which copies leave, with a class of its own; any other key has one, where the last instruction says.
 
     `source` is the IP address of the publisher that a multicast key was given to. Packets of other senders to the key
     are foreign: they use up no limiter, go last or are dropped, and are counted. "" stands for any sender.
@@ -155,7 +155,7 @@ class SetLimiter:
 
     @property
     def bucket_bytes(self) -> float:
-        """What a token bucket has to hold to cut nobody who keeps to these terms.
+        """What a token bucket has to hold to cut no publisher that keeps to these terms.
 
         >>> limiter = SetLimiter(FlowKey("239.1.2.3", 5000), 3000.0, 1e6, jitter_seconds=0.001)
         >>> limiter.window_seconds, limiter.bucket_bytes

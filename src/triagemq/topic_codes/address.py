@@ -130,7 +130,7 @@ def subtree_prefix(book: CodeBook, topic_filter: str) -> Prefix:
 
 
 def with_names(book: CodeBook, text: str) -> str:
-    """A line of somebody's log with the names of events and subtrees behind their addresses and prefixes.
+    """A line of a log with the names of events and subtrees behind their addresses and prefixes.
 
     >>> book = CodeBook()
     >>> book.add(["city/hall/smoke"])

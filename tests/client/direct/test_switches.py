@@ -18,7 +18,7 @@ from triagemq.client.direct import (
     DirectWay,
     NetworkSettings,
 )
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 
 pytestmark = pytest.mark.needs_root("it makes network namespaces and switches")
 

@@ -24,7 +24,7 @@ from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.generators import prototype
 from triagemq.mqttsn import TopicIdType, encode_publish
 from triagemq.mqttsn.timestamps import split_payload, stamp_payload
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.scenario import loads
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")

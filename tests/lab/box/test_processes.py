@@ -18,7 +18,7 @@ from triagemq.lab.box import new_run
 from triagemq.lab.box.journal import Journal, open_entries, process_start
 from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.box.processes import LAUNCHER, Processes, end_session
-from triagemq.network.linux.namespaces import namespace_path
+from triagemq.network.linux.netlink import namespace_path
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 

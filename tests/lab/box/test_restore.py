@@ -21,8 +21,7 @@ from triagemq.lab.box.interfaces import add_bridge, send_requests
 from triagemq.lab.box.journal import Journal, open_entries
 from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.box.restore import restore
-from triagemq.network.linux.namespaces import in_namespace, namespace_path
-from triagemq.network.linux.netlink import Netlink
+from triagemq.network.linux.netlink import Netlink, in_namespace, namespace_path
 from triagemq.scenario import loads
 
 HOLDER = """

@@ -15,7 +15,7 @@ from triagemq.lab.box.forwarding import forwarding
 from triagemq.lab.box.journal import Journal, open_entries
 from triagemq.lab.box.restore import restore
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.scenario import loads
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")

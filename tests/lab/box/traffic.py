@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 from triagemq.lab.box import Host
-from triagemq.network.linux.namespaces import NAMESPACE_DIRECTORY, in_namespace
+from triagemq.network.linux.netlink import NAMESPACE_DIRECTORY, in_namespace
 
 PORT = 7000
 

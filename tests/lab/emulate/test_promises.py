@@ -34,7 +34,7 @@ from triagemq.lab.emulate.promised import (
 )
 from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, both_ways, cut_packets, promised_run
 from triagemq.network.linux import Interface, LinuxDataPlane
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
 from triagemq.scenario import Scenario, loads
 from triagemq.scenario.conditions import Conditions, situations

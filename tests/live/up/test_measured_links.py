@@ -16,10 +16,9 @@ import pytest
 from tests.live.machine import TRIAGE, Machine, machine, until
 from tests.live.up.test_existing_interface import GATEWAY, wire
 
-from triagemq.network.linux.assembler import Assembler
-from triagemq.network.linux.bpf import ArrayMap, load_program
+from triagemq.lab.box.losing import attach_at_arrival
+from triagemq.network.linux.bpf import ArrayMap, Assembler, load_program
 from triagemq.network.linux.netlink import Netlink, find_link
-from triagemq.network.linux.queues import attach_at_arrival
 
 pytestmark = [pytest.mark.needs_root("it makes namespaces of the network"), pytest.mark.slow]
 

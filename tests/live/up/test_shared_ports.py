@@ -11,7 +11,7 @@ import pytest
 from tests.live.machine import TRIAGE, machine, until
 from tests.live.up.test_existing_interface import CREW, GATEWAY, wire
 
-from triagemq.live.up.shared_ports import SharedPorts
+from triagemq.live.up.kernel_ports import SharedPorts
 from triagemq.plan import (
     Counters,
     FlowCounters,

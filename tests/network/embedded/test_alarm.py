@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from triagemq.network.embedded.alarm import TimerAlarm
+from triagemq.network.embedded.plane import TimerAlarm
 
 MILLISECOND = 1_000_000
 

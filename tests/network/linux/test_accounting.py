@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triagemq.network.linux.accounting import share
-from triagemq.network.linux.capabilities import capabilities
+from triagemq.network.linux.plane import capabilities
 
 
 @given(st.integers(0, 10**9), st.lists(st.integers(0, 10**9), max_size=20))

@@ -41,9 +41,9 @@ from triagemq.network.linux.records import (
     BEYOND_BOUND,
     CONTROL,
     MISMATCHED,
-    STRANGERS,
     UNMANAGED,
     UNMANAGED_CONTROL,
+    UNTRUSTED_CS6,
 )
 from triagemq.plan import LIMITER_PACKETS, FlowKey, SetLimiter
 
@@ -91,7 +91,7 @@ class Classifier:
         before = self.table.queue_counters(THIS_PORT)
         answer = run_program(self.port.program, packet)
         # The bounds of control packets follow the counters.
-        counted = (self.table.queue_counters(THIS_PORT) - before)[: STRANGERS + 1].tolist()
+        counted = (self.table.queue_counters(THIS_PORT) - before)[: UNTRUSTED_CS6 + 1].tolist()
         if answer == DROPPED:
             assert not any(packets for packets, _ in counted)
             return None
@@ -240,7 +240,7 @@ def test_what_a_network_needs_goes_with_control_packets(classifier: Classifier, 
 @pytest.mark.parametrize("packet", STRANGE.values(), ids=STRANGE)
 def test_marks_of_strangers_are_not_believed(classifier: Classifier, packet: bytes) -> None:
     classifier.set(**both())
-    assert classifier.queue_of(packet) == STRANGERS
+    assert classifier.queue_of(packet) == UNTRUSTED_CS6
 
 
 def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier) -> None:
@@ -248,7 +248,7 @@ def test_a_listener_at_all_addresses_is_known_by_its_port(classifier: Classifier
     classifier.set(**both())
     assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(CONTROLLING["IPv6 PUBLISH marked CS6"]) == CONTROL
-    assert classifier.queue_of(STRANGE["UDP over IPv6"]) == STRANGERS
+    assert classifier.queue_of(STRANGE["UDP over IPv6"]) == UNTRUSTED_CS6
     assert classifier.queue_of(NETWORKS["REST"]) == UNMANAGED
 
 
@@ -257,7 +257,7 @@ def test_before_a_listener_is_named_marks_are_believed_on_flows_only(classifier:
     classifier.set(**both())
     assert classifier.queue_of(CONTROLLING["PUBLISH marked CS6"]) == CONTROL
     assert classifier.queue_of(PUBLISHED["short"]) == CLASS_2
-    assert classifier.queue_of(STRANGE["UDP"]) == STRANGERS
+    assert classifier.queue_of(STRANGE["UDP"]) == UNTRUSTED_CS6
 
 
 @pytest.mark.parametrize(
@@ -408,11 +408,11 @@ def test_a_multicast_address_has_a_class_at_each_port_whoever_sends_whatever(
         for source in (1883, 4711)
         for dscp in (0, CS6, 26)
     ]
-    assert all(classifier.queue_of(each) in (UNMANAGED, STRANGERS, UNMANAGED_CONTROL) for each in events)
+    assert all(classifier.queue_of(each) in (UNMANAGED, UNTRUSTED_CS6, UNMANAGED_CONTROL) for each in events)
     classifier.table.stage([PolicyChange(packed_key(key, OTHER_PORT), None, there)])
     classifier.table.switch()
     classifier.table.settle()
-    assert all(classifier.queue_of(each) in (UNMANAGED, STRANGERS, UNMANAGED_CONTROL) for each in events)
+    assert all(classifier.queue_of(each) in (UNMANAGED, UNTRUSTED_CS6, UNMANAGED_CONTROL) for each in events)
     classifier.table.stage([PolicyChange(packed_key(key, THIS_PORT), None, here)])
     classifier.table.switch()
     assert all(classifier.queue_of(each) == 1 for each in events)

@@ -17,8 +17,7 @@ from triagemq.datagrams import DatagramSender
 from triagemq.errors import NetworkError, PlanError
 from triagemq.exchange.listening import bind_udp, control_socket
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.linux.netlink import Netlink, attribute, find_link
+from triagemq.network.linux.netlink import Netlink, attribute, find_link, in_namespace
 from triagemq.network.linux.queues import (
     QueueStatistics,
     RootQueue,

@@ -26,7 +26,7 @@ from triagemq.mqttsn import (
     encode,
 )
 from triagemq.network.linux import LinuxDataPlane
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")

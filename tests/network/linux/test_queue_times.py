@@ -13,7 +13,7 @@ from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, SO_RCVBUFFORC
 
 from triagemq.lab.emulate.receipts import stamping
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.linux.queue_times import BEGINNING_BYTES
 from triagemq.plan import FlowKey, SetFlow, SetPort
 

@@ -13,8 +13,7 @@ import pytest
 from tests.network.linux.wires import RECEIVER, Wires, count_waiting
 
 from triagemq.network.linux import LinuxDataPlane
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.netlink import Netlink, find_link, in_namespace
 from triagemq.network.linux.port import restore_queues
 from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
 from triagemq.plan import FlowKey, SetFlow, SetPort

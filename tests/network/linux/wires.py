@@ -16,7 +16,7 @@ from pathlib import Path
 from pyroute2 import NetNS, netns
 
 from triagemq.network.linux import Interface
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 
 _numbers = itertools.count()
 

@@ -32,7 +32,7 @@ def port(number: int, *, up: bool = True) -> bytes:
 
 def flow_entry(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """What a switch reports after it was told to put a rule: the same match and instructions."""
-    match_and_instructions = encoding.put_flow(rule, cookie, meter)[48:]
+    match_and_instructions = encoding.flow_mod(rule, cookie, meter)[48:]
     head = struct.pack(
         "!HBxIIHHHH4xQQQ",
         *(48 + len(match_and_instructions), rule.table, 0, 0, rule.priority, 0, 0, 0, cookie, 5, 500),

@@ -56,7 +56,7 @@ async def switch(
     context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[AnsweringSwitch, asyncio.Task[None]]]:
     """A switch that answers, and the task that ends with its connection."""
-    (place,) = made.meeting.listening
+    (place,) = made.server.listening
     assert isinstance(place, tuple)
     streams = await asyncio.open_connection(*place, ssl=context)
     played = AnsweringSwitch(*streams, datapath_id, ports, refused)
@@ -140,7 +140,7 @@ def test_switches_connect_from_allowed_addresses_only(allowed: list[str], let_in
                 await until_connected(made)
             else:
                 await running
-                assert made.meeting.refused == {"address not allowed": 1}
+                assert made.server.refused == {"address not allowed": 1}
             assert not let_in or not running.done()
 
     run(work())

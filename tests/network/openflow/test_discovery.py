@@ -132,7 +132,7 @@ def test_over_a_reserved_link_nobody_is_found_and_nothing_is_flooded() -> None:
     assert places(discovery, "10.0.0.2") == [PortId(1, 2), PortId(2, 2)]
     routes = Routes(discovery.network)
     assert [routes.flood_ports(switch) for switch in (1, 2)] == [frozenset({2}), frozenset({2})]
-    assert routes.way(1, 2) == ()
+    assert routes.path(1, 2) == ()
     # What comes over it goes on by the rules of its flow, and is told to no controller.
     assert matching(in_port=1) in [key.match for key in base_rules(routes)[2]]
 

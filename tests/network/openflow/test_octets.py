@@ -16,7 +16,7 @@ from scapy.layers.l2 import ARP, Ether
 from tests.network.openflow.fake_switch import flow_entry
 from tests.network.openflow.networks import LINE, flow, topic
 
-from triagemq.network.openflow import decoding, encoding, frames
+from triagemq.network.openflow import decoding, discovery, encoding
 from triagemq.network.openflow.rule_sets import (
     LimitedFlow,
     address_rules,
@@ -74,8 +74,8 @@ def test_a_rule_comes_back_from_a_switch_as_it_was_sent(rule: Rule, meter: int |
 def test_orders_are_what_the_library_makes_of_them(rule: Rule) -> None:
     protocol, parser = LIBRARY.ofproto, LIBRARY.ofproto_parser
     for octets, command, mask in (
-        (encoding.put_flow(rule, 5, None), protocol.OFPFC_ADD, 0),
-        (encoding.delete_flow(rule, 5), protocol.OFPFC_DELETE_STRICT, (1 << 64) - 1),
+        (encoding.flow_mod(rule, 5, None), protocol.OFPFC_ADD, 0),
+        (encoding.flow_mod_delete(rule, 5), protocol.OFPFC_DELETE_STRICT, (1 << 64) - 1),
     ):
         read = parser.OFPFlowMod.parser(LIBRARY, 4, 14, len(octets), 0, bytearray(octets))
         assert struct.unpack_from("!BBH", octets) == (4, 14, len(octets))
@@ -104,7 +104,7 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
     flags = protocol.OFPMF_KBPS | protocol.OFPMF_BURST | protocol.OFPMF_STATS
     expected: list[tuple[bytes, Any]] = [
         (
-            encoding.delete_marked_flows(5, 7),
+            encoding.flow_mod_delete_marked(5, 7),
             parser.OFPFlowMod(
                 LIBRARY,
                 cookie=5,
@@ -118,10 +118,10 @@ def test_all_other_messages_are_what_the_library_makes_of_them() -> None:
             ),
         ),
         (
-            encoding.put_meter(77, RateLimit(64, 12)),
+            encoding.meter_mod(77, RateLimit(64, 12)),
             parser.OFPMeterMod(LIBRARY, protocol.OFPMC_ADD, flags, 77, drop),
         ),
-        (encoding.delete_meter(77), parser.OFPMeterMod(LIBRARY, protocol.OFPMC_DELETE, 0, 77, [])),
+        (encoding.meter_mod_delete(77), parser.OFPMeterMod(LIBRARY, protocol.OFPMC_DELETE, 0, 77, [])),
         (
             encoding.packet_out(3, b"frame"),
             parser.OFPPacketOut(
@@ -193,7 +193,7 @@ def test_a_rule_that_is_not_expressible_is_strange_and_equals_none_of_ours() -> 
     head = struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 1, 0, 0, 300, 0, 0, 0, 9, 0, 0)
     ((cookie, rule, _),) = decoding.decode_flow_entries([head + rest])
     assert cookie == 9
-    assert rule.strange
+    assert rule.is_foreign
     assert ("ipv4_dst", "10.0.0.0/255.255.255.0") in rule.match
 
 
@@ -214,7 +214,7 @@ def test_a_rule_that_marks_some_copies_or_none_is_strange(
     rest = bytes(made.buf)[48:]
     head = struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 1, 0, 0, 300, 0, 0, 0, 9, 0, 0)
     ((_, rule, _),) = decoding.decode_flow_entries([head + rest])
-    assert rule.strange
+    assert rule.is_foreign
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_meters_count_if_they_drop_and_have_what_is_needed(
 
 
 def test_meters_come_back_as_they_were_sent() -> None:
-    octets = encoding.put_meter(77, RateLimit(64, 12))
+    octets = encoding.meter_mod(77, RateLimit(64, 12))
     bands = octets[16:]
     body = struct.pack("!HHI", 8 + len(bands), 0b1101, 77) + bands
     assert decoding.decode_meter_limits([body, body]) == {77: RateLimit(64, 12)}
@@ -276,16 +276,16 @@ def test_damaged_statistics_are_refused_and_never_hang(data: st.DataObject) -> N
 @given(st.binary(max_size=120))
 @settings(deadline=None)
 def test_frames_of_any_kind_are_read_or_ignored(frame: bytes) -> None:
-    frames.read_speaker(frame)
-    assert frames.read_discovery(frame, b"nonce") is None
+    discovery.read_speaker(frame)
+    assert discovery.read_discovery(frame, b"nonce") is None
     for cut in range(0, 60, 7):
-        frames.read_discovery(frames.discovery_frame(PortId(1, 2), b"nonce")[:cut], b"nonce")
+        discovery.read_discovery(discovery.discovery_frame(PortId(1, 2), b"nonce")[:cut], b"nonce")
 
 
 def test_questions_are_what_others_understand() -> None:
-    question = Ether(frames.arp_question("10.0.0.9"))
+    question = Ether(discovery.arp_question("10.0.0.9"))
     assert (question[ARP].op, question[ARP].pdst, question[ARP].psrc) == (1, "10.0.0.9", "0.0.0.0")
-    raw = frames.neighbour_question("fd00::1:2")
+    raw = discovery.neighbour_question("fd00::1:2")
     asked = Ether(raw)
     assert asked[ICMPv6ND_NS].tgt == "fd00::1:2"
     assert (asked.dst, asked[IPv6].dst) == ("33:33:ff:01:00:02", "ff02::1:ff01:2")
@@ -296,10 +296,10 @@ def test_questions_are_what_others_understand() -> None:
 def test_addresses_that_are_no_hosts_are_not_learned() -> None:
     for address in ("0.0.0.0", "224.0.0.1", "255.255.255.255", "127.0.0.1"):
         frame = bytes(Ether(src="02:00:00:00:00:02", dst="ff:ff:ff:ff:ff:ff") / ARP(psrc=address))
-        speaker = frames.read_speaker(frame)
+        speaker = discovery.read_speaker(frame)
         assert speaker is not None
         assert speaker.address is None
-    assert frames.read_speaker(frames.arp_question("10.0.0.9")) is None
+    assert discovery.read_speaker(discovery.arp_question("10.0.0.9")) is None
 
 
 def test_matches_are_in_alphabetical_order() -> None:

@@ -20,7 +20,7 @@ from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.lab.box import VirtualSwitches
 from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.lab.box.journal import Journal
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.plan import DataPlane
 

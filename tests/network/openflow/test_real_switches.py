@@ -338,7 +338,7 @@ def test_strangers_at_the_door_are_counted(lab: Lab, open_plane: Open) -> None:
         stranger.settimeout(30)
         while stranger.recv(100):
             pass
-    eventually(lambda: plane.mishaps.get("nonsense") == 1, "nonsense is counted")
+    eventually(lambda: plane.error_counts.get("nonsense") == 1, "nonsense is counted")
     plane.apply([PORT])
 
 

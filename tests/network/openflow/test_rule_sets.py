@@ -259,10 +259,10 @@ def test_flooding_follows_a_tree() -> None:
 
 def test_ways_are_shortest_and_go_round_a_failure() -> None:
     ring = make_network(4, [(1, 2), (2, 3), (3, 4), (4, 1)])
-    assert Routes(ring).way(1, 3) == (1, 2, 3)
+    assert Routes(ring).path(1, 3) == (1, 2, 3)
     without = make_network(4, [(1, 2), (3, 4), (4, 1)])
-    assert Routes(without).way(1, 3) == (1, 4, 3)
-    assert Routes(make_network(4, [(1, 2)])).way(1, 3) == ()
+    assert Routes(without).path(1, 3) == (1, 4, 3)
+    assert Routes(make_network(4, [(1, 2)])).path(1, 3) == ()
 
 
 def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:

@@ -59,8 +59,8 @@ def test_the_handshake_learns_the_switch_and_its_ports() -> None:
 def test_a_barrier_names_what_was_refused() -> None:
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            opened.send(encoding.put_flow(RULE, 1, None), f"the rule {RULE}")
-            opened.send(encoding.put_flow(RULE, 2, None), "another")
+            opened.send(encoding.flow_mod(RULE, 1, None), f"the rule {RULE}")
+            opened.send(encoding.flow_mod(RULE, 2, None), "another")
             waiting = asyncio.create_task(opened.barrier())
             transaction, _ = await switch.hear_kind(14)
             switch.say(message(ERROR, struct.pack("!HH", 5, 1), transaction))

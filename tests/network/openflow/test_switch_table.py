@@ -23,9 +23,8 @@ from tests.network.openflow.fake_switch import (
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import switch_table
-from triagemq.network.openflow.rules import RateLimit, Rule, matching
+from triagemq.network.openflow.rules import Cookies, Put, RateLimit, Rule, matching
 from triagemq.network.openflow.switch_table import SwitchTable
-from triagemq.network.openflow.updates import Cookies, Put
 
 LIMITED = Rule(1, 300, matching(eth_type=0x0800), outputs=(1,), limit=RateLimit(64, 12))
 METER_MOD = 29
@@ -66,7 +65,7 @@ def test_a_switch_without_meters_is_named_when_a_flow_is_to_be_limited(most_mete
             table = SwitchTable(opened, Cookies())
             await asyncio.gather(table.read(), answer(switch, most_meters))
             with pytest.raises(SwitchError, match=r"switch 0000000000000007 refused .*it has no meters"):
-                table.order(Put(7, LIMITED))
+                table.request(Put(7, LIMITED))
 
     run(work())
 
@@ -76,12 +75,12 @@ def test_a_switch_with_few_meters_gets_numbers_that_it_has() -> None:
         async with session() as (opened, switch, _, _):
             table = SwitchTable(opened, Cookies())
             await asyncio.gather(table.read(), answer(switch, 4))
-            table.order(Put(7, LIMITED))
+            table.request(Put(7, LIMITED))
             assert [each.meter for each in table.installed.values()] == [3]
             other = Rule(1, 300, matching(eth_type=0x86DD), outputs=(1,), limit=RateLimit(64, 12))
-            table.order(Put(7, other))
+            table.request(Put(7, other))
             with pytest.raises(SwitchError, match="all its meters are in use"):
-                table.order(Put(7, Rule(1, 300, (), outputs=(1,), limit=RateLimit(64, 12))))
+                table.request(Put(7, Rule(1, 300, (), outputs=(1,), limit=RateLimit(64, 12))))
 
     run(work())
 
@@ -98,8 +97,8 @@ def test_a_meter_goes_a_while_after_its_rule_and_not_if_the_new_rule_was_refused
         async with session() as (opened, switch, _, _):
             table = SwitchTable(opened, Cookies())
             await asyncio.gather(table.read(), answer(switch, 4))
-            table.order(Put(7, LIMITED))
-            table.order(Put(7, wider))
+            table.request(Put(7, LIMITED))
+            table.request(Put(7, wider))
             assert [each.meter for each in table.installed.values()] == [4]
             # The switch has kept the first rule, and has both meters.
             contents = {

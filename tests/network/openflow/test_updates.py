@@ -12,9 +12,8 @@ from tests.network.openflow.probes import all_probes
 from tests.network.openflow.walker import walk
 
 from triagemq.network.openflow.rule_sets import LimitedFlow, address_fields, address_rules, base_rules
-from triagemq.network.openflow.rules import Kind, Rule, RuleKey
+from triagemq.network.openflow.rules import Cookies, Delete, Kind, Put, Rule, RuleKey, steps
 from triagemq.network.openflow.topology import PortId, Routes, Topology
-from triagemq.network.openflow.updates import Cookies, Delete, Put, steps
 
 Rules = dict[int, dict[RuleKey, Rule]]
 
@@ -182,7 +181,7 @@ def test_packets_come_once_while_a_host_becomes_known(data: st.DataObject) -> No
     rules = all_rules(unknown, flows, sources)
     packet = {**address_fields(new), "udp_dst": 2000, "ip_dscp": 0, "eth_dst": ethernet}
     entries = [
-        hosts[0].at for hosts in unknown.hosts.values() if Routes(known).way(hosts[0].at.switch, at.switch)
+        hosts[0].at for hosts in unknown.hosts.values() if Routes(known).path(hosts[0].at.switch, at.switch)
     ]
     source = random.Random(data.draw(st.integers()))
     for step in steps(rules, all_rules(known, flows, sources)):

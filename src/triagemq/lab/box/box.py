@@ -38,8 +38,7 @@ from triagemq.lab.box.losing import Losses, LostEvent, together
 from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.box.processes import Processes
 from triagemq.lab.box.vswitch import Closing, StartSwitches, start_virtual_switches
-from triagemq.network.linux.namespaces import in_namespace, namespace_path
-from triagemq.network.linux.netlink import Netlink
+from triagemq.network.linux.netlink import Netlink, in_namespace, namespace_path
 
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""

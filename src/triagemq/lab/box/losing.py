@@ -9,6 +9,7 @@ The program keeps the beginning of every packet that it loses: it tells which ev
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import struct
@@ -20,10 +21,9 @@ import numpy as np
 
 from triagemq.lab.box.carried import carried_events
 from triagemq.lab.box.layout import End
-from triagemq.network.linux.assembler import Assembler
-from triagemq.network.linux.bpf import ArrayMap, QueueMap, load_program
-from triagemq.network.linux.netlink import Netlink
-from triagemq.network.linux.queues import attach_at_arrival
+from triagemq.network.linux.bpf import ArrayMap, Assembler, BpfMap, load_program
+from triagemq.network.linux.netlink import CREATE, EXCLUSIVE, Netlink, text_attribute
+from triagemq.network.linux.queues import attach_program
 
 _RANDOM, _LOAD_BYTES, _PUSH = 7, 26, 87
 _OLDEST_GO = 2
@@ -31,6 +31,10 @@ _SKB_LENGTH = 0
 _PASS, _DROP = 0, 2
 _SHARE = struct.Struct("=Q")
 _KEPT_BYTES, _MOST_KEPT = 64, 1 << 14
+_FIRST_IN_FIRST_OUT, _LOOK_UP_AND_DELETE = 22, 21  # include/uapi/linux/bpf.h
+_NEW_QDISC, _QDISC_KIND = 36, 1
+_ARRIVAL, _ARRIVAL_HANDLE = 0xFFFFFFF1, 0xFFFF0000  # TC_H_INGRESS, and what its filters belong to
+_QDISC_MESSAGE = struct.Struct("=BxxxiIII")
 
 
 class LostEvent(NamedTuple):
@@ -47,6 +51,26 @@ def together(*error_rates: float) -> float:
     0.6
     """
     return 1 - math.prod(1 - each for each in error_rates)
+
+
+class QueueMap(BpfMap):
+    """Values that programs put in themselves, to be taken out in that order."""
+
+    def __init__(self, value_bytes: int, entries: int) -> None:
+        super().__init__(_FIRST_IN_FIRST_OUT, 0, value_bytes, entries, 0)
+
+    def take(self) -> list[bytes]:
+        """Take out all there are."""
+        found: list[bytes] = []
+        while len(found) < self.entries:
+            try:
+                self.command(_LOOK_UP_AND_DELETE, b"")
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    break
+                raise
+            found.append(self.value.raw)
+        return found
 
 
 class Losses:
@@ -85,6 +109,13 @@ class Losses:
         if self._lost is not None:
             self._lost.close()
             self._lost = None
+
+
+def attach_at_arrival(netlink: Netlink, interface: int, program: int) -> None:
+    """Let a loaded program decide about every packet that comes in at an interface which has no such program yet."""
+    body = _QDISC_MESSAGE.pack(0, interface, _ARRIVAL_HANDLE, _ARRIVAL, 0)
+    netlink.request(_NEW_QDISC, CREATE | EXCLUSIVE, body + text_attribute(_QDISC_KIND, "ingress"))
+    attach_program(netlink, interface, _ARRIVAL_HANDLE, program)
 
 
 def _attach(end: End, lost: QueueMap) -> ArrayMap:

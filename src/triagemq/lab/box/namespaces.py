@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from triagemq.errors import NetworkError
-from triagemq.network.linux.namespaces import (
+from triagemq.network.linux.netlink import (
     CLONE_NEWNET,
     NAMESPACE_DIRECTORY,
     in_thread_after,

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from triagemq.errors import NetworkError
 from triagemq.lab.box.journal import Journal, process_start
-from triagemq.network.linux.namespaces import namespace_path
+from triagemq.network.linux.netlink import namespace_path
 
 LAUNCHER = Path(__file__).with_name("launch.py")
 

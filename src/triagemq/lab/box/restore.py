@@ -21,8 +21,9 @@ from triagemq.lab.box.journal import (
 )
 from triagemq.lab.box.namespaces import remove_namespace
 from triagemq.lab.box.processes import end_session
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.linux.netlink import Netlink, remove_link
+from triagemq.network.linux.netlink import LINK_MESSAGE, Netlink, in_namespace, text_attribute
+
+_DELETE_LINK, _LINK_NAME = 17, 3
 
 Undo = Callable[[Entry], bool]
 """Undoes what an entry names; false if it was gone already. NetworkError or OSError if that is impossible now."""
@@ -92,7 +93,7 @@ def _remove_interface(entry: Entry) -> bool:
     if name not in in_namespace(namespace, lambda: [other for _, other in socket.if_nameindex()]):
         return False
     with closing(Netlink(namespace)) as netlink:
-        remove_link(netlink, name)
+        netlink.request(_DELETE_LINK, 0, LINK_MESSAGE.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
     return True
 
 

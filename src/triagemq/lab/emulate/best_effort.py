@@ -35,7 +35,8 @@ from triagemq.lab.emulate.receipts import stamping
 from triagemq.live.processes import Child
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import Netlink
-from triagemq.network.linux.queues import serve_in_turn
+from triagemq.network.linux.queues import set_queue
+from triagemq.network.linux.records import QUEUES
 from triagemq.plan import FlowKey, Instruction, SetFlow, SetPort
 from triagemq.scenario import Scenario, load
 from triagemq.simulate import unmanaged_ways
@@ -80,7 +81,9 @@ async def run_best_effort(
         )
         with closing(Netlink(layout.switch_namespace)) as netlink:
             for port in layout.ports:
-                serve_in_turn(netlink, port.index)
+                # Fair queueing: no class before another.
+                for queue in range(QUEUES):
+                    set_queue(netlink, port.index, queue, priority=1, packets_in_turn=1)
         hosts = {name: host.namespace for name, host in layout.subscribers.items()}
         subscribers = PromisedSubscribers(
             scenario,

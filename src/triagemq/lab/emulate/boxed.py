@@ -52,8 +52,8 @@ from triagemq.live.rig import (
     RigOptions,
 )
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
-from triagemq.network.linux.capabilities import problem_of
-from triagemq.network.linux.namespaces import CLONE_NEWNET, in_thread_after, unshare
+from triagemq.network.linux.netlink import CLONE_NEWNET, in_thread_after, unshare
+from triagemq.network.linux.plane import problem_of
 from triagemq.plan import Counters, Instructed
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions, situations

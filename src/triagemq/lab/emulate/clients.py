@@ -46,7 +46,7 @@ from triagemq.live.clients import (
     subscription_intents,
 )
 from triagemq.mqttsn.timestamps import PREFIX_BYTES
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.scenario import Scenario, load_with_conditions
 from triagemq.scenario.conditions import Conditions
 from triagemq.waiting import end, is_set_within

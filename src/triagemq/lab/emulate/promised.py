@@ -31,7 +31,7 @@ from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscribe
 from triagemq.client.direct.wire import HEADER_BYTES, SMALLEST_PAYLOAD, UDP_BYTES, is_first_or_last
 from triagemq.errors import NetworkError
 from triagemq.lab.emulate.receipts import Receipts
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.conditions import Situation
 from triagemq.waiting import is_set_within

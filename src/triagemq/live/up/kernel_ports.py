@@ -13,7 +13,7 @@ import random
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -24,10 +24,19 @@ from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.gateway.binder import Follower
 from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues, Estimators
 from triagemq.errors import ParameterError
-from triagemq.live.up.shared_ports import SharedPorts
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.reported import QueueKey
-from triagemq.plan import Counters, FlowCounters, FlowKey, Instructed
+from triagemq.plan import (
+    Counters,
+    FlowCounters,
+    FlowKey,
+    Instructed,
+    Instruction,
+    PortCounters,
+    QueueCounters,
+    RemovePort,
+    SetPort,
+)
 from triagemq.waiting import end
 
 _LOG = logging.getLogger("triagemq.kernel_ports")
@@ -45,7 +54,7 @@ _KINDS: Final[dict[Literal["udp", "tcp"], socket.SocketKind]] = {
 
 
 @dataclass(slots=True, eq=False)
-class _Told:
+class _QueueReports:
     """What a gateway has heard of flows, and which one that was."""
 
     link: GatewayLink
@@ -101,7 +110,7 @@ class KernelPorts:
         kept: Path | None = None,
     ) -> None:
         self._clock = unix_clock()
-        self._told = {name: _Told(link) for name, link in links.items()}
+        self._told = {name: _QueueReports(link) for name, link in links.items()}
         # Whoever estimates delays is told what they were.
         self._plane = LinuxDataPlane(
             {port: Interface(name) for port, name in interfaces.items()}, timed=estimators is not None
@@ -266,4 +275,134 @@ def interfaces_of(ports: Sequence[str], words: Sequence[str]) -> dict[str, str]:
     for port in ports:
         if port not in found:
             raise ParameterError("interface", f"port {port!r} has none; add --interface {port}=INTERFACE")
+    return found
+
+
+class SharedPorts:
+    """What several `gateways`, by name, want of a plane."""
+
+    def __init__(self, plane: Instructed, gateways: Sequence[str]) -> None:
+        self._plane = plane
+        self._gateways = tuple(gateways)
+        # By port and gateway.
+        self._ports: dict[str, dict[str, SetPort]] = {}
+        self._before = Counters()
+        self._shares: dict[tuple[str, QueueKey], QueueCounters] = {}
+
+    def part(self, gateway: str) -> Instructed:
+        """The plane as one of them sees it."""
+        return _Part(self, gateway)
+
+    def apply(self, gateway: str, instructions: Sequence[Instruction]) -> None:
+        """A port is there as long as one of them wants it, as wide as the one that wants most."""
+        ports = {name: dict(wanted) for name, wanted in self._ports.items()}
+        told: list[Instruction] = []
+        for each in instructions:
+            match each:
+                case SetPort(port=port) | RemovePort(port=port):
+                    before, wanted = _widest(ports.get(port, {})), ports.setdefault(port, {})
+                    wanted.pop(gateway, None)
+                    if isinstance(each, SetPort):
+                        wanted[gateway] = each
+                    after = _widest(wanted)
+                    if after != before:
+                        told.append(RemovePort(port) if after is None else after)
+                case _:
+                    told.append(each)
+        if told:
+            self._plane.apply(told)
+        self._ports = ports
+
+    def shared_out(self, now: Counters, sent: Mapping[str, Mapping[QueueKey, int]]) -> dict[str, Counters]:
+        """What the plane has counted, by gateway; `sent` are the packets of each since it was there first."""
+        first = self._gateways[0]
+        if len(self._gateways) == 1:
+            return {first: now}
+        for port, counted in now.ports.items():
+            before = self._before.ports.get(port, PortCounters((), QueueCounters())).queues
+            for level, queue in enumerate(counted.queues):
+                earlier = before[level] if level < len(before) else QueueCounters()
+                self._share_out((port, level), queue, earlier, sent)
+        self._before = now
+        return {
+            name: replace(
+                now if name == first else Counters(),
+                ports={port: self._port(name, port, counted) for port, counted in now.ports.items()},
+            )
+            for name in self._gateways
+        }
+
+    def _share_out(
+        self,
+        at: QueueKey,
+        now: QueueCounters,
+        before: QueueCounters,
+        sent: Mapping[str, Mapping[QueueKey, int]],
+    ) -> None:
+        """Add what a queue has counted since to those whose packets it was."""
+        if now.packets_out < before.packets_out:
+            # The port was made anew.
+            before = QueueCounters()
+            for name in self._gateways:
+                self._shares.pop((name, at), None)
+        shares = [self._shares.get((name, at), QueueCounters()) for name in self._gateways]
+        under_way = [
+            max(0, sent.get(name, {}).get(at, 0) - had.packets_out - had.drops)
+            for name, had in zip(self._gateways, shares, strict=True)
+        ]
+        parts = zip(
+            self._gateways,
+            shares,
+            *(
+                _apportioned(getattr(now, what) - getattr(before, what), under_way)
+                for what in ("packets_out", "bytes_out", "drops")
+            ),
+            _apportioned(now.backlog_packets, under_way),
+            _apportioned(now.backlog_bytes, under_way),
+            strict=True,
+        )
+        for name, had, packets_out, bytes_out, drops, backlog_packets, backlog_bytes in parts:
+            packets_out, bytes_out = had.packets_out + packets_out, had.bytes_out + bytes_out
+            drops += had.drops
+            self._shares[name, at] = QueueCounters(
+                bytes_in=bytes_out + backlog_bytes,
+                packets_in=packets_out + drops + backlog_packets,
+                bytes_out=bytes_out,
+                packets_out=packets_out,
+                drops=drops,
+                backlog_bytes=backlog_bytes,
+                backlog_packets=backlog_packets,
+                width_bps=now.width_bps,
+            )
+
+    def _port(self, gateway: str, port: str, counted: PortCounters) -> PortCounters:
+        """A port as one gateway is told of it; what is nobody's own, the first one is."""
+        queues = tuple(self._shares[gateway, (port, level)] for level in range(len(counted.queues)))
+        if gateway == self._gateways[0]:
+            return replace(counted, queues=queues)
+        return PortCounters(queues, QueueCounters())
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    shared: SharedPorts
+    gateway: str
+
+    def apply(self, instructions: Sequence[Instruction]) -> None:
+        self.shared.apply(self.gateway, instructions)
+
+
+def _widest(wanted: Mapping[str, SetPort]) -> SetPort | None:
+    return max(wanted.values(), key=lambda port: port.bandwidth_bps, default=None)
+
+
+def _apportioned(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole parts of a number in proportion to weights; what is left over has the largest, without any the first.
+
+    >>> _apportioned(10, [1, 2]), _apportioned(7, [0, 0])
+    ([3, 7], [7, 0])
+    """
+    whole = sum(weights)
+    found = [total * weight // whole if whole else 0 for weight in weights]
+    found[weights.index(max(weights))] += total - sum(found)
     return found

@@ -2,11 +2,9 @@
 
 plane        instructions and packets in; datagrams to a sender, and their fates, out
 output_port  one port: queues, buffer and transmitter, without a clock
-window       how much of a limited flow may still pass
-alarm        when the next transmission ends
+widths       ports whose queues have a bandwidth each
 """
 
-from triagemq.network.embedded.alarm import Alarm
-from triagemq.network.embedded.plane import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane, SendDatagrams
+from triagemq.network.embedded.plane import UDP_OVER_ETHERNET_BYTES, Alarm, EmbeddedDataPlane, SendDatagrams
 
 __all__ = ["UDP_OVER_ETHERNET_BYTES", "Alarm", "EmbeddedDataPlane", "SendDatagrams"]

@@ -9,18 +9,20 @@ are exact to a nanosecond, never too long; a packet counts as come when it is ha
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import errno
 import heapq
+import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Protocol
 
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
 from triagemq.errors import PlanError
-from triagemq.network.embedded.alarm import Alarm, TimerAlarm
-from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued, Window
 from triagemq.network.embedded.widths import Port, kind_of, new_port
-from triagemq.network.embedded.window import Window
 from triagemq.network.state import PlanState
 from triagemq.plan import (
     Counters,
@@ -36,6 +38,67 @@ from triagemq.plan import (
     UnmanagedCounters,
 )
 from triagemq.trace import Outcome
+
+_CLOCK_MONOTONIC = 1
+_NONBLOCK_CLOSE_ON_EXEC = 0o4000 | 0o2000000
+_EARLIER_NS = 25_000
+
+
+class Alarm(Protocol):
+    """Calls the callback it was made with; one time at most is set."""
+
+    def set(self, delay_ns: int) -> None:
+        """Ring once in `delay_ns` from now instead of at the time set before; 0 or less is as soon as possible."""
+
+    def close(self) -> None:
+        """Never ring again."""
+
+
+class _Seconds(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class _TimerSetting(ctypes.Structure):
+    _fields_ = (("interval", _Seconds), ("value", _Seconds))
+
+
+class TimerAlarm:
+    """A timer descriptor in the set of readers of the running event loop."""
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        library = ctypes.CDLL(None, use_errno=True)
+        self._settime = library.timerfd_settime
+        self._loop, self._callback = asyncio.get_running_loop(), callback
+        self._rings_ns = 0
+        self._setting = _TimerSetting()
+        self._value = self._setting.value
+        self._pointer = ctypes.byref(self._setting)
+        self._descriptor: int = library.timerfd_create(_CLOCK_MONOTONIC, _NONBLOCK_CLOSE_ON_EXEC)
+        if self._descriptor < 0:
+            raise OSError(ctypes.get_errno(), "timerfd_create")
+        self._loop.add_reader(self._descriptor, self._ring)
+
+    def set(self, delay_ns: int) -> None:
+        self._rings_ns = time.monotonic_ns() + delay_ns
+        # A setting of 0 would stop the timer.
+        self._value.seconds, self._value.nanoseconds = divmod(max(delay_ns - _EARLIER_NS, 1), 1_000_000_000)
+        if self._settime(self._descriptor, 0, self._pointer, None) != 0:
+            raise OSError(ctypes.get_errno(), "timerfd_settime")
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _ring(self) -> None:
+        try:
+            os.read(self._descriptor, 8)
+        except BlockingIOError:  # Set anew between the wake-up and now.
+            return
+        while time.monotonic_ns() < self._rings_ns:
+            pass
+        self._callback()
 
 
 class SendDatagrams(Protocol):
@@ -290,7 +353,7 @@ class EmbeddedDataPlane:
             packets = [packet for packet in packets if not packet.control]
             if not packets:
                 return
-        # Nobody has ranked them: after everything that somebody has.
+        # They have no class: after everything that has one.
         unsent = self._sender(
             [(_address(packet.key), packet.datagram) for packet in packets], lambda place: PRIORITY_CLASSES
         )
@@ -385,7 +448,7 @@ class EmbeddedDataPlane:
         return sent
 
     def _hand_over(self, sent: list[Queued], dropped: list[Queued], fates: list[Fate], now_ns: int) -> None:
-        """Send, count and report. Last in every call: whoever is told a fate may call `send` again."""
+        """Send, count and report. Last in every call: the receiver of a fate may call `send` again."""
         unsent: Sequence[Unsent] = ()
         try:
             if sent:

@@ -42,7 +42,7 @@ AccountKey = FlowKey | CopyKey
 """Whose account it is: a flow's, or that of a multicast flow's copies at one port."""
 
 
-class _Stay:
+class _QueueResidence:
     """A flow's time in one queue of one port: it has a counter of its own."""
 
     __slots__ = ("account", "admitted", "counter", "dropped_by_buffer", "ended", "packets_out", "row")
@@ -72,7 +72,7 @@ class FlowAccount:
         self.flow_id = 0
         self.policy: FlowPolicy | None = None
         self.place: tuple[int, int] | None = None
-        self.stays: list[_Stay] = []
+        self.stays: list[_QueueResidence] = []
         self.past = [0, 0, 0, 0, 0]
         self.removed = False
 
@@ -93,7 +93,7 @@ class FlowAccount:
         )
 
 
-class Ledger:
+class FlowAccounts:
     """The accounts of all flows, by key, and who has stayed in which queue (port number, queue)."""
 
     def __init__(self, table: FlowTable, most_counters: int) -> None:
@@ -102,8 +102,8 @@ class Ledger:
         self.leaving: set[AccountKey] = set()
         """Flows that have been removed and, when last looked at, still had packets waiting."""
         self.gone: deque[tuple[FlowKey, FlowCounters]] = deque(maxlen=most_counters)
-        """Those whose last packet has left since somebody asked."""
-        self._stays: dict[tuple[int, int], list[_Stay]] = {}
+        """Those whose last packet has left since the last reading."""
+        self._stays: dict[tuple[int, int], list[_QueueResidence]] = {}
         self._seen: dict[tuple[int, int], tuple[int, int]] = {}
         self._free: deque[int] = deque()
         self._used = 0
@@ -138,7 +138,7 @@ class Ledger:
         if account.place != place:
             self._end_stay(account)
             account.place = place
-            stay = _Stay(account, policy.counter)
+            stay = _QueueResidence(account, policy.counter)
             account.stays.append(stay)
             self._stays.setdefault(place, []).append(stay)
 
@@ -211,7 +211,7 @@ class Ledger:
             account.place = None
             self._ended += 1
 
-    def _close_stay(self, stay: _Stay) -> None:
+    def _close_stay(self, stay: _QueueResidence) -> None:
         """Add a stay to its flow's past. What still waits by its count was lost with the queue."""
         account = stay.account
         ending = (*stay.row, stay.dropped_by_buffer + stay.waiting, stay.packets_out)

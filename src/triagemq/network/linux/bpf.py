@@ -14,18 +14,136 @@ import platform
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
-from triagemq.network.linux.namespaces import system_call_error
+from triagemq.network.linux.netlink import system_call_error
+
+Register = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
+Operation = Literal["+", "-", "*", "|", "&", "<<", ">>"]
+
+_SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}
+_COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
+_OPERATIONS = {"+": 0x00, "-": 0x10, "*": 0x20, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
+_JUMP, _ARITHMETIC = 0x05, 0x07
+_LOAD, _STORE_NUMBER, _STORE = 0x61, 0x62, 0x63
+_BY_REGISTER = 0x08
+_ATOMIC_ADD_8 = 0xDB
+_LOAD_ADDRESS, _OF_MAP, _OF_VALUE = 0x18, 1, 2
+_CALL, _EXIT = 0x85, 0x95
+
+
+class _Instruction(NamedTuple):
+    code: int
+    destination: int
+    source: int
+    offset: int | str
+    number: int
+
+
+class Assembler:
+    """Collects instructions; `program` gives them as octets.
+
+    >>> a = Assembler()
+    >>> a.set(0, 1)
+    >>> a.jump_if(0, "==", 1, "end")
+    >>> a.set(0, 2)
+    >>> a.label("end")
+    >>> a.exit()
+    >>> len(a.program()) // 8
+    4
+    """
+
+    def __init__(self) -> None:
+        self._instructions: list[_Instruction] = []
+        self._labels: dict[str, int] = {}
+
+    def label(self, name: str) -> None:
+        """Where jumps to `name` go."""
+        assert name not in self._labels, f"two places are called {name}"
+        self._labels[name] = len(self._instructions)
+
+    def copy(self, to: Register, source: Register) -> None:
+        self._add(0xB0 | _ARITHMETIC | _BY_REGISTER, to, source)
+
+    def set(self, to: Register, number: int) -> None:
+        self._add(0xB0 | _ARITHMETIC, to, number=number)
+
+    def compute(self, to: Register, operation: Operation, number: int) -> None:
+        self._add(_OPERATIONS[operation] | _ARITHMETIC, to, number=number)
+
+    def compute_by(self, to: Register, operation: Operation, register: Register) -> None:
+        self._add(_OPERATIONS[operation] | _ARITHMETIC | _BY_REGISTER, to, register)
+
+    def load(self, size: int, to: Register, address: Register, offset: int) -> None:
+        """Read 1, 2, 4 or 8 octets of memory."""
+        self._add(_SIZES[size] | _LOAD, to, address, offset)
+
+    def store(self, size: int, address: Register, offset: int, register: Register) -> None:
+        self._add(_SIZES[size] | _STORE, address, register, offset)
+
+    def store_number(self, size: int, address: Register, offset: int, number: int) -> None:
+        self._add(_SIZES[size] | _STORE_NUMBER, address, 0, offset, number)
+
+    def count(self, address: Register, offset: int, register: Register) -> None:
+        """Add a register to 8 octets of memory, atomically."""
+        self._add(_ATOMIC_ADD_8, address, register, offset)
+
+    def count_alone(self, address: Register, offset: int, register: Register, scratch: Register) -> None:
+        """The same where no other program adds meanwhile, at a fraction of the cost; a register is lost by it."""
+        self.load(8, scratch, address, offset)
+        self.compute_by(scratch, "+", register)
+        self.store(8, address, offset, scratch)
+
+    def jump(self, label: str) -> None:
+        self._add(_JUMP, offset=label)
+
+    def jump_if(self, register: Register, comparison: Comparison, number: int, label: str) -> None:
+        self._add(_COMPARISONS[comparison] | _JUMP, register, 0, label, number)
+
+    def jump_if_by(self, register: Register, comparison: Comparison, other: Register, label: str) -> None:
+        self._add(_COMPARISONS[comparison] | _JUMP | _BY_REGISTER, register, other, label)
+
+    def load_map(self, to: Register, file: int) -> None:
+        """The map with this file descriptor, for a helper."""
+        self._add(_LOAD_ADDRESS, to, _OF_MAP, number=file)
+        self._add(0)
+
+    def load_value(self, to: Register, file: int) -> None:
+        """The address of the only value of an array, without looking it up."""
+        self._add(_LOAD_ADDRESS, to, _OF_VALUE, number=file)
+        self._add(0)
+
+    def call(self, helper: int) -> None:
+        self._add(_CALL, number=helper)
+
+    def exit(self) -> None:
+        self._add(_EXIT)
+
+    def program(self) -> bytes:
+        """The instructions, with labels turned into distances."""
+        octets = bytearray()
+        for place, (code, destination, source, offset, number) in enumerate(self._instructions):
+            distance = self._labels[offset] - place - 1 if isinstance(offset, str) else offset
+            signed = number - (1 << 32) if number >= 1 << 31 else number
+            octets += struct.pack("=BBhi", code, destination | source << 4, distance, signed)
+        return bytes(octets)
+
+    def _add(
+        self, code: int, destination: int = 0, source: int = 0, offset: int | str = 0, number: int = 0
+    ) -> None:
+        self._instructions.append(_Instruction(code, destination, source, offset, number))
+
 
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
-_LOOK_UP_AND_DELETE, _UPDATE_BATCH = 21, 26
-_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _LONGEST_PREFIX, _FIRST_IN_FIRST_OUT, _RING = 1, 2, 9, 11, 22, 27
+_UPDATE_BATCH = 26
+_HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _LONGEST_PREFIX, _RING = 1, 2, 9, 11, 27
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 SOCKET_FILTER, CLASSIFIER = 1, 3
 """Kinds of programs: what a socket gets to see, and what becomes of a packet that leaves or arrives."""
@@ -59,7 +177,7 @@ def _system_call() -> int:
     return number
 
 
-class _Map:
+class BpfMap:
     """A map by its file descriptor, for one thread at a time: what goes in and out has one place."""
 
     def __init__(self, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> None:
@@ -74,25 +192,25 @@ class _Map:
                 f"the kernel gives no eBPF map ({error.strerror}); run this as root, or use --dataplane embedded"
             ) from None
         self._key = ctypes.create_string_buffer(key_bytes)
-        self._value = ctypes.create_string_buffer(value_bytes)
+        self.value = ctypes.create_string_buffer(value_bytes)
         key_at = ctypes.addressof(self._key) if key_bytes else 0
         self._arguments, self._arguments_of_delete = (
             ctypes.create_string_buffer(_ELEMENT.pack(self.file, key_at, value_at, 0), _ELEMENT.size)
-            for value_at in (ctypes.addressof(self._value), 0)
+            for value_at in (ctypes.addressof(self.value), 0)
         )
 
     def close(self) -> None:
         os.close(self.file)
 
-    def _each(self, command: int, key: bytes, value: bytes | None = None) -> None:
-        """With the element of one key; a value that is asked for is in `_value`."""
+    def command(self, command: int, key: bytes, value: bytes | None = None) -> None:
+        """With the element of one key; a value that is requested is in `value`."""
         self._key.raw = key
         if value is not None:
-            self._value.raw = value
+            self.value.raw = value
         _call(command, self._arguments_of_delete if command == _DELETE else self._arguments)
 
 
-class HashMap(_Map):
+class HashMap(BpfMap):
     """Keys and values of fixed size.
 
     Values are never changed in place: a program sees an old value or a new one, never half of each.
@@ -109,25 +227,25 @@ class HashMap(_Map):
         if len(items) > 1 and self._batches and self._update_batch(items):
             return
         for key, value in items:
-            self._each(_UPDATE, key, value)
+            self.command(_UPDATE, key, value)
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Take out; a key that is not there is none the less gone."""
         for key in keys:
             try:
-                self._each(_DELETE, key)
+                self.command(_DELETE, key)
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
 
     def get(self, key: bytes) -> bytes | None:
         try:
-            self._each(_LOOKUP, key)
+            self.command(_LOOKUP, key)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return None
             raise
-        return self._value.raw
+        return self.value.raw
 
     def _update_batch(self, items: Sequence[tuple[bytes, bytes]]) -> bool:
         """Whether the kernel could do it in one call (since Linux 5.6)."""
@@ -152,34 +270,14 @@ class PrefixMap(HashMap):
     kind = _LONGEST_PREFIX
 
 
-class RecentMap(_Map):
-    """Keys and values that programs put in themselves; when it is full, those go that nobody has used for longest."""
+class RecentMap(BpfMap):
+    """Keys and values that programs put in themselves; when it is full, the least recently used go."""
 
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
         super().__init__(_LEAST_RECENTLY_USED_HASH, key_bytes, value_bytes, entries, 0)
 
 
-class QueueMap(_Map):
-    """Values that programs put in themselves, to be taken out in that order."""
-
-    def __init__(self, value_bytes: int, entries: int) -> None:
-        super().__init__(_FIRST_IN_FIRST_OUT, 0, value_bytes, entries, 0)
-
-    def take(self) -> list[bytes]:
-        """Take out all there are."""
-        found: list[bytes] = []
-        while len(found) < self.entries:
-            try:
-                self._each(_LOOK_UP_AND_DELETE, b"")
-            except OSError as error:
-                if error.errno == errno.ENOENT:
-                    break
-                raise
-            found.append(self._value.raw)
-        return found
-
-
-class RingMap(_Map):
+class RingMap(BpfMap):
     """Records of one size that programs put in themselves, read as they lie in the kernel's memory.
 
     What comes while it is full is lost. `record_bytes` is a multiple of eight, `total_bytes` a power of two.
@@ -215,7 +313,7 @@ class RingMap(_Map):
         super().close()
 
 
-class ArrayMap(_Map):
+class ArrayMap(BpfMap):
     """Values by number, zero at first; `memory` is the kernel's own, so that reading costs nothing."""
 
     def __init__(self, value_bytes: int, entries: int) -> None:
@@ -224,7 +322,7 @@ class ArrayMap(_Map):
         self.memory = mmap.mmap(self.file, value_bytes * entries)
 
     def set(self, number: int, value: bytes) -> None:
-        self._each(_UPDATE, struct.pack("=I", number), value)
+        self.command(_UPDATE, struct.pack("=I", number), value)
 
     def close(self) -> None:
         self.memory.close()

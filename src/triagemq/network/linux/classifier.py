@@ -7,9 +7,9 @@ Attached with direct action to the HTB queueing discipline of a port (see queues
   what the network needs (ARP and other protocols than IP, IPv6 neighbour discovery). It goes to the control queue,
   up to the port's bound (flow_table.py); what exceeds that goes last.
 * A PUBLISH of no flow that comes from the gateway and bears the mark of a class goes to the queue of that class,
-  whoever is to have it.
+  for any client.
 * A PUBLISH of a flow goes to the queue of its class. So does application data of DTLS, whose
-  content nobody sees, without the mark of control.
+  content is hidden, without the mark of control.
 * What goes to a multicast address that has a flow at this port, of its own or by a prefix of topics' codes (the longest
   holds), is an event, whatever it looks like: it goes to the queue of its class here, and is never control. If the flow
   has a source, what others send there is foreign: it is counted, and unmanaged.
@@ -30,7 +30,7 @@ identification. An IPv6 extension header other than that of fragments hides the 
 
 from __future__ import annotations
 
-from triagemq.network.linux.assembler import Assembler, Register
+from triagemq.network.linux.bpf import Assembler, Register
 from triagemq.network.linux.headers import (
     CLASS_SHIFT,
     IS_CONTROL,
@@ -56,9 +56,9 @@ from triagemq.network.linux.records import (
     PASSED,
     QUEUE_COUNTER,
     QUEUE_MINOR,
-    STRANGERS,
     UNMANAGED,
     UNMANAGED_CONTROL,
+    UNTRUSTED_CS6,
     WINDOW_SETTINGS,
     WINDOW_STATE,
     ClassifierMaps,
@@ -363,7 +363,7 @@ def _follow_first_fragment(a: Assembler, maps: ClassifierMaps) -> None:
 
 
 def _discard_codes(a: Assembler, maps: ClassifierMaps) -> None:
-    """Events of topics that nobody behind this port has asked for, if events leave by prefix at all."""
+    """Events of topics for which there is no flow at this port, if events leave by prefix at all."""
     a.label("of no flow")
     _go_by_mark(a, maps)
     a.load(2, 1, 10, Stack.KEY)
@@ -386,7 +386,7 @@ def _discard_codes(a: Assembler, maps: ClassifierMaps) -> None:
 
 
 def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:
-    """UDP to nobody's key, in register 9 whether it claims to be control, and all that was not understood."""
+    """UDP to a key without a flow, in register 9 whether it claims to be control, and all that was not understood."""
     a.label("without a code")
     a.jump_if(9, "==", 0, "unmanaged")
     find_listener(a, maps, Stack.SOURCE, "of no flow from listener")
@@ -395,7 +395,7 @@ def _of_no_flow(a: Assembler, maps: ClassifierMaps) -> None:
     a.set(9, UNMANAGED)
     a.compute(8, "&", IS_CONTROL)
     a.jump_if(8, "==", 0, "enqueue")
-    a.set(9, STRANGERS)
+    a.set(9, UNTRUSTED_CS6)
     a.jump("enqueue")
     a.label("own control")
     a.set(9, UNMANAGED_CONTROL)

@@ -17,7 +17,9 @@ import math
 import os
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -61,7 +63,7 @@ _TRUSTED = struct.pack("=Q", 1)
 _PROTOCOLS = {"udp": 17, "tcp": 6}
 _MOST_LISTENERS = 64
 _MOST_FRAGMENTED = 16_384
-"""Datagrams whose fragments may be on their way at one time."""
+"""Datagrams whose fragments may be under way at one time."""
 
 
 class TrustedAddress(NamedTuple):
@@ -136,7 +138,7 @@ def _bound(bytes_per_second: float) -> ControlBound:
 
 def window_settings(limiter: SetLimiter) -> bytes:
     """A limiter as the classifier has it: whole bytes and whole ns. Windows are rounded down, all else up, so that
-    nobody gets less than was promised. What is too much for 64 bits is far more than a port can send.
+    no flow gets less than was promised. What is too much for 64 bits is far more than a port can send.
 
     >>> WINDOW_SETTINGS.unpack(window_settings(SetLimiter(FlowKey("::1", 1), 1500, 1e6, jitter_seconds=1e-4)))
     (1500, 1500000, 100000)
@@ -262,7 +264,7 @@ class FlowTable:
         return PortClassifier(self._program, self._queues, number)
 
     def trust(self, listeners: Sequence[TrustedAddress]) -> None:
-        """Whose control packets are believed from now on; nobody else's are."""
+        """Whose control packets alone are believed from now on."""
         wanted = {_packed_listener(each) for each in listeners}
         if len(wanted) > _MOST_LISTENERS:
             raise PlanError(f"an exchange may listen at {_MOST_LISTENERS} addresses, not at {len(wanted)}")
@@ -310,7 +312,7 @@ class FlowTable:
         )
 
     def open_window(self, number: int, settings: bytes) -> None:
-        """A limiter (from 1 on) that nobody uses gets its settings; nothing has passed it."""
+        """An unused limiter (from 1 on) gets its settings; nothing has passed it."""
         self._limiters.set(number, settings.ljust(WINDOW_RECORD, b"\0"))
 
     def window(self, number: int) -> bytes:
@@ -381,3 +383,36 @@ class FlowTable:
                     "give each subscriber fewer (planning: flows_per_subscriber)"
                 ) from None
             raise
+
+
+class LimiterWindows:
+    """Numbers from 1 on. What was given back longest ago is used again first: a packet may just be counted there."""
+
+    def __init__(self, table: FlowTable, most: int) -> None:
+        self._table, self._most = table, most
+        self._free: deque[int] = deque()
+        self._used = 0
+
+    def number(self, limiter: SetLimiter | None, before: int, undo: list[Callable[[], None]]) -> int:
+        """The window for a flow whose window was `before`: that one with new terms, or another one; 0 for none."""
+        if limiter is None:
+            return 0
+        settings = window_settings(limiter)
+        if before:
+            undo.append(partial(self._table.set_window, before, self._table.window(before)))
+            self._table.set_window(before, settings)
+            return before
+        if self._used < self._most:
+            self._used += 1
+            number = self._used
+        elif self._free:
+            number = self._free.popleft()
+        else:
+            raise PlanError(f"this data plane has room for {self._most} limiters, and all are in use")
+        undo.append(partial(self.give_back, number))
+        self._table.open_window(number, settings)
+        return number
+
+    def give_back(self, number: int) -> None:
+        """A window is no longer needed."""
+        self._free.append(number)

@@ -11,7 +11,7 @@ import struct
 
 from triagemq.datagrams import CLASS_DSCP, CONTROL_DSCP
 from triagemq.mqttsn.codes import MessageType
-from triagemq.network.linux.assembler import Assembler
+from triagemq.network.linux.bpf import Assembler
 from triagemq.network.linux.records import ClassifierMaps
 
 _LOOKUP, _LOAD_BYTES = 1, 26

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, cast
 
@@ -41,20 +42,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError, PlanError
-from triagemq.network.linux.accounting import AccountKey, FlowAccount, Ledger
+from triagemq.network.linux.accounting import AccountKey, FlowAccount, FlowAccounts
 from triagemq.network.linux.flow_table import (
     FlowPolicy,
     FlowTable,
+    LimiterWindows,
     PolicyChange,
     TrustedAddress,
     packed_source,
 )
-from triagemq.network.linux.netlink import Netlink
+from triagemq.network.linux.netlink import CLONE_NEWNET, Netlink, find_link, in_thread_after, unshare
 from triagemq.network.linux.port import Interface, LinuxPort, add_unmanaged
-from triagemq.network.linux.queue_times import QueueTimes, whole
-from triagemq.network.linux.queues import QueueStatistics
+from triagemq.network.linux.queue_times import QueueTimes, with_transmission_time
+from triagemq.network.linux.queues import QueueStatistics, build_queues
 from triagemq.network.linux.records import UNMANAGED
-from triagemq.network.linux.windows import LimiterWindows
 from triagemq.network.state import CopyKey, PlanState, StateChange
 from triagemq.plan import (
     Counters,
@@ -101,7 +102,7 @@ class LinuxDataPlane:
         self._times = QueueTimes() if timed else None
         self._windows = LimiterWindows(self._table, most_limiters)
         self._limits = limits
-        self._ledger = Ledger(self._table, 2 * most_flows)
+        self._ledger = FlowAccounts(self._table, 2 * most_flows)
         self._sockets: dict[str | None, Netlink] = {}
         self._ports: dict[str, LinuxPort] = {}
         # Removed, but with packets that are still to be sent.
@@ -153,7 +154,7 @@ class LinuxDataPlane:
         self._put_back_drained()
 
     def trust(self, listeners: Sequence[TrustedAddress]) -> None:
-        """Where the gateway and the coordinator listen: from now on nobody else's control packets are believed."""
+        """Where the gateway and the coordinator listen: from now on only their control packets are believed."""
         self._require_open()
         self._table.trust(listeners)
 
@@ -177,14 +178,15 @@ class LinuxDataPlane:
         return found
 
     def queue_times(self) -> dict[str, NDArray[np.void]]:
-        """By port, the packets that have left its classes since this was asked last: rows of QUEUE_TIME, `whole`.
+        """By port, the packets that have left its classes since the last call: rows of QUEUE_TIME, `dequeued_ns` being
+        the end of their transmission.
 
-        To be asked several times a second: what the kernel has no room for in between is counted (`times_missed`).
+        To be called several times a second: what the kernel has no room for in between is counted (`times_missed`).
         """
         self._require_open()
         found = {} if self._times is None else self._times.take()
         return {
-            name: whole(rows, self._widths_bps(name)) if name in self._state.ports else rows
+            name: with_transmission_time(rows, self._widths_bps(name)) if name in self._state.ports else rows
             for name, rows in found.items()
         }
 
@@ -194,7 +196,7 @@ class LinuxDataPlane:
 
     @property
     def times_missed(self) -> int:
-        """Packets of which nobody knows how long they waited, though they were to be timed."""
+        """Packets of which it is unknown how long they waited, though they were to be timed."""
         return 0 if self._times is None else self._times.missed
 
     def copies(self) -> dict[CopyKey, FlowCounters]:
@@ -278,7 +280,7 @@ class LinuxDataPlane:
     def _change_flows(
         self, change: StateChange, made: Mapping[str, LinuxPort], undo: list[Callable[[], None]]
     ) -> list[_Move]:
-        """Switch to the new policies of all flows; the ledger is still to be told."""
+        """Switch to the new policies of all flows; the accounts still have to follow."""
         ledger, moves, taken = self._ledger, [], list[int]()
         numbers = {name: port.number for ports in (self._ports, made) for name, port in ports.items()}
         undo.append(partial(ledger.give_back, taken))
@@ -357,3 +359,61 @@ class LinuxDataPlane:
             self._times.forget(port.number)
         self._ledger.forget_port(port.number)
         self._free_numbers.append(port.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Each is None if it works, else what prevents it."""
+
+    namespaces: str | None
+    """Making network namespaces."""
+    queues: str | None
+    """HTB with FIFO queues."""
+    classifier: str | None
+    """eBPF maps and programs, attached to the queues."""
+
+
+def capabilities() -> Capabilities:
+    """Try everything; nothing is left behind."""
+    namespaces = _problem_in_namespace(lambda: None)
+    return Capabilities(
+        namespaces=namespaces,
+        queues=namespaces or _problem_in_namespace(_try_queues),
+        classifier=namespaces or _problem_in_namespace(_try_classifier),
+    )
+
+
+def problem_of(attempt: Callable[[], None]) -> str | None:
+    """What an attempt failed of, in one line; None if it did not."""
+    try:
+        attempt()
+    except NetworkError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _problem_in_namespace(attempt: Callable[[], None]) -> str | None:
+    return problem_of(lambda: in_thread_after(lambda: unshare(CLONE_NEWNET), attempt))
+
+
+def _try_queues() -> None:
+    netlink = Netlink()
+    try:
+        build_queues(netlink, find_link(netlink, "lo").index, 1e6, 10)
+    finally:
+        netlink.close()
+
+
+def _try_classifier() -> None:
+    table = FlowTable(1, 1, 1)
+    netlink = Netlink()
+    try:
+        classifier = table.open_port(1)
+        link = find_link(netlink, "lo")
+        build_queues(netlink, link.index, 1e6, 10)
+        classifier.attach(netlink, link)
+    finally:
+        netlink.close()
+        table.close()

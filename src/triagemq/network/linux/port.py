@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
 from triagemq.network.linux.flow_table import PortClassifier, control_bounds
-from triagemq.network.linux.namespaces import in_namespace
-from triagemq.network.linux.netlink import KernelLink, Netlink, find_link
+from triagemq.network.linux.netlink import KernelLink, Netlink, find_link, in_namespace
 from triagemq.network.linux.queues import (
     QueueStatistics,
     RootQueue,
@@ -38,9 +37,9 @@ from triagemq.network.linux.records import (
     CONTROL,
     MISMATCHED,
     QUEUES,
-    STRANGERS,
     UNMANAGED,
     UNMANAGED_CONTROL,
+    UNTRUSTED_CS6,
 )
 from triagemq.plan import PortCounters, QueueCounters, SetPort
 
@@ -108,13 +107,13 @@ class LinuxPort:
     def statistics(self, put_in: NDArray[np.uint64]) -> Sequence[QueueStatistics]:
         """What each queue has counted since the port was made; `put_in` is what its classifier counted just before.
 
-        An interface that goes down empties its queues, and nobody counts that: packets that are missing twice in
-        succession (one may be on its way from classifier to queue) are drops, too.
+        An interface that goes down empties its queues, which is not counted: packets that are missing twice in
+        succession (one may be between classifier and queue) are drops, too.
         """
         now = queue_statistics(self._netlink, self._link.index)
         packets = put_in[:, 0].tolist()
         packets[CONTROL] += packets[UNMANAGED_CONTROL]
-        packets[UNMANAGED] += packets[BEYOND_BOUND] + packets[STRANGERS]
+        packets[UNMANAGED] += packets[BEYOND_BOUND] + packets[UNTRUSTED_CS6]
         found = []
         for queue, (each, before) in enumerate(zip(now, self._before, strict=True)):
             packets_out, drops = each.packets_out - before.packets_out, each.drops - before.drops
@@ -145,7 +144,7 @@ class LinuxPort:
             tuple(queues[1:]),
             queues[CONTROL],
             beyond_bound=int(put_in[BEYOND_BOUND, 0]),
-            strange_marks=int(put_in[STRANGERS, 0]),
+            strange_marks=int(put_in[UNTRUSTED_CS6, 0]),
             discarded=int(put_in[MISMATCHED, 0]),
         )
 
@@ -238,7 +237,7 @@ class LinuxPort:
 
 def add_unmanaged(sums: list[int], put_in: NDArray[np.uint64]) -> None:
     """Add a port's packets of no flow to the sums of packets, control packets and bytes."""
-    plain, control = (put_in[UNMANAGED] + put_in[STRANGERS]).tolist(), put_in[UNMANAGED_CONTROL].tolist()
+    plain, control = (put_in[UNMANAGED] + put_in[UNTRUSTED_CS6]).tolist(), put_in[UNMANAGED_CONTROL].tolist()
     sums[0] += plain[0] + control[0]
     sums[1] += control[0]
     sums[2] += plain[1] + control[1]

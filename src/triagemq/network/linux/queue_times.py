@@ -1,11 +1,11 @@
 """How long each packet waited in the queues of a port, by the kernel's clock at both ends of the queue.
 
-The classifier notes on a packet when it puts it into a queue. When the queue lets it go, the kernel shows it to whoever
+The classifier notes on a packet when it puts it into a queue. When the queue lets it go, the kernel shows it to what
 taps the interface: a socket with an eBPF program of ours, which reads the clock and the note, and hands both over with
 the beginning of the packet. Nothing is copied to the socket. What is dropped while it waits never comes there.
 
-HTB lets a packet go at the start of its transmission. `whole` adds that, so that `dequeued_ns` is when its last bit has
-left, as in simulation and in the embedded data plane: one definition for every Trace.
+HTB lets a packet go at the start of its transmission. `with_transmission_time` adds that, so that `dequeued_ns` is when
+its last bit has left, as in simulation and in the embedded data plane: one definition for every Trace.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.network.linux.assembler import Assembler
-from triagemq.network.linux.bpf import SOCKET_FILTER, ArrayMap, RingMap, load_program
+from triagemq.network.linux.bpf import SOCKET_FILTER, ArrayMap, Assembler, RingMap, load_program
 from triagemq.network.linux.classifier import SKB_INDEX, SKB_PRIORITY, STAMP_SHIFT
-from triagemq.network.linux.namespaces import in_namespace
+from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.linux.records import CONTROL, QUEUE_MINOR, UNMANAGED
 
 BEGINNING_BYTES = 104
@@ -54,10 +53,10 @@ QUEUE_TIME = np.dtype(
     ]
 )
 """Of a packet that has left a class of a port: in Unix ns when it was queued and when it left
-(the start of its transmission, the end if it is `whole`), and its first octets."""
+(the start of its transmission, its end behind `with_transmission_time`), and its first octets."""
 
 
-def whole(times: NDArray[np.void], width_bps: NDArray[np.float64]) -> NDArray[np.void]:
+def with_transmission_time(times: NDArray[np.void], width_bps: NDArray[np.float64]) -> NDArray[np.void]:
     """Rows of QUEUE_TIME until the last bit of each packet has left, where classes have these widths."""
     beginning = times["beginning"]
 
@@ -77,7 +76,7 @@ class _Tap(NamedTuple):
 
 
 class QueueTimes:
-    """The packets that have left timed ports since they were asked for last."""
+    """The packets that have left timed ports since the last call."""
 
     def __init__(self) -> None:
         self._ring = RingMap(_RECORD.itemsize, _RING_BYTES)
@@ -114,7 +113,7 @@ class QueueTimes:
 
     @property
     def missed(self) -> int:
-        """Packets that found no room here, because nobody asked for too long."""
+        """Packets that found no room here, because `take` was not called for too long."""
         return int.from_bytes(self._missed.memory[:8], "little")
 
     def close(self) -> None:

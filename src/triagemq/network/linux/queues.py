@@ -1,4 +1,4 @@
-"""The queues of a port: an HTB queueing discipline with strict priorities, told to the kernel by netlink.
+"""The queues of a port: an HTB queueing discipline with strict priorities, set up by netlink.
 
 One class has the port's bandwidth; below it nine leaves borrow from it, each with a FIFO queue. Queue 0 (control
 packets) has priority 0 and class c of a plan priority c + 1. Packets of no flow have a queue of their own, which shares
@@ -44,7 +44,6 @@ _NEW_CLASS, _GET_CLASS = 40, 42
 _NEW_FILTER = 44
 _KIND, _OPTIONS, _STATISTICS = 1, 2, 7
 _ROOT = 0xFFFFFFFF
-_ARRIVAL, _ARRIVAL_HANDLE = 0xFFFFFFF1, 0xFFFF0000  # TC_H_INGRESS, and what its filters belong to
 _MESSAGE = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
 
 _HTB_PARAMETERS, _HTB_INIT, _HTB_RATE64, _HTB_CEIL64 = 1, 2, 6, 7
@@ -143,7 +142,7 @@ def set_bandwidth(netlink: Netlink, interface: int, bandwidth_bps: float) -> Non
 def serve_by_priority(netlink: Netlink, interface: int) -> None:
     """Let the highest class that has packets go first; every packet stays in its place."""
     for queue in range(QUEUES):
-        _set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
+        set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
 
 
 def serve_by_widths(
@@ -160,7 +159,7 @@ def serve_by_widths(
     narrowest = min(widths_bps)
     for queue in range(QUEUES):
         if not 0 <= queue - 1 < len(widths_bps) and queue != CONTROL:
-            _set_queue(netlink, interface, queue, 7, packets_in_turn=1)
+            set_queue(netlink, interface, queue, 7, packets_in_turn=1)
             continue
         rate = control if queue == CONTROL else _bytes_per_second(widths_bps[queue - 1])
         turns = 1.0 if queue == CONTROL else min(widths_bps[queue - 1] / narrowest, _MOST_IN_TURN)
@@ -175,13 +174,6 @@ def serve_by_widths(
             priority=0 if queue == CONTROL else 1,
             quantum=round(_LARGEST_PACKET_BYTES * turns),
         )
-
-
-def serve_in_turn(netlink: Netlink, interface: int) -> None:
-    """Let all classes of a port be served packet by packet in turn, none before another: fair queueing, for experiments
-    that show what a network does which nobody manages."""
-    for queue in range(QUEUES):
-        _set_queue(netlink, interface, queue, priority=1, packets_in_turn=1)
 
 
 def set_limits(netlink: Netlink, interface: int, limit_packets: int) -> None:
@@ -214,19 +206,13 @@ def attach_classifier(netlink: Netlink, interface: int, program: int, port: int)
     """Let a loaded program (a file descriptor) choose the queue of every packet. It finds the number of the port, less
     one, where it puts the class: the kernel begins with that of the filter."""
     begins_with = attribute(_BPF_CLASS, struct.pack("=I", OUR_HANDLE | port - 1))
-    _attach(netlink, interface, OUR_HANDLE, program, REPLACE, begins_with)
+    attach_program(netlink, interface, OUR_HANDLE, program, REPLACE, begins_with)
 
 
-def attach_at_arrival(netlink: Netlink, interface: int, program: int) -> None:
-    """Let a loaded program decide about every packet that comes in at an interface which has no such program yet."""
-    body = _MESSAGE.pack(0, interface, _ARRIVAL_HANDLE, _ARRIVAL, 0)
-    netlink.request(_NEW_QDISC, CREATE | EXCLUSIVE, body + text_attribute(_KIND, "ingress"))
-    _attach(netlink, interface, _ARRIVAL_HANDLE, program)
-
-
-def _attach(
+def attach_program(
     netlink: Netlink, interface: int, parent: int, program: int, flags: int = 0, options: bytes = b""
 ) -> None:
+    """Let a loaded program decide about the packets of a queueing discipline."""
     options += (
         attribute(_BPF_FILE, struct.pack("=I", program))
         + text_attribute(_BPF_NAME, "triagemq")
@@ -282,7 +268,7 @@ def _made_up_for_ns(bytes_per_second: int) -> int:
     return _LATENESS_NS if bytes_per_second < _FAST_BYTES_PER_SECOND else _LATENESS_WHEN_FAST_NS
 
 
-def _set_queue(netlink: Netlink, interface: int, queue: int, priority: int, packets_in_turn: int) -> None:
+def set_queue(netlink: Netlink, interface: int, queue: int, priority: int, packets_in_turn: int) -> None:
     """A queue borrows all the port has; those of one priority send so many packets in turn."""
     _set_class(
         netlink,

@@ -65,7 +65,7 @@ QUEUE_COUNTER = struct.Struct("=QQ")
 Control packets of no flow (in the control queue), control packets beyond the port's bound, and packets that strangers
 have marked as control (both in the queue of unmanaged packets).
 """
-UNMANAGED_CONTROL, BEYOND_BOUND, STRANGERS = 9, 10, 11
+UNMANAGED_CONTROL, BEYOND_BOUND, UNTRUSTED_CS6 = 9, 10, 11
 
 BOUND = struct.Struct("=QQQxxxxxxxx")
 """A bound of control packets: the time (ns) until which those that passed use it up, 2^-16 ns a byte, burst in ns."""

@@ -1,20 +1,19 @@
 """OpenFlow 1.3 switches that follow a plan: rules and marks, with the queues of a data plane behind their ports.
 
-switches      instructions in, the counters of switches out: the way in from other threads
+switches      instructions in, the counters of switches out; called from other threads
 controller    the event loop's side: keeps the rules of all switches as network and plan ask, while both change
-topology      the network as known, and ways through it; `discovery` finds it out, `searching` sends `frames` for it
-rules         what a rule is; `rule_sets` makes them from a network and flows
-updates       from the rules there are to those there should be, step by step
-own_queues    queues of switches that have some, in their database
+topology      the network as known, and paths through it; `discovery` finds it out, by frames that it sends
+rules         what a rule is, and the steps from the rules there are to those there should be
+rule_sets     the rules of every switch, from a network and flows
 switch_table  the rules and meters of one switch
-session       a connection to a switch; `server` is where they meet
+session       a connection to a switch, and the server to which switches connect
 encoding, decoding      messages to octets and back
 """
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing
 from triagemq.network.openflow.rules import RateLimit
-from triagemq.network.openflow.server import SwitchTls
+from triagemq.network.openflow.session import SwitchTls
 from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 

@@ -12,17 +12,20 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, SessionClosedError, SwitchError
-from triagemq.network.openflow import frames
 from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
-from triagemq.network.openflow.discovery import Discovery
+from triagemq.network.openflow.discovery import Discovery, Search, is_discovery, read_speaker
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, FlowRules, RuleBook
-from triagemq.network.openflow.rules import FLOW_KINDS, Rule, RuleKey, switch_name
-from triagemq.network.openflow.searching import Search
-from triagemq.network.openflow.server import Meeting, Place, SwitchTls
-from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
+from triagemq.network.openflow.rules import FLOW_KINDS, Cookies, Put, Rule, RuleKey, steps, switch_name
+from triagemq.network.openflow.session import (
+    Place,
+    SessionCounters,
+    SessionTimes,
+    SwitchServer,
+    SwitchSession,
+    SwitchTls,
+)
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId, Topology
-from triagemq.network.openflow.updates import Cookies, Put, steps
 from triagemq.plan import FlowKey
 
 _LAST_REAL_PORT = 0xFFFFFF00
@@ -65,7 +68,7 @@ class Controller:
         self.discovery = Discovery(
             link_seconds=timing.link_lost_seconds, forget_seconds=timing.switch_lost_seconds
         )
-        self.meeting = Meeting(self._serve, tls=tls, allowed=allowed)
+        self.server = SwitchServer(self._serve, tls=tls, allowed=allowed)
         self._expected, self._timing = set(expected), timing
         self._ports = {} if ports is None else ports
         self._reserved = frozenset(reserved)
@@ -98,7 +101,7 @@ class Controller:
         return [address for address in list(self._book.flows) if address not in hosts]
 
     async def open(self, listen: Sequence[Place]) -> None:
-        await self.meeting.open(listen)
+        await self.server.open(listen)
         self._maintaining = asyncio.create_task(self._maintain())
 
     async def wait_until_ready(self, seconds: float) -> None:
@@ -110,7 +113,7 @@ class Controller:
             if self.problem is not None:
                 raise self.problem from None
             raise NetworkError(
-                f"switch {missing} has not connected; set its controller to one of {self.meeting.listening}"
+                f"switch {missing} has not connected; set its controller to one of {self.server.listening}"
                 if missing
                 else "the switches are connected, but their links could not be found out in time"
             ) from None
@@ -158,7 +161,7 @@ class Controller:
                     await table.erase()
         for table in list(self._tables.values()):
             table.session.close()
-        await self.meeting.close()
+        await self.server.close()
 
     # What switches say.
 
@@ -166,7 +169,7 @@ class Controller:
         if not self._is_ours(session):
             return
         at = PortId(session.datapath_id, packet.port)
-        if frames.is_discovery(packet.frame):
+        if is_discovery(packet.frame):
             left = self._search.origin(packet.frame)
             if left is None:
                 self.discovery.counters["discovery frames of others"] += 1
@@ -179,7 +182,7 @@ class Controller:
                 # It may be a link that was not one before: the other direction is to be tried.
                 self._search.try_ports([at])
             return
-        speaker = frames.read_speaker(packet.frame)
+        speaker = read_speaker(packet.frame)
         if (
             speaker is not None
             and speaker.address is not None
@@ -217,7 +220,7 @@ class Controller:
             table = SwitchTable(session, self._cookies)
             await table.read()
             if table.rules.get(DISCOVERY_RULE.key) != DISCOVERY_RULE:
-                table.order(Put(session.datapath_id, DISCOVERY_RULE))
+                table.request(Put(session.datapath_id, DISCOVERY_RULE))
                 await session.barrier()
         except SwitchError as error:
             self.problem = error
@@ -360,7 +363,7 @@ class Controller:
                 if table is None:
                     continue
                 try:
-                    table.order(change)
+                    table.request(change)
                 except SessionClosedError:
                     continue
                 except SwitchError as error:

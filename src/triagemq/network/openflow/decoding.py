@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from triagemq.network.openflow.encoding import (
-    APPLY,
+    APPLY_ACTIONS,
     BASIC,
     DROP_BAND,
     FIELDS,
@@ -117,7 +117,7 @@ def _read_match(octets: bytes, begin: int) -> tuple[dict[str, int | str], bool, 
     if kind != MATCH_OF_FIELDS or length < 4 or end > len(octets):
         raise ValueError("a match has an impossible length")
     fields: dict[str, int | str] = {}
-    strange = False
+    is_foreign = False
     at = begin + 4
     while at < end:
         kind, number, size = struct.unpack_from("!HBB", octets, at)
@@ -126,7 +126,7 @@ def _read_match(octets: bytes, begin: int) -> tuple[dict[str, int | str], bool, 
         has_mask = bool(number & WITH_MASK)
         if name and size != FIELDS[name][1] << has_mask:
             raise ValueError("a field of a match has an impossible length")
-        strange |= (has_mask and name not in MASKED) or not name
+        is_foreign |= (has_mask and name not in MASKED) or not name
         name = name or f"field {kind:#x}.{number >> 1}"
         half = size >> has_mask
         fields[name] = _field_value(name, value[:half])
@@ -135,7 +135,7 @@ def _read_match(octets: bytes, begin: int) -> tuple[dict[str, int | str], bool, 
         at += 4 + size
     if at != end:
         raise ValueError("a field of a match has an impossible length")
-    return fields, strange, begin + (length + 7) // 8 * 8
+    return fields, is_foreign, begin + (length + 7) // 8 * 8
 
 
 def _read_parts(octets: bytes, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -187,8 +187,8 @@ def decode_flow_entries(bodies: Sequence[bytes]) -> list[FlowEntry]:
 
 def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
-    fields, strange, behind = _read_match(octets, _FLOW_ENTRY.size)
-    strange |= bool(idle or hard)
+    fields, is_foreign, behind = _read_match(octets, _FLOW_ENTRY.size)
+    is_foreign |= bool(idle or hard)
     sent: list[tuple[int, int | None]] = []
     mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
@@ -196,24 +196,24 @@ def _flow_entry(octets: bytes) -> FlowEntry:
             (meter,) = struct.unpack_from("!I", octets, begin)
         elif kind == GO_TO_TABLE:
             next_table = octets[begin]
-        elif kind == APPLY:
+        elif kind == APPLY_ACTIONS:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
                     sent.append((struct.unpack_from("!I", octets, first)[0], mark))
                 elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
                 else:
-                    strange = True
+                    is_foreign = True
         else:
-            strange = True
+            is_foreign = True
     # Ours mark all copies that leave, or none, and nothing after the last.
-    strange |= mark != (sent[-1][1] if sent else None)
+    is_foreign |= mark != (sent[-1][1] if sent else None)
     copies = [Copy(port, own_mark) for port, own_mark in sent if own_mark is not None]
     actions: dict[str, Any] = {"outputs": tuple(port for port, _ in sent)}
     if copies:
-        strange |= len(copies) != len(sent)
+        is_foreign |= len(copies) != len(sent)
         actions = outputs_of(copies)
-    rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, strange=strange)
+    rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, is_foreign=is_foreign)
     return FlowEntry(cookie, rule, meter)
 
 

@@ -6,14 +6,20 @@ down, or when discovery frames no longer come through while both its switches ar
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
+import secrets
+import struct
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from triagemq.network.openflow.rules import Kind, Rule
+from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
 
 MOST_HOSTS = 4096
-"""More addresses than this are not believed: somebody invents them."""
+"""More addresses than this are not believed: they are invented."""
 
 
 class Discovery:
@@ -33,7 +39,7 @@ class Discovery:
         self._settled: set[PortId] = set()
         self._links: dict[PortId, PortId] | None = None
         self.reserved: frozenset[PortId] = frozenset()
-        """Ports over which nobody is to be found: see Topology."""
+        """Ports over which no host is found: see Topology."""
 
     @property
     def network(self) -> Topology:
@@ -145,7 +151,7 @@ class Discovery:
         if not known and len(self._hosts) >= MOST_HOSTS:
             self.counters["hosts refused"] += 1
             return False
-        here = self._part(at.switch)
+        here = self._tlv(at.switch)
         places = self._places_of.setdefault(ethernet, set())
         moved_from = {place for place in places if place != at and place.switch in here}
         if moved_from:
@@ -162,7 +168,7 @@ class Discovery:
     def rules_seen(self, switch: int, rules: Iterable[Rule]) -> None:
         """What an earlier controller knew of hosts can be read from the rules it left."""
         for rule in rules:
-            if rule.kind is not Kind.HOST or rule.strange:
+            if rule.kind is not Kind.HOST or rule.is_foreign:
                 continue
             fields = dict(rule.match)
             address = fields.get("ipv4_src") or fields.get("ipv6_src")
@@ -211,11 +217,11 @@ class Discovery:
             known = self._ports.get(host.at.switch, {})
             if host.at.port not in known or host.at in self.links or host.at in self.reserved:
                 continue
-            if not any(host.at.switch in self._part(each.at.switch) for each in places):
+            if not any(host.at.switch in self._tlv(each.at.switch) for each in places):
                 places.append(host)
         return tuple(sorted(places))
 
-    def _part(self, switch: int) -> set[int]:
+    def _tlv(self, switch: int) -> set[int]:
         """The switches that links join with this one, and itself."""
         part, frontier = {switch}, [switch]
         while frontier:
@@ -227,3 +233,179 @@ class Discovery:
                     part.add(far.switch)
                     frontier.append(far.switch)
         return part
+
+
+_ETHERNET_BYTES = 14
+_LINK_DISCOVERY = 0x88CC
+# IEEE 802.1AB, "nearest bridge": an ordinary bridge between two switches keeps it, unless configured to pass it on.
+_GROUP = bytes.fromhex("0180c200000e")
+_CONTROLLER_ETHERNET = bytes.fromhex("025452494147")
+_CONTROLLER_LINK_LOCAL = ipaddress.IPv6Address("fe80::54:52ff:fe49:4147").packed
+_ORGANISATION = b"TRI\x01"
+
+
+class Speaker(NamedTuple):
+    """Who sent a frame. `address` is None if the frame does not say which IP address that is."""
+
+    ethernet: str
+    address: str | None
+
+
+def discovery_frame(at: PortId, nonce: bytes) -> bytes:
+    """LLDP that says which port it left. The nonce is this controller's: frames of others are not believed."""
+    values = (
+        (1, b"\x07" + at.switch.to_bytes(8, "big")),
+        (2, b"\x07" + str(at.port).encode()),
+        (3, struct.pack("!H", 120)),
+        (127, _ORGANISATION + nonce),
+    )
+    body = b"".join(struct.pack("!H", kind << 9 | len(value)) + value for kind, value in values)
+    return _GROUP + _CONTROLLER_ETHERNET + struct.pack("!H", _LINK_DISCOVERY) + body + b"\x00\x00"
+
+
+def read_discovery(frame: bytes, nonce: bytes) -> PortId | None:
+    """The port that a frame of ours left; None if it is not one.
+
+    >>> read_discovery(discovery_frame(PortId(7, 3), b"secret"), b"secret")
+    PortId(switch=7, port=3)
+    >>> read_discovery(discovery_frame(PortId(7, 3), b"secret"), b"others")
+    """
+    if not is_discovery(frame):
+        return None
+    values: dict[int, bytes] = {}
+    offset = _ETHERNET_BYTES
+    while offset + 2 <= len(frame):
+        header = struct.unpack_from("!H", frame, offset)[0]
+        kind, length = header >> 9, header & 0x1FF
+        values[kind] = frame[offset + 2 : offset + 2 + length]
+        if kind == 0:
+            break
+        offset += 2 + length
+    chassis, port = values.get(1, b""), values.get(2, b"")
+    if values.get(127) != _ORGANISATION + nonce or len(chassis) != 9 or not port[1:].isdigit():
+        return None
+    return PortId(int.from_bytes(chassis[1:], "big"), int(port[1:]))
+
+
+def is_discovery(frame: bytes) -> bool:
+    """Is it LLDP, from any sender?"""
+    return len(frame) > _ETHERNET_BYTES and frame[12:14] == _LINK_DISCOVERY.to_bytes(2, "big")
+
+
+def read_speaker(frame: bytes) -> Speaker | None:
+    """Who sent a frame; None for what is no frame of a single host, and for our own.
+
+    >>> read_speaker(bytes.fromhex("ffffffffffff 020000000002 0806 0001 0800 06 04 0001 020000000002 0a000002")
+    ...     + bytes(10))
+    Speaker(ethernet='02:00:00:00:00:02', address='10.0.0.2')
+    """
+    if len(frame) < _ETHERNET_BYTES:
+        return None
+    source = frame[6:12]
+    if source[0] & 1 or not any(source) or source == _CONTROLLER_ETHERNET:
+        return None
+    kind = int.from_bytes(frame[12:14], "big")
+    packed = b""
+    if kind == 0x0806 and len(frame) >= 32 and frame[14:20] == b"\x00\x01\x08\x00\x06\x04":
+        packed = frame[28:32]
+    elif kind == 0x0800 and len(frame) >= 34 and frame[14] >> 4 == 4:
+        packed = frame[26:30]
+    elif kind == 0x86DD and len(frame) >= 54 and frame[14] >> 4 == 6:
+        packed = frame[22:38]
+    return Speaker(source.hex(":"), _one_host(packed))
+
+
+def _one_host(packed: bytes) -> str | None:
+    if not packed:
+        return None
+    address = ipaddress.ip_address(packed)
+    if address.is_unspecified or address.is_multicast or address.is_loopback or packed == b"\xff" * 4:
+        return None
+    return str(address)
+
+
+def arp_question(address: str) -> bytes:
+    """Who has this IPv4 address? Without an address of our own, so that no host stores a wrong one."""
+    body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + _CONTROLLER_ETHERNET + bytes(4) + bytes(6)
+    return b"\xff" * 6 + _CONTROLLER_ETHERNET + b"\x08\x06" + body + ipaddress.IPv4Address(address).packed
+
+
+def neighbour_question(address: str) -> bytes:
+    """Who has this IPv6 address? (RFC 4861, section 4.3)"""
+    target = ipaddress.IPv6Address(address).packed
+    group = ipaddress.IPv6Address("ff02::1:ff00:0").packed[:13] + target[13:]
+    message = b"\x87\x00\x00\x00" + bytes(4) + target + b"\x01\x01" + _CONTROLLER_ETHERNET
+    pseudo = _CONTROLLER_LINK_LOCAL + group + struct.pack("!II", len(message), 58)
+    total = sum(struct.unpack(f"!{(len(pseudo) + len(message)) // 2}H", pseudo + message))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    message = message[:2] + struct.pack("!H", ~total & 0xFFFF) + message[4:]
+    header = struct.pack("!IHBB", 6 << 28, len(message), 58, 255) + _CONTROLLER_LINK_LOCAL + group
+    return b"\x33\x33" + group[12:] + _CONTROLLER_ETHERNET + b"\x86\xdd" + header + message
+
+
+_TRIES = 4
+_MOST_TRIES = 50
+"""For a port at which something came: it is no edge, unless nothing ever comes in the other direction."""
+
+_NEVER = float("-inf")
+
+
+class Search:
+    """`tables` are the switches that are connected, as the controller keeps them."""
+
+    def __init__(self, discovery: Discovery, tables: Mapping[int, SwitchTable], ask_seconds: float) -> None:
+        self._discovery = discovery
+        self._tables = tables
+        self._ask_seconds = ask_seconds
+        self._nonce = secrets.token_bytes(8)
+        self._tries: dict[PortId, int] = {}
+        self._asked: dict[str, float] = {}
+
+    def origin(self, frame: bytes) -> PortId | None:
+        """The port that a discovery frame of ours left; None for one of another controller."""
+        return read_discovery(frame, self._nonce)
+
+    def try_ports(self, ports: Iterable[PortId]) -> None:
+        """Send a discovery frame out of each; those of switches that are not connected are left out."""
+        for at in ports:
+            table = self._tables.get(at.switch)
+            if table is not None:
+                table.session.packet_out(at.port, discovery_frame(at, self._nonce))
+
+    def begin_again(self, port: PortId) -> None:
+        """The port has changed: what was tried there counts no more."""
+        self._tries.pop(port, None)
+
+    async def settle(self) -> None:
+        """Try ports of unknown nature. Those over which nothing comes, although all have answered since, are edges."""
+        unsettled = self._discovery.unsettled()
+        if unsettled:
+            self.try_ports(unsettled)
+            await asyncio.gather(
+                *(table.session.drain() for table in self._tables.values()), return_exceptions=True
+            )
+        for port in unsettled:
+            self._tries[port] = self._tries.get(port, 0) + 1
+        half_seen = self._discovery.half_seen()
+        done = [
+            port
+            for port in self._discovery.unsettled()
+            if self._tries.get(port, 0) >= (_MOST_TRIES if port in half_seen else _TRIES)
+        ]
+        self._discovery.settle(done)
+        for port in done:
+            del self._tries[port]
+            # Hosts may be behind it.
+            self._asked.clear()
+
+    def ask_for(self, addresses: Sequence[str], edges: Callable[[], Sequence[PortId]], now: float) -> None:
+        """Request silent hosts where they are, and again when ports have come."""
+        self._asked = {each: self._asked[each] for each in addresses if each in self._asked}
+        for address in addresses:
+            if now - self._asked.get(address, _NEVER) < self._ask_seconds:
+                continue
+            self._asked[address] = now
+            frame = neighbour_question(address) if ":" in address else arp_question(address)
+            for at in edges():
+                self._tables[at.switch].session.packet_out(at.port, frame)

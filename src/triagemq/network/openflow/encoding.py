@@ -123,7 +123,7 @@ _ADD, _DELETE, _DELETE_STRICT = 0, 3, 4
 _NO_BUFFER = _ANY = 0xFFFFFFFF
 _ALL_TABLES = 0xFF
 _ALL_BITS = (1 << 64) - 1
-GO_TO_TABLE, APPLY, USE_METER = 1, 4, 6
+GO_TO_TABLE, APPLY_ACTIONS, USE_METER = 1, 4, 6
 OUTPUT, SET_FIELD = 0, 25
 
 
@@ -131,21 +131,21 @@ def _message(kind: OpenFlowType, body: bytes) -> bytes:
     return HEADER.pack(VERSION, kind, HEADER.size + len(body), 0) + body
 
 
-def put_flow(rule: Rule, cookie: int, meter: int | None) -> bytes:
+def flow_mod(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """Add a rule, or replace the one with the same key; its counters go on."""
     done = _instruction_octets(rule.mark, rule.outputs, rule.copies, rule.next_table, meter)
     return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
 
 
-def delete_flow(rule: Rule, cookie: int) -> bytes:
-    """Delete a rule if it still has this cookie; a strange one, which has no match here, by its cookie alone."""
-    if rule.strange:
-        return delete_marked_flows(cookie, _ALL_BITS)
+def flow_mod_delete(rule: Rule, cookie: int) -> bytes:
+    """Delete a rule if it still has this cookie; a foreign one, which has no match here, by its cookie alone."""
+    if rule.is_foreign:
+        return flow_mod_delete_marked(cookie, _ALL_BITS)
     match = _match_octets(rule.match)
     return _flow_mod(_DELETE_STRICT, cookie, _ALL_BITS, rule.table, rule.priority, match)
 
 
-def delete_marked_flows(cookie: int, cookie_mask: int) -> bytes:
+def flow_mod_delete_marked(cookie: int, cookie_mask: int) -> bytes:
     """Delete the rules of all tables whose cookie has these bits."""
     return _flow_mod(_DELETE, cookie, cookie_mask, _ALL_TABLES, 0, _match_octets(()))
 
@@ -170,20 +170,20 @@ def _instruction_octets(
     for port, own_mark in copies:
         actions += (_set_mark(own_mark) if own_mark != mark else b"") + _output(port)
         mark = own_mark
-    octets = b"" if meter is None else _part(USE_METER, struct.pack("!I", meter))
-    octets += _part(APPLY, bytes(4) + actions) if actions else b""
-    return octets + (b"" if next_table is None else _part(GO_TO_TABLE, struct.pack("!B3x", next_table)))
+    octets = b"" if meter is None else _tlv(USE_METER, struct.pack("!I", meter))
+    octets += _tlv(APPLY_ACTIONS, bytes(4) + actions) if actions else b""
+    return octets + (b"" if next_table is None else _tlv(GO_TO_TABLE, struct.pack("!B3x", next_table)))
 
 
 def _set_mark(mark: int | None) -> bytes:
-    return b"" if mark is None else _part(SET_FIELD, _field("ip_dscp", mark))
+    return b"" if mark is None else _tlv(SET_FIELD, _field("ip_dscp", mark))
 
 
 def _output(port: int) -> bytes:
-    return _part(OUTPUT, struct.pack("!IH6x", port, SEEN_BYTES if port == CONTROLLER else 0))
+    return _tlv(OUTPUT, struct.pack("!IH6x", port, SEEN_BYTES if port == CONTROLLER else 0))
 
 
-def _part(kind: int, content: bytes) -> bytes:
+def _tlv(kind: int, content: bytes) -> bytes:
     """An instruction or an action."""
     padding = -(4 + len(content)) % 8
     return struct.pack("!HH", kind, 4 + len(content) + padding) + content + bytes(padding)
@@ -195,7 +195,7 @@ def set_asynchronous() -> bytes:
 
 
 def packet_out(port: int, frame: bytes) -> bytes:
-    action = _part(OUTPUT, struct.pack("!IH6x", port, 0))
+    action = _tlv(OUTPUT, struct.pack("!IH6x", port, 0))
     return _message(
         OpenFlowType.PACKET_OUT, struct.pack("!IIH6x", _NO_BUFFER, CONTROLLER, len(action)) + action + frame
     )
@@ -210,13 +210,13 @@ DROP_BAND = 1
 _ALL_METERS = 0xFFFFFFFF
 
 
-def put_meter(meter: int, limit: RateLimit) -> bytes:
+def meter_mod(meter: int, limit: RateLimit) -> bytes:
     """Make a meter."""
     band = struct.pack("!HHII4x", DROP_BAND, 16, limit.kilobits_per_second, limit.burst_kilobits)
     return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", _METER_ADD, LIMIT_FLAGS, meter) + band)
 
 
-def delete_meter(meter: int) -> bytes:
+def meter_mod_delete(meter: int) -> bytes:
     return _message(OpenFlowType.METER_MOD, struct.pack("!HHI", _METER_DELETE, 0, meter))
 
 

@@ -1,6 +1,6 @@
 """From a network and the flows of a plan to the rules of every switch, and the book in which they stand. No I/O.
 
-Every switch carries all of a pipeline's parts: discovery, known hosts, marks and ways of flows, ways of everything
+Every switch carries all of a pipeline's parts: discovery, known hosts, marks and paths of flows, paths of everything
 else. A switch that loses its controller goes on with them; hosts find each other (ARP, IPv6 neighbours) without it.
 """
 
@@ -135,7 +135,7 @@ def address_rules(
         if entries is None:
             switches, limiting = set(towards), {home.switch}
         else:
-            switches = {switch for entry in entries for switch in routes.way(entry, home.switch)}
+            switches = {switch for entry in entries for switch in routes.path(entry, home.switch)}
             limiting = entries
         for switch in sorted(switches):
             port, hops = towards[switch]

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
+import ssl
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
-from triagemq.errors import SessionClosedError, SwitchError
+from triagemq.addresses import host_and_port
+from triagemq.errors import NetworkError, ParameterError, SessionClosedError, SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import (
     IncompatibleVersionError,
@@ -32,8 +36,121 @@ from triagemq.network.openflow.encoding import (
 )
 from triagemq.network.openflow.rules import switch_name
 
+Place = Path | tuple[str, int]
+"""A unix socket, or an address and a TCP port."""
+
+OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""Serves one connection, and returns when it has ended."""
+
+
+def parse_place(text: str) -> Place:
+    """
+    >>> parse_place("tcp:127.0.0.1:6653")
+    ('127.0.0.1', 6653)
+    >>> parse_place("unix:/run/switch/core.mgmt")
+    PosixPath('/run/switch/core.mgmt')
+    """
+    scheme, _, rest = text.partition(":")
+    if scheme == "unix" and rest:
+        return Path(rest)
+    if scheme == "tcp":
+        with contextlib.suppress(ParameterError):
+            return host_and_port(rest, lowest_port=0)
+    raise NetworkError(f"{text!r} is no place to meet switches; write tcp:127.0.0.1:6653 or unix:/path")
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchTls:
+    """Files: our certificate and its private key, and the authority that has signed the certificates of switches."""
+
+    certificate: str | Path
+    private_key: str | Path
+    authority: str | Path
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=self.authority)
+            context.load_cert_chain(self.certificate, self.private_key)
+        except (OSError, ssl.SSLError) as error:
+            raise NetworkError(f"the certificates for switches cannot be used: {error}") from None
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def parse_allowed(texts: Sequence[str]) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """
+    >>> parse_allowed(["10.0.0.7", "192.0.2.0/24"])
+    [IPv4Network('10.0.0.7/32'), IPv4Network('192.0.2.0/24')]
+    """
+    try:
+        return [ipaddress.ip_network(each) for each in texts]
+    except ValueError as error:
+        raise ParameterError("switch addresses", f"must be IP addresses or networks: {error}") from None
+
+
+class SwitchServer:
+    """Listens at some places until it is closed.
+
+    `allowed` are the addresses and networks that TCP connections may come from; all may if there are none.
+    """
+
+    def __init__(
+        self, on_connection: OnConnection, *, tls: SwitchTls | None = None, allowed: Sequence[str] = ()
+    ) -> None:
+        self._on_connection = on_connection
+        self._context = None if tls is None else tls.context()
+        self._allowed = parse_allowed(allowed)
+        self.refused: Counter[str] = Counter()
+        """Connections that were closed before a word was said, by reason."""
+        self._servers: list[asyncio.Server] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.listening: list[Place] = []
+
+    async def open(self, listen: Sequence[Place]) -> None:
+        try:
+            for place in listen:
+                self._servers.append(await self._listen(place))
+        except OSError as error:
+            await self.close()
+            raise NetworkError(f"cannot listen for switches at {place}: {error.strerror or error}") from None
+
+    async def close(self) -> None:
+        for server in self._servers:
+            server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self, place: Place) -> asyncio.Server:
+        if isinstance(place, Path):
+            # A killed process leaves its socket behind.
+            place.unlink(missing_ok=True)
+            self.listening.append(place)
+            return await asyncio.start_unix_server(self._serve, place)
+        server = await asyncio.start_server(self._serve, *place, ssl=self._context)
+        self.listening.append(server.sockets[0].getsockname()[:2])
+        return server
+
+    def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._is_allowed(writer.get_extra_info("peername")):
+            self.refused["address not allowed"] += 1
+            writer.close()
+            return
+        task = asyncio.ensure_future(self._on_connection(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _is_allowed(self, peer: object) -> bool:
+        """A unix socket has its file's permissions, and no peer address."""
+        if not self._allowed or not isinstance(peer, tuple):
+            return True
+        address = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._allowed)
+
+
 _MAY_BE_UNEXPECTED = (OpenFlowType.ECHO_REPLY, OpenFlowType.BARRIER_REPLY)
-"""Answers to questions for which nobody waits."""
+"""Answers that nothing waits for."""
 
 _MOST_MULTIPART_BYTES = 64 << 20
 _PART_HEADER_BYTES = 16
@@ -58,7 +175,7 @@ class SessionCounters:
 
 
 class SwitchListener(Protocol):
-    """Is told what a switch says by itself, from the event loop."""
+    """Gets what a switch sends by itself, from the event loop."""
 
     def packet_in(self, session: SwitchSession, packet: PacketIn) -> None: ...
 
@@ -68,7 +185,7 @@ class SwitchListener(Protocol):
 
 
 class _Question(NamedTuple):
-    """What the switch is asked, and who waits for it: for one message, or for the bodies of all parts of statistics."""
+    """A request to the switch, and what waits for the answer: one message, or the bodies of all parts of statistics."""
 
     name: str
     future: asyncio.Future[list[bytes]]
@@ -78,7 +195,7 @@ class _Question(NamedTuple):
 class _Transactions:
     """What was sent and the switch has not finished: questions, by their answers; orders, by the next barrier.
 
-    Each has a number, and a name for whoever reads that it failed.
+    Each has a number, and a name for the error if it fails.
     """
 
     def __init__(self) -> None:
@@ -88,7 +205,7 @@ class _Transactions:
         self._refused: list[tuple[int, str]] = []
 
     def next(self) -> int:
-        """A number for a message that nobody waits for."""
+        """A number for a message without an answer."""
         self._last = self._last % 0xFFFFFFFF + 1
         return self._last
 
@@ -102,7 +219,7 @@ class _Transactions:
         return number, future
 
     def forget(self, number: int) -> None:
-        """Answered, or nobody waits for the answer any more."""
+        """Answered, or given up."""
         self._questions.pop(number, None)
 
     def answer(self, number: int, message: bytes) -> bool:
@@ -114,7 +231,7 @@ class _Transactions:
         return True
 
     def answer_part(self, number: int, message: bytes) -> bool:
-        """A part of statistics has come; whether anybody asked."""
+        """A part of statistics has come; whether it was requested."""
         if len(message) < _PART_HEADER_BYTES:
             raise NonsenseError("statistics without a header")
         question = self._questions.get(number)
@@ -150,7 +267,7 @@ class _Transactions:
     # What goes wrong.
 
     def refuse(self, number: int, switch: str, why: str) -> bool:
-        """The switch refuses; whether that is about anything here. Whoever asked is told now, the rest by a barrier."""
+        """The switch refuses; whether that is about anything here. A request fails now, the rest at a barrier."""
         question = self._questions.get(number)
         if question is not None:
             if not question.future.done():
@@ -166,7 +283,7 @@ class _Transactions:
         for _, future, _ in self._questions.values():
             if not future.done():
                 future.set_exception(SessionClosedError(why))
-                future.exception()  # Whoever waited may have gone.
+                future.exception()  # What waited may have gone.
 
 
 class SwitchSession:
@@ -240,7 +357,7 @@ class SwitchSession:
             self.close("no answer")
         return not self.closed
 
-    def fence(self) -> None:
+    def send_barrier(self) -> None:
         """What is sent from here on waits, on the switch, for what was sent before."""
         self._write(OpenFlowType.BARRIER_REQUEST)
 
@@ -285,7 +402,7 @@ class SwitchSession:
             self.close("lost")
         except NonsenseError as error:
             self.close(f"nonsense: {error}")
-        except Exception as error:  # A codec may fail in any way on octets that are not what they should be.
+        except Exception as error:  # A codec may fail anyhow on octets that are not what they should be.
             self.close(f"nonsense: {error!r}")
 
     async def _read(self) -> None:
@@ -323,7 +440,7 @@ class SwitchSession:
                 self._counters.unexpected[f"error ({why})"] += 1
         elif kind == OpenFlowType.MULTIPART_REPLY:
             if not transactions.answer_part(transaction, message):
-                self._counters.unexpected["statistics nobody asked for"] += 1
+                self._counters.unexpected["statistics that were not requested"] += 1
         elif kind == OpenFlowType.PACKET_IN:
             if self.datapath_id:
                 listener.packet_in(self, decoding.decode_packet_in(message))

@@ -10,17 +10,20 @@ from typing import NamedTuple
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
 from triagemq.network.openflow.decoding import PortCounts
-from triagemq.network.openflow.rules import FLOW_KINDS, RateLimit, Rule, RuleKey
-from triagemq.network.openflow.session import SwitchSession
-from triagemq.network.openflow.updates import (
+from triagemq.network.openflow.rules import (
     COOKIE_MARK,
     COOKIE_MASK,
     FLOW_COOKIE_MARK,
     FLOW_COOKIE_MASK,
+    FLOW_KINDS,
     Cookies,
     Delete,
     Put,
+    RateLimit,
+    Rule,
+    RuleKey,
 )
+from triagemq.network.openflow.session import SwitchSession
 
 _OUR_METERS = range(0x7154, 0x10000)
 """Meters have no cookies: ours have these numbers; on a switch that has not so many the upper half of what it has."""
@@ -78,7 +81,7 @@ class SwitchTable:
             self._cookies.seen(cookie)
             if meter is not None:
                 limit = limits.get(meter)
-                rule = replace(rule, limit=limit, strange=rule.strange or limit is None)
+                rule = replace(rule, limit=limit, is_foreign=rule.is_foreign or limit is None)
             self.installed[rule.key] = Installed(rule, cookie, meter)
         # A rule that was refused has left the former one its meter.
         used = {each.meter for each in self.installed.values()}
@@ -86,7 +89,7 @@ class SwitchTable:
             meter: self._resting.get(meter, (_now(), None)) for meter in self._meters if meter not in used
         }
 
-    def order(self, change: Put | Delete) -> None:
+    def request(self, change: Put | Delete) -> None:
         """Send what a change asks for; errors come out of the session's next barrier."""
         if isinstance(change, Put):
             self._put(change.rule)
@@ -95,9 +98,11 @@ class SwitchTable:
 
     async def erase(self) -> None:
         """Take away everything of ours."""
-        self.session.send(encoding.delete_marked_flows(COOKIE_MARK, COOKIE_MASK), "the deletion of all rules")
+        self.session.send(
+            encoding.flow_mod_delete_marked(COOKIE_MARK, COOKIE_MASK), "the deletion of all rules"
+        )
         for meter in self._meters:
-            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
+            self.session.send(encoding.meter_mod_delete(meter), f"the deletion of meter {meter}")
         self.installed, self._meters, self._resting, self._limited_before = {}, {}, {}, {}
         await self.session.barrier()
 
@@ -112,7 +117,7 @@ class SwitchTable:
             if key in self.installed:
                 self._limited_before[key] = self._limited_before.get(key, 0) + drops.get(meter, 0)
             self._meters.pop(meter, None)
-            self.session.send(encoding.delete_meter(meter), f"the deletion of meter {meter}")
+            self.session.send(encoding.meter_mod_delete(meter), f"the deletion of meter {meter}")
         await self.session.barrier()
 
     async def flow_counts(self) -> dict[RuleKey, tuple[int, int, int]]:
@@ -150,7 +155,7 @@ class SwitchTable:
         if rule.limit is not None:
             meter = self._meter(rule, before)
         cookie = self._cookies.next(flow=rule.kind in FLOW_KINDS)
-        self.session.send(encoding.put_flow(rule, cookie, meter), f"the rule {rule}")
+        self.session.send(encoding.flow_mod(rule, cookie, meter), f"the rule {rule}")
         self.installed[rule.key] = Installed(rule, cookie, meter)
         if before is not None and before.meter is not None and before.meter != meter:
             self._resting[before.meter] = _now(), rule.key
@@ -159,7 +164,7 @@ class SwitchTable:
         before = self.installed.pop(rule.key, None)
         if before is None:
             return
-        self.session.send(encoding.delete_flow(rule, before.cookie), f"the deletion of the rule {rule}")
+        self.session.send(encoding.flow_mod_delete(rule, before.cookie), f"the deletion of the rule {rule}")
         self._limited_before.pop(rule.key, None)
         for meter, (since, key) in self._resting.items():
             if key == rule.key:
@@ -182,8 +187,8 @@ class SwitchTable:
         meter = next((number for number in self._our_meters if number not in self._meters), 0)
         if not meter:
             raise SwitchError(self.session.name, (f"the rule {rule} (all its meters are in use)",))
-        self.session.send(encoding.put_meter(meter, rule.limit), f"meter {meter} of {rule}")
-        self.session.fence()
+        self.session.send(encoding.meter_mod(meter, rule.limit), f"meter {meter} of {rule}")
+        self.session.send_barrier()
         self._meters[meter] = rule.limit
         return meter
 

@@ -12,11 +12,11 @@ that match no prefix on a switch are discarded there, and counted.
 
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. If it has a source, that rule takes what the source sends, where it is; what others send to the key is
-dropped. What is nobody's flow goes where it would go without us, with the mark it came with, and no queue behind
+dropped. What has no flow goes where it would go without us, with the mark it came with, and no queue behind
 takes it for a flow's: it is served last.
 
-Rules follow hosts as they are found: a flow to a subscriber that nobody has seen yet has no rule of its own, and its
-packets are flooded; it gets one as soon as the subscriber speaks (or answers: it is asked). When this process dies,
+Rules follow hosts as they are found: a flow to a subscriber that was not seen yet has no rule of its own, and its
+packets are flooded; it gets one as soon as the subscriber speaks (or answers a request). When this process dies,
 switches go on with the rules they have; a new one reads them and changes only what differs from its plan.
 """
 
@@ -34,7 +34,7 @@ from triagemq.network.openflow.controller import Controller, Timing
 from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
-from triagemq.network.openflow.server import Place, SwitchTls, parse_place
+from triagemq.network.openflow.session import Place, SwitchTls, parse_place
 from triagemq.network.openflow.topology import Topology
 from triagemq.network.state import PlanState, StateChange
 from triagemq.plan import FlowKey, Instruction, SetFlow
@@ -128,7 +128,7 @@ class OpenFlowSwitches:
 
     @property
     def listening(self) -> list[Place]:
-        return self._controller.meeting.listening
+        return self._controller.server.listening
 
     @property
     def connected(self) -> set[int]:
@@ -141,11 +141,11 @@ class OpenFlowSwitches:
         return dict(self._controller.counters)
 
     @property
-    def mishaps(self) -> Mapping[str, int]:
+    def error_counts(self) -> Mapping[str, int]:
         """Connections that went wrong, frames that were not believed, and so on, by what it was."""
         sessions = self._controller.session_counters
         counted = [
-            self._controller.meeting.refused,
+            self._controller.server.refused,
             sessions.disconnected,
             sessions.unexpected,
             self._controller.discovery.counters,
@@ -159,7 +159,7 @@ class OpenFlowSwitches:
 
     @property
     def unplaced(self) -> list[str]:
-        """Addresses of flows that nobody has seen yet."""
+        """Addresses of flows that were not seen yet."""
         return self._controller.unplaced
 
     def wait_until_ready(self) -> None:
@@ -201,7 +201,7 @@ class OpenFlowSwitches:
         return found
 
     def close(self) -> None:
-        """Take the rules off the switches, unless they are to be kept; twice is once."""
+        """Take the rules off the switches, unless they are to stay; idempotent."""
         if self._closed:
             return
         self._closed = True

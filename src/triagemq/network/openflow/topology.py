@@ -1,7 +1,7 @@
-"""The network as known: switches, ports, links and hosts, and the ways through it. Plain data, no I/O.
+"""The network as known: switches, ports, links and hosts, and the paths through it. Plain data, no I/O.
 
-All ways to a host are one tree with its switch as the root, so that packets that meet go on together and never in a
-circle. Of equally short ways the one over the lowest switch and port is taken: the same network gives the same rules.
+All paths to a host are one tree with its switch as the root, so that packets that meet go on together and never in a
+circle. Of equally short paths the one over the lowest switch and port is taken: the same network gives the same rules.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Topology:
 
     Switches that no link joins may still see the same host, each over a bridge that is no switch of ours: a host has
     one place in each connected part of the network. `reserved` ports carry copies of multicast keys and nothing else:
-    no way leads over them, and nothing is flooded there. A link beside a bridge that is no switch of ours would close a
-    circle that nobody sees.
+    no path leads over them, and nothing is flooded there. A link beside a bridge that is no switch of ours would close
+    a hidden circle.
 
     >>> both_ways = {PortId(1, 2): PortId(2, 1), PortId(2, 1): PortId(1, 2)}
-    >>> Routes(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).way(1, 2)
+    >>> Routes(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).path(1, 2)
     (1, 2)
     """
 
@@ -47,7 +47,7 @@ class Topology:
 
 
 class Routes:
-    """Shortest ways through one network."""
+    """Shortest paths through one network."""
 
     def __init__(self, network: Topology) -> None:
         self.network = network
@@ -69,15 +69,15 @@ class Routes:
             self._towards[target] = self._search(target)
         return self._towards[target]
 
-    def way(self, start: int, target: int) -> tuple[int, ...]:
-        """The switches from one to the other; empty if there is no way."""
+    def path(self, start: int, target: int) -> tuple[int, ...]:
+        """The switches from one to the other; empty if there is none."""
         towards = self.towards(target)
         if start not in towards:
             return ()
-        way = [start]
-        while way[-1] != target:
-            way.append(self.network.links[PortId(way[-1], towards[way[-1]][0])].switch)
-        return tuple(way)
+        path = [start]
+        while path[-1] != target:
+            path.append(self.network.links[PortId(path[-1], towards[path[-1]][0])].switch)
+        return tuple(path)
 
     def places(self, address: str) -> tuple[PortId, ...]:
         """Where an address lives, seen from each part of the network."""
@@ -97,7 +97,7 @@ class Routes:
         return self.edge_ports(switch) | self._tree_ports(switch)
 
     def tree_port(self, switch: int, target: int) -> int:
-        """Where a packet to all leaves a switch on its way to another of the same part (0 at the target)."""
+        """Where a packet to all leaves a switch towards another of the same part (0 at the target)."""
         if target not in self._along_tree:
             ports = {target: 0}
             frontier = [target]
@@ -126,7 +126,7 @@ class Routes:
             distance += 1
             nearer = set(frontier)
             frontier = []
-            # Whoever is one link farther than some switch of the last round.
+            # Switches one link farther than those of the last round.
             for switch in sorted({there for here in nearer for there, _, _ in self._neighbours[here]}):
                 if switch in found:
                     continue
