@@ -29,13 +29,13 @@ def restore(
     from triagemq.lab.box.restore import restore as undo
     from triagemq.network.linux.port import restore_queues
 
-    interfaces, used = restore_queues()
+    queues = restore_queues()
     done = undo(everything=everything)
-    removed = [*(f"interface {name}: queues removed" for name in interfaces), *done.removed]
-    failed = list(done.failed)
+    removed = [*(f"interface {name}: queues removed" for name in queues.removed), *done.removed]
+    failed = [*(f"interface {each}" for each in queues.failed), *done.failed]
     if everything:
-        failed += [f"interface {name}: a running process uses its queues; end it first" for name in used]
-    in_use = done.in_use + (0 if everything else len(used))
+        failed += [f"interface {name}: a running process uses its queues" for name in queues.in_use]
+    in_use = done.in_use + (0 if everything else len(queues.in_use))
     if json:
         print_json({"removed": removed, "failed": failed, "in_use": in_use})
     else:

@@ -57,7 +57,7 @@ WireSeconds = Callable[[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
 
 
 def load_reading() -> None:
-    """Load what reading a trace needs, while nobody waits for the figures yet."""
+    """Load what reading a trace needs, before the figures are needed."""
     importlib.import_module("pyarrow.dataset")
 
 
@@ -74,7 +74,7 @@ def measure(
 ) -> LiveFigures:
     """All runs of directories together: events published from `from_ns` on, by the class they were sent in.
 
-    `until_ns` is when the publishers were told to end; what they still published counts, as in every table made from
+    `until_ns` is when the publishers' end began; what they still published counts, as in every table made from
     the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
     and `by_plan` counts all copies by it, whatever class they were sent in. Latencies get `wire_seconds` added. `worth`
     says what subscriptions were worth from each time on, in order, where that changed.

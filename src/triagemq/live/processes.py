@@ -41,7 +41,7 @@ _MOST_LOG_BYTES = 10_000_000
 
 
 class ChildError(TriageError):
-    """A process of the exchange does not start; `exit_code` tells those apart that were told something impossible."""
+    """A process of the exchange does not start; `exit_code` tells those apart whose configuration is impossible."""
 
     def __init__(self, words: str, exit_code: int | None = None) -> None:
         if exit_code == ParameterError.exit_code:

@@ -99,7 +99,7 @@ class Rig(ABC):
     @property
     @abstractmethod
     def _in_a_hurry(self) -> bool:
-        """Does somebody wait for the end?"""
+        """Does the user wait for the end?"""
 
     @abstractmethod
     async def is_draining(self) -> bool:
@@ -132,11 +132,11 @@ class Rig(ABC):
         return await child.start()
 
     def _write(self, name: str, config: dict[str, Any]) -> Path:
-        """For this start and every later one; a token in it is nobody else's business."""
+        """For this start and every later one; a token in it is private."""
         return write_private(self.state / f"{name}.json", json.dumps(config, indent=2))
 
     async def stop(self, name: str, *, hurry: bool = False) -> None:
-        """End a process, if it was started; it gets less time for that if somebody waits."""
+        """End a process, if it was started; it gets less time for that if the user waits."""
         if name in self.children:
             # A gateway has a trace to finish.
             seconds = HURRY_SECONDS if not name.startswith("gateway") else HURRY_STORING_SECONDS

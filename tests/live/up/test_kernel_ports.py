@@ -74,7 +74,7 @@ async def fails() -> str:
 def queues(monkeypatch: pytest.MonkeyPatch) -> Queues:
     made = Queues()
     monkeypatch.setattr(kernel_ports, "LinuxDataPlane", lambda *_, **__: made)
-    monkeypatch.setattr(kernel_ports, "_TELL_SECONDS", 0.01)
+    monkeypatch.setattr(kernel_ports, "_REPORT_SECONDS", 0.01)
     monkeypatch.setattr(kernel_ports, "_LAST_SECONDS", 0.1)
     return made
 

@@ -60,7 +60,9 @@ def run(wires: Wires, udp_port: int = 9) -> Iterator[subprocess.Popen[str]]:
 
 
 def restore(wires: Wires) -> tuple[list[str], list[str]]:
-    return in_namespace(wires.switch, restore_queues)
+    done = in_namespace(wires.switch, restore_queues)
+    assert done.failed == []
+    return done.removed, done.in_use
 
 
 def root(wires: Wires) -> RootQueue:

@@ -56,7 +56,7 @@ class ExchangeOptions(RigOptions):
     tables: Path | None = None
     """Finished tables of earlier runs, for the page."""
     plan_text: str | None = None
-    """The plan that a scenario's clients should lead to, kept with the trace: its forecast is what to compare with."""
+    """The plan that a scenario's clients should lead to, stored with the trace: its forecast is the comparison."""
     gateway: str = "127.0.0.1:0"
     rest_host: str = "127.0.0.1"
     rest_port: int = 0
@@ -108,7 +108,7 @@ class ExchangeOptions(RigOptions):
 
 @dataclass(slots=True, eq=False)
 class _Site:
-    """A gateway and its broker. Only the first, which has the exchange's own state, is not told to `join`."""
+    """A gateway and its broker. Only the first, which has the exchange's own state, does not `join`."""
 
     name: str
     suffix: str
@@ -123,7 +123,7 @@ class _Site:
     broker_address: str = ""
     """As people and clients may see it: without a password."""
     gateway: str = ""
-    """As clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+    """As clients get it: HOST:PORT, or mqttsns://HOST:PORT."""
 
     @property
     def is_first(self) -> bool:
@@ -181,7 +181,7 @@ class Exchange(Rig):
 
     @property
     def gateway(self) -> str:
-        """The first gateway as clients are told: HOST:PORT, or mqttsns://HOST:PORT."""
+        """The first gateway as clients get it: HOST:PORT, or mqttsns://HOST:PORT."""
         return self._sites[0].gateway
 
     @property
@@ -235,8 +235,8 @@ class Exchange(Rig):
         """By name, why a process could not be started again."""
         return {name: each.problem for name, each in self._supervised.items() if each.problem}
 
-    async def _tell_problems(self) -> None:
-        told: dict[str, str] = {}
+    async def _report_problems(self) -> None:
+        reported: dict[str, str] = {}
         answered: dict[str, float] = {}
         while True:
             for child in self.children.values():
@@ -259,9 +259,9 @@ class Exchange(Rig):
                     child.kill()
                     answered[name] = time.monotonic()
             for name, words in problems.items():
-                if words and told.get(name) != words:
+                if words and reported.get(name) != words:
                     self._on_problem(f"{words}; still trying")
-            told |= problems
+            reported |= problems
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _start(self) -> None:
@@ -285,11 +285,11 @@ class Exchange(Rig):
                 self.links,
                 self.options.interfaces,
                 estimators=self._estimators(self._on_problem),
-                kept=self.state / "widths.json",
+                stored=self.state / "widths.json",
             )
             self._clean.push_async_callback(self.kernel_ports.close)
         elif (estimators := self._estimators(self._on_problem)) is not None:
-            # The gateway says in its log what becomes of the model; here somebody reads it.
+            # The gateway says in its log what becomes of the model; here it is read.
             estimators.look()
         first, *others = self._sites
         plan = self.options.plan_text
@@ -321,7 +321,7 @@ class Exchange(Rig):
             )
         for site in self._sites:
             site.link.start()
-        self._beside(self._tell_problems())
+        self._beside(self._report_problems())
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
@@ -412,7 +412,7 @@ class Exchange(Rig):
         return own_token(site.state / "gateway.token", self._database, request)
 
     def _as_advertised(self, address: str) -> str:
-        """What clients are told, unless a wildcard is left to the coordinator: it knows how each has come."""
+        """The address for clients, unless a wildcard is left to the coordinator: it knows how each has come."""
         return address if self.options.advertise is None else at_host(address, self.options.advertise)
 
     def _certificate(self) -> tuple[Path, Path]:

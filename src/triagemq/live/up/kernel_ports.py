@@ -41,7 +41,7 @@ from triagemq.waiting import end
 
 _LOG = logging.getLogger("triagemq.kernel_ports")
 
-_TELL_SECONDS = 0.2
+_REPORT_SECONDS = 0.2
 _LAST_SECONDS = 2.0
 _CONTROL = ""
 """Among the names of gateways, the control of widths."""
@@ -68,16 +68,16 @@ class _QueueReports:
     def all_sent(self) -> Mapping[QueueKey, int]:
         return self.sent_before + Counter(self.sent)
 
-    async def tell(self, found: Counters, at_ns: int) -> None:
+    async def report(self, found: Counters, at_ns: int) -> None:
         try:
-            await self._tell(found, at_ns)
+            await self._report(found, at_ns)
         except ControlError:
-            # Whoever is there next has heard nothing.
+            # The next gateway has no reports yet.
             self.flows.clear()
 
-    async def _tell(self, found: Counters, at_ns: int) -> None:
+    async def _report(self, found: Counters, at_ns: int) -> None:
         changed = [(key, flow) for key, flow in found.flows.items() if self.flows.get(key) != flow]
-        # What a flow has counted last before it went is told as well.
+        # The last counters of a flow before it went are reported as well.
         last = {key: flow for key, flow in found.gone if key not in found.flows}
         changed += last.items()
         gone = [key for key in self.flows if key not in found.flows and key not in last]
@@ -97,8 +97,8 @@ class KernelPorts:
     """From `open` to `close`. `problem` is why the last change of orders was not carried out, if it was not, or why
     gateways do not learn what the queues count.
 
-    The gateways, by name, are told five times a second what the queues count: they alone know whose packets those were.
-    With `estimators` the widths of queues are controlled, for one gateway; those in force are `kept` in a file.
+    The gateways, by name, get reports of the queues five times a second: they alone know whose packets those were.
+    With `estimators` the widths of queues are controlled, for one gateway; those in force are `stored` in a file.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class KernelPorts:
         interfaces: Mapping[str, str],
         *,
         estimators: Estimators | None = None,
-        kept: Path | None = None,
+        stored: Path | None = None,
     ) -> None:
         self._clock = unix_clock()
-        self._told = {name: _QueueReports(link) for name, link in links.items()}
-        # Whoever estimates delays is told what they were.
+        self._reports = {name: _QueueReports(link) for name, link in links.items()}
+        # Estimators of delays learn what they were.
         self._plane = LinuxDataPlane(
             {port: Interface(name) for port, name in interfaces.items()}, timed=estimators is not None
         )
@@ -119,7 +119,7 @@ class KernelPorts:
         followed: Instructed = self._plane
         if estimators is not None:
             (link,) = links.values()
-            followed = queues = ControlledQueues(self._plane, estimators, kept)
+            followed = queues = ControlledQueues(self._plane, estimators, stored)
             self._control = ControlBehindGateway(link, queues)
         self._shared = SharedPorts(followed, list(links))
         # What is promised is in the orders of all, and carried out once.
@@ -128,7 +128,7 @@ class KernelPorts:
             for number, (name, link) in enumerate(links.items())
         ]
         self._tasks: list[asyncio.Task[None]] = []
-        self._telling: dict[str, asyncio.Task[None]] = {}
+        self._reporting: dict[str, asyncio.Task[None]] = {}
         self._failing: dict[str, str] = {}
         self.counters = Counters()
 
@@ -142,29 +142,29 @@ class KernelPorts:
         self._plane.trust(listeners)
         following = [
             (f"following gateway {name}", each.run)
-            for name, each in zip(self._told, self._followers, strict=True)
+            for name, each in zip(self._reports, self._followers, strict=True)
         ]
         self._tasks = [
             asyncio.create_task(self._keep_on(what, work))
-            for what, work in [*following, ("counting", self._tell_later)]
+            for what, work in [*following, ("counting", self._report_later)]
         ]
 
     async def close(self) -> None:
         """Put every interface back; what was counted stays in `counters`."""
         try:
             await end(*self._tasks)
-            await self._tell(_LAST_SECONDS)
+            await self._report(_LAST_SECONDS)
             self.counters = self._plane.counters()
         except Exception:
             _LOG.exception("the last counters of the queues are lost")
         finally:
             try:
-                await end(*self._telling.values())
+                await end(*self._reporting.values())
             finally:
                 await asyncio.to_thread(self._plane.close)
 
     async def _keep_on(self, what: str, work: Callable[[], Awaitable[None]]) -> None:
-        """Do it again and again. An error that nobody foresaw is a problem that is told, not the end of it."""
+        """Do it again and again. An unforeseen error is a reported problem, not the end of the loop."""
         while True:
             try:
                 await work()
@@ -174,29 +174,29 @@ class KernelPorts:
                 if self._failing.get(what) != words:
                     _LOG.exception("%s", words)
                 self._failing[what] = words
-                await asyncio.sleep(_TELL_SECONDS)
+                await asyncio.sleep(_REPORT_SECONDS)
 
-    async def _tell_later(self) -> None:
+    async def _report_later(self) -> None:
         # At moments of chance: how often a queue is met busy says how much its port has to do.
-        await asyncio.sleep(random.uniform(0.5, 1.5) * _TELL_SECONDS)
-        await self._tell(_TELL_SECONDS)
+        await asyncio.sleep(random.uniform(0.5, 1.5) * _REPORT_SECONDS)
+        await self._report(_REPORT_SECONDS)
 
-    async def _tell(self, wait_seconds: float) -> None:
-        """One that does not answer keeps nobody else waiting: it is told again when it has."""
+    async def _report(self, wait_seconds: float) -> None:
+        """A gateway that does not answer keeps no other waiting: its reports go on when it has."""
         at_ns = self._clock()
         found = self._plane.counters()
-        sent = {name: each.all_sent for name, each in self._told.items()}
+        sent = {name: each.all_sent for name, each in self._reports.items()}
         work = {
-            name: self._told[name].tell(part, at_ns)
+            name: self._reports[name].report(part, at_ns)
             for name, part in self._shared.shared_out(found, sent).items()
-            if name not in self._telling
+            if name not in self._reporting
         }
-        if self._control is not None and _CONTROL not in self._telling:
+        if self._control is not None and _CONTROL not in self._reporting:
             work[_CONTROL] = self._feed_control(self._control, found, at_ns)
-        self._telling |= {name: asyncio.create_task(each) for name, each in work.items()}
-        if self._telling:
-            await asyncio.wait(self._telling.values(), timeout=wait_seconds)
-        ended = [self._telling.pop(name) for name, task in list(self._telling.items()) if task.done()]
+        self._reporting |= {name: asyncio.create_task(each) for name, each in work.items()}
+        if self._reporting:
+            await asyncio.wait(self._reporting.values(), timeout=wait_seconds)
+        ended = [self._reporting.pop(name) for name, task in list(self._reporting.items()) if task.done()]
         for task in ended:
             task.result()
 
@@ -229,7 +229,7 @@ class KernelPorts:
 
 
 def listeners_of(gateways: Sequence[str], rest: str) -> list[TrustedAddress]:
-    """Where the parts of an exchange listen: the addresses of gateways, as clients are told, and the coordinator's URL.
+    """Where the parts of an exchange listen: the addresses of gateways, as clients get them, and the coordinator's URL.
 
     >>> listeners_of(["[::]:10000"], "https://10.0.0.1:8080/")
     [TrustedAddress(protocol='udp', address='::', port=10000),
@@ -296,7 +296,7 @@ class SharedPorts:
     def apply(self, gateway: str, instructions: Sequence[Instruction]) -> None:
         """A port is there as long as one of them wants it, as wide as the one that wants most."""
         ports = {name: dict(wanted) for name, wanted in self._ports.items()}
-        told: list[Instruction] = []
+        combined: list[Instruction] = []
         for each in instructions:
             match each:
                 case SetPort(port=port) | RemovePort(port=port):
@@ -306,11 +306,11 @@ class SharedPorts:
                         wanted[gateway] = each
                     after = _widest(wanted)
                     if after != before:
-                        told.append(RemovePort(port) if after is None else after)
+                        combined.append(RemovePort(port) if after is None else after)
                 case _:
-                    told.append(each)
-        if told:
-            self._plane.apply(told)
+                    combined.append(each)
+        if combined:
+            self._plane.apply(combined)
         self._ports = ports
 
     def shared_out(self, now: Counters, sent: Mapping[str, Mapping[QueueKey, int]]) -> dict[str, Counters]:
@@ -376,7 +376,7 @@ class SharedPorts:
             )
 
     def _port(self, gateway: str, port: str, counted: PortCounters) -> PortCounters:
-        """A port as one gateway is told of it; what is nobody's own, the first one is."""
+        """A port as one gateway sees it; what is shared counts for the first."""
         queues = tuple(self._shares[gateway, (port, level)] for level in range(len(counted.queues)))
         if gateway == self._gateways[0]:
             return replace(counted, queues=queues)

@@ -118,7 +118,7 @@ def _place_of(broker: str) -> str:
 
 
 def own_token(path: Path, database: str, request: TokenRequest | None = None) -> str:
-    """A token of the exchange's own, kept in a file that only this user can read: an operator's, for its clients, if
+    """A token of the exchange's own, in a file that only this user can read: an operator's, for its clients, if
     nothing else is requested."""
     # SQLAlchemy takes long to load, and an exchange without access needs none of it here.
     from triagemq.coordinator.store.store import Store
@@ -174,7 +174,7 @@ async def _copy(state: Path, copy: Path) -> None:
         async with contextlib.AsyncExitStack() as stack:
             links: dict[_KeptGateway, GatewayLink] = {}
             for each in gateways:
-                # A site of before that the exchange does not have any more has no gateway that could be asked.
+                # A site of before that the exchange does not have any more has no gateway that could answer.
                 if lock is None and each.control.exists():
                     links[each] = await stack.enter_async_context(_connected(each.control))
             brokers = [_saved(link, _memory(state / each.broker)) for each, link in links.items()]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,23 +276,33 @@ def put_back(netlink: Netlink, link: KernelLink, former: RootQueue) -> bool:
     return True
 
 
-def restore_queues() -> tuple[list[str], list[str]]:
-    """Take queues of ours from the interfaces of this namespace, of which no process holds one: the names of these
-    interfaces, and of those that a process holds. The kernel puts its default there."""
-    removed, used = [], []
+class RestoredQueues(NamedTuple):
+    """Interfaces whose queues were removed, those whose queues a process still uses, and what could not be removed."""
+
+    removed: list[str]
+    in_use: list[str]
+    failed: list[str]
+
+
+def restore_queues() -> RestoredQueues:
+    """Take queues that killed processes left from the interfaces of this namespace; the kernel's default comes back."""
+    found = RestoredQueues([], [], [])
     with closing(Netlink()) as netlink:
         for _, name in socket.if_nameindex():
-            link = find_link(netlink, name)
-            if not root_queue(netlink, link.index).is_ours:
-                continue
-            held = _hold(link)
-            if held is None:
-                used.append(name)
-                continue
-            with held:
-                remove_queues(netlink, link.index)
-                removed.append(name)
-    return removed, used
+            try:
+                link = find_link(netlink, name)
+                if not root_queue(netlink, link.index).is_ours:
+                    continue
+                held = _hold(link)
+                if held is None:
+                    found.in_use.append(name)
+                    continue
+                with held:
+                    remove_queues(netlink, link.index)
+                found.removed.append(name)
+            except (NetworkError, OSError) as error:
+                found.failed.append(f"{name}: {error}")
+    return found
 
 
 def _hold(link: KernelLink) -> socket.socket | None:
