@@ -144,7 +144,7 @@ class Visits:
         while True:
             topic = {
                 each.kept.at.address: topics[published[each.kept.at.publication]]
-                for each in rig.promised.tenures
+                for each in rig.promised.intervals
             }
             found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
             for copy in rig.follower.orders.copies.values():

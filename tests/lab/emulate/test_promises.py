@@ -32,7 +32,14 @@ from triagemq.lab.emulate.promised import (
     PromisedSubscribers,
     RealMessages,
 )
-from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, both_ways, cut_packets, promised_run
+from triagemq.lab.emulate.promises import (
+    ActiveInterval,
+    AdmittedPromise,
+    PromisedRun,
+    also_brokered,
+    cut_packets,
+    promised_run,
+)
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import in_namespace
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
@@ -82,11 +89,13 @@ def test_what_is_promised_to_some_goes_both_ways() -> None:
     ward = loads(WARD)
     assert plugged_publishers(ward) == ["ecg"]
     nurse = ward.subscriptions.guaranteed.tolist().index(1)
-    assert both_ways(ward, [KeptAt(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]) == [0]
-    only = [KeptAt(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
-    assert both_ways(ward, only, away=["guest"]) == []
-    everyone = [KeptAt(PromisedAddress(0, row, ADDRESS), 0.02, (0, 1), (0, 0)) for row in (0, 1)]
-    assert both_ways(ward, everyone) == []
+    assert also_brokered(
+        ward, [AdmittedPromise(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
+    ) == [0]
+    only = [AdmittedPromise(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
+    assert also_brokered(ward, only, away=["guest"]) == []
+    everyone = [AdmittedPromise(PromisedAddress(0, row, ADDRESS), 0.02, (0, 1), (0, 0)) for row in (0, 1)]
+    assert also_brokered(ward, everyone) == []
 
 
 def test_open_vswitch_has_no_windows() -> None:
@@ -109,7 +118,7 @@ class Clients:
         names = self.ward.ports.name
         row = self.ward.subscriptions.guaranteed.tolist().index(1)
         path = (names.index("over"), names.index("monitor"))
-        self.promise = KeptAt(PromisedAddress(0, row, ADDRESS), 0.02, path, (0, 0))
+        self.promise = AdmittedPromise(PromisedAddress(0, row, ADDRESS), 0.02, path, (0, 0))
 
     async def run(self, *limiters: SetLimiter, babbling: bool = False) -> PromisedRun:
         """Until some messages have come."""
@@ -149,7 +158,7 @@ class Clients:
             await subscribers.close()
             plane.close()
         cut = cut_packets([(1, counters)], self.folder / "no meters")
-        return promised_run(self.ward, [Tenure(self.promise)], [sent], got, cut)
+        return promised_run(self.ward, [ActiveInterval(self.promise)], [sent], got, cut)
 
     async def _until_groups_are_known(self, plane: LinuxDataPlane) -> None:
         """A bridge goes by its groups a moment after it was made: until then nothing comes by both ports."""

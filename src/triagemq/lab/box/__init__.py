@@ -7,6 +7,9 @@ carried      which event a packet carries
 losing       links that lose packets at random
 vswitch      Open vSwitch run by hand, for the switches of a box
 box          the layout made real, changed during a run, and removed
+namespaces   network namespaces, made and removed
+processes    commands inside namespaces, ended by their ids; `launch` is what runs them
+journal      what a box makes on this machine, written down before it does; `restore` undoes what a killed run left
 changes      the conditions of a scenario, played during a run
 """
 

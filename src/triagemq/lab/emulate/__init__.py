@@ -6,6 +6,9 @@ openflow_agent    a process of its own: rules on the box's switches
 conditions        what happens meanwhile, brought about
 merging           one Trace of what publishers, gateway, queues and subscribers know
 copying           what promised messages need of a box: bridges that copy them, and a port that is idle
+clients           a process of its own: the scenario's clients in the box, and `receipts` of what they sent and got
+promised          promised messages of these clients, from switch to switch; `paths` leads them
 promises          what became of promised messages
-best_effort       the same messages in a network that nobody manages, for comparison
+passing           packets that left queues, as events; `wire` is what events take of a link
+best_effort       the same messages in an unmanaged network, for comparison
 """

@@ -30,7 +30,13 @@ from triagemq.lab.emulate.promised import (
     PromisedSubscribers,
     tell_addresses,
 )
-from triagemq.lab.emulate.promises import KeptAt, PromisedRun, Tenure, cut_packets, promised_run
+from triagemq.lab.emulate.promises import (
+    ActiveInterval,
+    AdmittedPromise,
+    PromisedRun,
+    cut_packets,
+    promised_run,
+)
 from triagemq.lab.emulate.receipts import stamping
 from triagemq.live.processes import Child
 from triagemq.network.linux import Interface, LinuxDataPlane
@@ -137,10 +143,10 @@ async def run_best_effort(
         await asyncio.sleep(_LOOK_SECONDS)
         cut = cut_packets([(time.time_ns(), plane.counters())], state / "no meters")
     sent = [state / f"sent-{number}" for number in range(len(names))]
-    return promised_run(scenario, [Tenure(way) for way in ways], sent, state / "got", cut)
+    return promised_run(scenario, [ActiveInterval(way) for way in ways], sent, state / "got", cut)
 
 
-def _ways(scenario: Scenario) -> tuple[list[KeptAt], dict[int, FlowKey]]:
+def _ways(scenario: Scenario) -> tuple[list[AdmittedPromise], dict[int, FlowKey]]:
     """The shortest ways of what is asked for, and an address for each publication."""
     found = unmanaged_ways(scenario).ways
     keys = {
@@ -149,7 +155,7 @@ def _ways(scenario: Scenario) -> tuple[list[KeptAt], dict[int, FlowKey]]:
     }
     asked = scenario.subscriptions.max_latency_seconds
     return [
-        KeptAt(
+        AdmittedPromise(
             PromisedAddress(way.publication, way.subscription, str(keys[way.publication])),
             float(asked[way.subscription]),
             way.ports,
@@ -159,7 +165,9 @@ def _ways(scenario: Scenario) -> tuple[list[KeptAt], dict[int, FlowKey]]:
     ], keys
 
 
-def _instructions(scenario: Scenario, ways: Sequence[KeptAt], keys: dict[int, FlowKey]) -> list[Instruction]:
+def _instructions(
+    scenario: Scenario, ways: Sequence[AdmittedPromise], keys: dict[int, FlowKey]
+) -> list[Instruction]:
     """A class for each flow, which stands for its queue, with what it would have of the buffer beside another."""
     names, ports = scenario.ports.name, scenario.ports
     made: list[Instruction] = []

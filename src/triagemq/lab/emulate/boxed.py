@@ -41,8 +41,8 @@ from triagemq.lab.emulate.copying import (
 )
 from triagemq.lab.emulate.openflow_agent import AgentConfig
 from triagemq.lab.emulate.passing import passed_packets
+from triagemq.lab.emulate.paths import PromisedPaths
 from triagemq.lab.emulate.promised import IDLE
-from triagemq.lab.emulate.ways import PromisedWays
 from triagemq.live.processes import last_words
 from triagemq.live.rig import (
     EMBEDDED_CLASSES,
@@ -160,7 +160,7 @@ class BoxedExchange(Rig):
         self._inside: dict[str, Running] = {}
         self._backups = frozenset(conditions.backups.values())
         self._babblers: list[str] = []
-        self.promised = PromisedWays(scenario, self.coordinator, self._sockets, self)
+        self.promised = PromisedPaths(scenario, self.coordinator, self._sockets, self)
 
     @property
     def _in_a_hurry(self) -> bool:

@@ -156,15 +156,15 @@ async def run_publishers(
     begins = asyncio.get_running_loop().create_future()
     promised = _promised_publishers(scenario, conditions, config)
     # What is promised to some, and to others not.
-    both_ways: set[int] = set()
+    also_brokered: set[int] = set()
 
     async def command(message: dict[str, Any]) -> None:
         """A publisher that fails says nothing: it is the silence of its topics that is noticed."""
         if "promised" in message:
             if promised is not None:
                 await promised.open(told_addresses(message["promised"]), config.namespaces)
-                both_ways.clear()
-                both_ways.update(message["both_ways"])
+                also_brokered.clear()
+                also_brokered.update(message["also_brokered"])
                 _say_there(message["promised"], config)
         elif "begins_ns" in message:
             if not begins.done():
@@ -185,7 +185,7 @@ async def run_publishers(
             sent.add(owner[row], topic_rows[row], published_ns, len(payload))
 
     async def publish_too(row: int, size: float, published_ns: int) -> None:
-        if row in both_ways:
+        if row in also_brokered:
             await publish(row, size, published_ns)
 
     async def publish_brokered(row: int, size: float) -> None:

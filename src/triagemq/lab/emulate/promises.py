@@ -35,7 +35,7 @@ _MOST_LATE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAt:
+class AdmittedPromise:
     """A promise that was admitted: where it is, its bound, and its way over ports of the scenario with its levels."""
 
     at: PromisedAddress
@@ -48,15 +48,15 @@ NEVER_NS = np.iinfo(np.int64).max
 
 
 @dataclass(slots=True)
-class Tenure:
+class ActiveInterval:
     """How long a promise was in force: for messages published from when its subscriber listened until it left."""
 
-    kept: KeptAt
+    kept: AdmittedPromise
     since_ns: int = 0
     until_ns: int = NEVER_NS
 
 
-def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
+def admitted_promises(scenario: Scenario, promises: Iterable[Promise]) -> list[AdmittedPromise]:
     """Those that were admitted, by rows of the scenario."""
     published, wanted, names = scenario.publications, scenario.subscriptions, scenario.topics.name
     publications = {
@@ -72,7 +72,7 @@ def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
         )
     }
     return [
-        KeptAt(
+        AdmittedPromise(
             PromisedAddress(
                 publications[each.publisher, each.topic],
                 subscriptions[each.subscriber, each.topic],
@@ -87,7 +87,9 @@ def kept_at(scenario: Scenario, promises: Iterable[Promise]) -> list[KeptAt]:
     ]
 
 
-def both_ways(scenario: Scenario, promises: Iterable[KeptAt], away: Collection[str] = ()) -> list[int]:
+def also_brokered(
+    scenario: Scenario, promises: Iterable[AdmittedPromise], away: Collection[str] = ()
+) -> list[int]:
     """The publications that are promised to some who want their topic, and not to all of them who are there."""
     kept: dict[int, set[int]] = {}
     for promise in promises:
@@ -173,15 +175,15 @@ class PromisedRun:
 
 def promised_run(
     scenario: Scenario,
-    tenures: Sequence[Tenure],
+    intervals: Sequence[ActiveInterval],
     sent_files: Iterable[Path],
     receipts: Path,
     cut: Mapping[str, CutPackets],
 ) -> PromisedRun:
     """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
-    pairs: dict[tuple[int, int], list[Tenure]] = {}
-    for tenure in tenures:
-        pairs.setdefault((tenure.kept.at.publication, tenure.kept.at.subscription), []).append(tenure)
+    pairs: dict[tuple[int, int], list[ActiveInterval]] = {}
+    for interval in intervals:
+        pairs.setdefault((interval.kept.at.publication, interval.kept.at.subscription), []).append(interval)
     parts = [read_receipts(path, PROMISED_SENT) for path in sent_files]
     sent = np.concatenate(parts) if parts else np.empty(0, dtype=PROMISED_SENT)
     sent = sent[np.argsort(sent["published_ns"], kind="stable")]
@@ -194,12 +196,12 @@ def promised_run(
     for row, ((publication, subscription), kept) in enumerate(pairs.items()):
         mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
         places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
-        for tenure in kept:
-            promise = tenure.kept
+        for interval in kept:
+            promise = interval.kept
             messages = np.flatnonzero(
                 (sent["publication"] == publication)
-                & (sent["published_ns"] >= tenure.since_ns)
-                & (sent["published_ns"] < tenure.until_ns)
+                & (sent["published_ns"] >= interval.since_ns)
+                & (sent["published_ns"] < interval.until_ns)
             )
             numbers = sent["number"][messages].tolist()
             place = np.array([places.get(number, -1) for number in numbers], dtype=np.int64)
@@ -265,7 +267,7 @@ def _idle_ns(sent: NDArray[np.void], got: NDArray[np.void]) -> Times:
     return np.array([ns - begun[number] for number, ns in arrived if number in begun], dtype=np.int64)
 
 
-def last_packet_seconds(scenario: Scenario, promise: KeptAt, size_bytes: NDArray[Any]) -> Floats:
+def last_packet_seconds(scenario: Scenario, promise: AdmittedPromise, size_bytes: NDArray[Any]) -> Floats:
     """What the last packet of messages takes on all links of a promise's way."""
     publication = promise.at.publication
     publisher = int(scenario.publications.publisher[publication])

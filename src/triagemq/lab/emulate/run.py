@@ -18,7 +18,7 @@ from triagemq.lab.box import packets_lost_by_machine
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.conditions import play_conditions
 from triagemq.lab.emulate.merging import Present, merge_trace
-from triagemq.lab.emulate.promises import KeptAt, PromisedRun, cut_packets, promised_run
+from triagemq.lab.emulate.promises import AdmittedPromise, PromisedRun, cut_packets, promised_run
 from triagemq.lab.emulate.wire import Transmission, wire_bytes
 from triagemq.live.figures import LiveFigures, load_reading, measure
 from triagemq.live.run import (
@@ -144,7 +144,7 @@ async def run_emulation(
     from_ns = measured_from(begun_ns, until_ns)
     promised = promised_run(
         scenario,
-        rig.promised.tenures,
+        rig.promised.intervals,
         rig.promised_sent,
         rig.promised_receipts,
         cut_packets(rig.samples, rig.limited),
@@ -183,7 +183,7 @@ async def run_emulation(
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
-            [each.kept for each in rig.promised.tenures],
+            [each.kept for each in rig.promised.intervals],
         ).seconds,
     )
     if not measured.publications:
@@ -193,7 +193,7 @@ async def run_emulation(
     happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
     sent = happened.publications
     if options.dataplane != "embedded":
-        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.promised.tenures])
+        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.promised.intervals])
         taken = as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
@@ -280,7 +280,7 @@ def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> 
 
 
 def _transmission(
-    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[KeptAt]
+    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[AdmittedPromise]
 ) -> Transmission:
     """What the ports on the way of each subscription need for a byte, from each time on; of promised messages their
     access link, too."""

@@ -18,7 +18,13 @@ from triagemq.errors import CoordinatorError, NetworkError
 from triagemq.lab.emulate.clients import tell
 from triagemq.lab.emulate.copying import plugged_publishers
 from triagemq.lab.emulate.promised import tell_addresses
-from triagemq.lab.emulate.promises import NEVER_NS, KeptAt, Tenure, both_ways, kept_at
+from triagemq.lab.emulate.promises import (
+    NEVER_NS,
+    ActiveInterval,
+    AdmittedPromise,
+    admitted_promises,
+    also_brokered,
+)
 from triagemq.scenario import Scenario
 
 _READY_SECONDS = 60.0
@@ -45,11 +51,11 @@ class _Carrying(Protocol):
         """Are the newest orders in force on switches too, where there are any?"""
 
 
-class PromisedWays:
-    """`tenures` are all promises that were ever in force. In `sockets` processes of clients listen, by their roles."""
+class PromisedPaths:
+    """`intervals` are all promises that were ever in force. Processes of clients listen in `sockets`, by role."""
 
     def __init__(self, scenario: Scenario, coordinator: str, sockets: Path, carrying: _Carrying) -> None:
-        self.tenures: list[Tenure] = []
+        self.intervals: list[ActiveInterval] = []
         self._scenario, self._coordinator, self._carrying = scenario, coordinator, carrying
         self._sockets = sockets
         self._leading = asyncio.Lock()
@@ -62,9 +68,9 @@ class PromisedWays:
             self._away.discard(subscriber)
             return
         self._away.add(subscriber)
-        for tenure in self.tenures:
-            if self._subscriber(tenure.kept) == subscriber and tenure.until_ns == NEVER_NS:
-                self._leaves(tenure)
+        for interval in self.intervals:
+            if self._subscriber(interval.kept) == subscriber and interval.until_ns == NEVER_NS:
+                self._leaves(interval)
 
     async def keep_leading(self) -> None:
         """Ask again and again whether something else is promised."""
@@ -79,10 +85,10 @@ class PromisedWays:
             # Who has been told to leave has promises until the coordinator hears of it.
             found = [
                 each
-                for each in kept_at(self._scenario, await self._decided())
+                for each in admitted_promises(self._scenario, await self._decided())
                 if self._subscriber(each) not in self._away
             ]
-            there = {each.kept.at: each for each in self.tenures if each.until_ns == NEVER_NS}
+            there = {each.kept.at: each for each in self.intervals if each.until_ns == NEVER_NS}
             gone = there.keys() - {each.at for each in found}
             new = [each for each in found if each.at not in there]
             if self._told and not gone and not new:
@@ -94,9 +100,11 @@ class PromisedWays:
             while not (laid := await self._all_laid(new)) and time.monotonic() < deadline:
                 await asyncio.sleep(_LOOK_SECONDS)
             # What is not laid by then may have been withdrawn; the next time it is asked for again.
-            self.tenures += [Tenure(each, time.time_ns()) for each in new if laid or self._is_laid(each)]
+            self.intervals += [
+                ActiveInterval(each, time.time_ns()) for each in new if laid or self._is_laid(each)
+            ]
 
-    async def _tell(self, found: Sequence[KeptAt]) -> None:
+    async def _tell(self, found: Sequence[AdmittedPromise]) -> None:
         self._told += 1
         roles = self._carrying.promised_roles
         path = self._sockets / f"promised-{self._told}.json"
@@ -104,7 +112,7 @@ class PromisedWays:
         for role in roles:
             tell(
                 str(self._sockets / role),
-                {"promised": str(path), "both_ways": both_ways(self._scenario, found, self._away)},
+                {"promised": str(path), "also_brokered": also_brokered(self._scenario, found, self._away)},
             )
         deadline = time.monotonic() + _READY_SECONDS
         while not all(Path(f"{path}.{role}").exists() for role in roles):
@@ -113,13 +121,13 @@ class PromisedWays:
                 raise NetworkError(f"clients do not find what is promised within {_READY_SECONDS:.0f} s")
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def _all_laid(self, promises: Sequence[KeptAt]) -> bool:
+    async def _all_laid(self, promises: Sequence[AdmittedPromise]) -> bool:
         """Are these ways in force, in the kernel and on the switches?"""
         if not all(self._is_laid(each) for each in promises):
             return False
         return not promises or await self._carrying.switches_follow()
 
-    def _is_laid(self, promise: KeptAt) -> bool:
+    def _is_laid(self, promise: AdmittedPromise) -> bool:
         """Do copies leave by all ports of its way? What is admitted is laid in stages, from its end."""
         wanted = {(promise.at.address, self._scenario.ports.name[port]) for port in promise.ports}
         return wanted <= self._carrying.copied()
@@ -139,11 +147,11 @@ class PromisedWays:
         finally:
             await coordinator.close()
 
-    def _leaves(self, tenure: Tenure) -> None:
+    def _leaves(self, interval: ActiveInterval) -> None:
         """What is under way to somebody who leaves may come, or not."""
-        asked = self._scenario.subscriptions.max_latency_seconds[tenure.kept.at.subscription]
-        tenure.until_ns = time.time_ns() - round(max(float(asked), tenure.kept.bound_seconds) * 1e9)
+        asked = self._scenario.subscriptions.max_latency_seconds[interval.kept.at.subscription]
+        interval.until_ns = time.time_ns() - round(max(float(asked), interval.kept.bound_seconds) * 1e9)
 
-    def _subscriber(self, promise: KeptAt) -> str:
+    def _subscriber(self, promise: AdmittedPromise) -> str:
         row = int(self._scenario.subscriptions.subscriber[promise.at.subscription])
         return self._scenario.subscribers.name[row]
