@@ -9,6 +9,9 @@ from dataclasses import replace
 
 import pytest
 from pyroute2 import NetNS
+from scapy.layers.inet import IP, UDP
+from scapy.layers.l2 import Ether
+from scapy.packet import Raw
 from tests.network.contract import PromisedFlowContract
 from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, SENDER, Wires
 
@@ -62,6 +65,20 @@ class Members:
     def send(self, count: int, key: FlowKey = TOPIC, *, stranger: bool = False) -> None:
         for _ in range(count):
             (self.stranger if stranger else self.output).sendto(EVENT, (key.address, key.udp_port))
+
+    def pretend(self, ethernet: str, address: str = SENDER) -> None:
+        """An event with a publisher's address, from a device behind the port `cable`."""
+        frame = (
+            Ether(src=ethernet, dst="01:00:5e:01:02:03")
+            / IP(src=address, dst=TOPIC.address)
+            / UDP(sport=9, dport=TOPIC.udp_port)
+            / Raw(EVENT)
+        )
+        with in_namespace(
+            self.wires.receiver, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        ) as device:
+            device.bind(("eth1", 0))
+            device.send(bytes(frame))
 
     def order(self, limiter_packets: int) -> None:
         flow = SetFlow(TOPIC, "radio", 7, 0, 0.0, SENDER)
@@ -120,6 +137,27 @@ def test_what_a_stranger_sends_to_a_promised_topic_goes_last_at_every_port(membe
     assert members.settled(30) == FlowCounters(7, 30, packets_out=30, foreign=20)
     with pytest.raises(PlanError, match="needs an IP address in digits for its source, not 'ward-3'"):
         members.plane.apply([replace(COPIES[0], source="ward-3")])
+
+
+def test_who_pretends_to_be_the_publisher_at_another_interface_is_foreign(members: Members) -> None:
+    members.plane.apply([*PORTS, SetFlow(TOPIC, "radio", 7, 0, 0.0, SENDER)])
+    members.send(5)
+    assert members.settled(5) == FlowCounters(7, 5, packets_out=5)
+    # A host behind the other port takes the publisher's IP address.
+    for _ in range(20):
+        members.pretend("02:00:00:00:09:66")
+    members.send(5)
+    assert members.settled(10) == FlowCounters(7, 10, packets_out=10, foreign=20)
+    counters = members.plane.counters()
+    assert counters.unmanaged.packets >= 20
+    assert counters.ports["radio"].strange_marks == 0
+    # The publisher's own device may move there, and is then the one.
+    members.pretend("02:00:00:00:09:01")
+    assert members.settled(11) == FlowCounters(7, 11, packets_out=11, foreign=20)
+    # Another source is found where it first sends from.
+    members.plane.apply([SetFlow(TOPIC, "radio", 7, 0, 0.0, STRANGER)])
+    members.pretend("02:00:00:00:09:67", STRANGER)
+    assert members.settled(12) == FlowCounters(7, 12, packets_out=12, foreign=20)
 
 
 def test_copies_have_the_class_of_their_port_and_foreign_packets_go_last(members: Members) -> None:

@@ -56,6 +56,7 @@ from triagemq.network.linux.records import (
     PASSED,
     QUEUE_COUNTER,
     QUEUE_MINOR,
+    SOURCE_PLACE,
     UNMANAGED,
     UNMANAGED_CONTROL,
     UNTRUSTED_CS6,
@@ -82,6 +83,10 @@ _RING = WINDOW_SETTINGS.size + WINDOW_STATE.size
 _AGAIN, _UP_TO = _RING, _RING + 8
 # Where beside the generation it says whether there are prefixes.
 _ARE_PREFIXES = 8
+_ADDRESS_BITS = 48
+"""Of the place of a source: the Ethernet address, below the interface."""
+_SILENT_SECONDS = 60
+"""After this time a source may be found at another place."""
 # The parts of a COUNTER.
 _CAME, _PASSED, _BY_LIMITER, _FOREIGN = 0, 8, 16, 24
 
@@ -172,7 +177,7 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.load(8, 3, 10, Stack.SOURCE)
     a.jump_if_by(1, "!=", 3, "foreign")
     a.load(8, 3, 10, Stack.SOURCE + 8)
-    a.jump_if_by(2, "==", 3, "trusted")
+    a.jump_if_by(2, "==", 3, "source address")
     a.label("foreign")
     a.load(4, 1, 7, _COUNTER)
     a.store(4, 10, Stack.NUMBER, 1)
@@ -181,6 +186,7 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     a.set(1, 1)
     a.count_alone(0, _FOREIGN, 1, 2)
     a.jump("unmanaged")
+    _check_place(a, maps)
     a.label("of one subscriber")
     a.load_value(1, maps.generation)
     a.load(4, 1, 1, 4)
@@ -188,6 +194,43 @@ def _find_policy(a: Assembler, maps: ClassifierMaps) -> None:
     find_listener(a, maps, Stack.SOURCE, "flow from listener")
     a.jump_if(0, "==", 0, "unmanaged")
     a.label("trusted")
+
+
+def _check_place(a: Assembler, maps: ClassifierMaps) -> None:
+    """The source is where it first sent from: it may move to another interface, or change its device, but not both, as
+    long as it is heard of. What claims its address elsewhere is foreign."""
+    a.label("source address")
+    a.load(8, 1, 10, Stack.PLACE)
+    a.compute(1, ">>", _ADDRESS_BITS)
+    a.jump_if(1, "==", 0, "own source")
+    a.load(4, 1, 7, _COUNTER)
+    a.store(4, 10, Stack.NUMBER, 1)
+    a.call(_TIME)
+    a.store(8, 10, Stack.TIME, 0)
+    look_up(a, maps.counters, Stack.NUMBER)
+    a.jump_if(0, "==", 0, "unmanaged")
+    a.load(8, 4, 10, Stack.PLACE)
+    a.load(8, 1, 0, SOURCE_PLACE)
+    a.jump_if(1, "==", 0, "in its place")
+    for operation, bits in ((">>", _ADDRESS_BITS), ("<<", 64 - _ADDRESS_BITS)):
+        a.copy(2, 1)
+        a.compute(2, operation, bits)  # type: ignore[arg-type]
+        a.copy(3, 4)
+        a.compute(3, operation, bits)  # type: ignore[arg-type]
+        a.jump_if_by(2, "==", 3, "in its place")
+    a.load(8, 1, 0, SOURCE_PLACE + 8)
+    a.load(8, 2, 10, Stack.TIME)
+    a.compute_by(2, "-", 1)
+    a.set(3, _SILENT_SECONDS)
+    a.compute(3, "*", 1_000_000_000)
+    a.jump_if_by(2, ">", 3, "in its place")
+    a.jump("foreign")
+    a.label("in its place")
+    a.store(8, 0, SOURCE_PLACE, 4)
+    a.load(8, 1, 10, Stack.TIME)
+    a.store(8, 0, SOURCE_PLACE + 8, 1)
+    a.label("own source")
+    a.jump("trusted")
 
 
 def _go_by_mark(a: Assembler, maps: ClassifierMaps) -> None:

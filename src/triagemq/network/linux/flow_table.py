@@ -45,6 +45,7 @@ from triagemq.network.linux.records import (
     IPV4_MAPPED,
     LISTENER_KEY,
     QUEUE_RECORD,
+    SOURCE_PLACE,
     WINDOW_RECORD,
     WINDOW_SETTINGS,
     ClassifierMaps,
@@ -300,8 +301,14 @@ class FlowTable:
 
     def flow_counters(self, count: int) -> NDArray[np.uint64]:
         """A row for each of the first counters: packets that came, bytes passed on, limited, foreign."""
-        found = np.frombuffer(self._counters.memory, np.uint64, count * COUNTERS)
-        return found.reshape(count, COUNTERS).copy()
+        columns = COUNTER.size // 8
+        found = np.frombuffer(self._counters.memory, np.uint64, count * columns)
+        return found.reshape(count, columns)[:, :COUNTERS].copy()
+
+    def forget_source(self, number: int) -> None:
+        """A flow has another source: its place is where it first sends from."""
+        begin = number * COUNTER.size + SOURCE_PLACE
+        self._counters.memory[begin : begin + 8] = bytes(8)
 
     def queue_counters(self, port: int) -> NDArray[np.uint64]:
         """A row for each queue of a port: packets and bytes put into it."""

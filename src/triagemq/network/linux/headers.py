@@ -15,6 +15,7 @@ from triagemq.network.linux.bpf import Assembler
 from triagemq.network.linux.records import ClassifierMaps
 
 _LOOKUP, _LOAD_BYTES = 1, 26
+_SKB_INGRESS = 36
 IS_CONTROL, CLASS_SHIFT = 1, 1
 """What register 8 says of a packet: whether it has the mark of control, and above that the queue of its class, if it
 has the mark of one."""
@@ -52,6 +53,8 @@ class Stack:
     VERDICT = -176
     """What is remembered of a first fragment."""
     TIME = -184
+    PLACE = -200
+    """Where the packet came in, and from which device."""
     PORT = -192
     """The number of the port that the packet leaves by."""
 
@@ -83,16 +86,29 @@ def network_order(number: int) -> int:
     return struct.unpack("=H", struct.pack("!H", number))[0]  # type: ignore[no-any-return]
 
 
+def _read_place(a: Assembler) -> None:
+    """The interface where the packet came in (0 for this host's own), and the device's Ethernet address."""
+    a.load(4, 1, 6, _SKB_INGRESS)
+    a.compute(1, "<<", 48)
+    a.store(8, 10, Stack.PLACE, 1)
+    a.load(4, 1, 10, Stack.FRAME + 6)
+    a.store(4, 10, Stack.PLACE, 1)
+    a.load(2, 1, 10, Stack.FRAME + 10)
+    a.store(2, 10, Stack.PLACE + 4, 1)
+
+
 def read_ethernet(a: Assembler) -> None:
     """The type, and the header of IPv4 behind it if that is what it has."""
     a.set(7, 0)
     _read(a, _ETHERNET + 20, "short frame", Stack.FRAME)
+    _read_place(a)
     a.load(2, 9, 10, Stack.FRAME + 12)
     a.set(7, _ETHERNET)
     a.jump_if(9, "==", network_order(0x0800), "ipv4 read")
     a.jump("other frame")
     a.label("short frame")
     _read(a, _ETHERNET, "unmanaged", Stack.FRAME)
+    _read_place(a)
     a.load(2, 9, 10, Stack.FRAME + 12)
     a.set(7, _ETHERNET)
     a.jump_if(9, "==", network_order(0x0800), "unmanaged")

@@ -26,7 +26,8 @@ It keeps the contract of plan/dataplane.py with the differences that kernel queu
   after a change may be judged by some of the old terms and some of the new. Fragments are limited one by one, and all
   that follow a limited first one are.
 * A multicast key has a policy, a limiter and counters at each port; copies are the network's (a bridge makes them).
-  What others than its source send there is unmanaged, and counted as foreign at each port that it leaves by.
+  What others than its source send there is unmanaged, and counted as foreign at each port that it leaves by; so is
+  what claims the source's address at another interface from another device, while the source is heard of.
   Prefixes of topics' codes change one by one, each in an instant.
 """
 
@@ -146,6 +147,8 @@ class LinuxDataPlane:
             if flow is None or policy is None:
                 self._ledger.remove(account)
             else:
+                if account.policy is not None and account.policy.source != policy.source:
+                    self._table.forget_source(policy.counter)
                 self._ledger.move(account, flow.flow_id, policy)
         self._state.commit(change)
         for name, settings in change.ports.items():

@@ -36,10 +36,13 @@ source.
 A port of 0 means that there is no such flow, a limiter of 0 that there is none, a source of zeros that it is any.
 """
 
-COUNTER = struct.Struct("=QQQQ")
+COUNTER = struct.Struct("=QQQQQQ")
 """Of one flow in one queue: packets that came (but control), bytes that were passed on, packets that were
-limited, and packets of others than its source."""
-COUNTERS = COUNTER.size // 8
+limited, and packets of others than its source; then the place of its source, and when it last sent (ns).
+
+The place is the index of the interface where packets come in, and the device's Ethernet address behind it.
+"""
+COUNTERS, SOURCE_PLACE = 4, 4 * 8
 
 WINDOW_SETTINGS = struct.Struct("=QQQ")
 """A limiter: the bytes that may pass in a window, its ns, and those of the jitter."""
