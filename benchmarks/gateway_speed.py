@@ -305,7 +305,7 @@ async def _serve(
     from triagemq.dtls import ServerSecurity
     from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
 
-    def make_egress(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
+    def make_plane(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
         return embedded_port(udp_socket, on_fate, clock, running.seal)
 
     numbers = Numbers()
@@ -316,7 +316,7 @@ async def _serve(
         state=None if state is None else Path(state),
         numbers=numbers,
         trace=None if trace is None else LiveTrace(Path(trace), numbers),
-        make_egress=make_egress if embedded else None,
+        make_plane=make_plane if embedded else None,
         security=None if certificate is None else ServerSecurity(*certificate),
     )
     ended = asyncio.Event()

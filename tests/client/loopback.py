@@ -15,7 +15,7 @@ from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ServerSecurity
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
-from triagemq.exchange.gateway.model.sessions import Identify, own_name
+from triagemq.exchange.gateway.sessions import Identify, own_name
 
 QUICK = ConnectionSettings(
     ping_seconds=0.5,

@@ -6,8 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from triagemq.exchange.mqtt import MqttSession, PacketStream, PacketType
-from triagemq.exchange.mqtt.packets import encode_publish, parse_publish
-from triagemq.exchange.mqtt.properties import (
+from triagemq.exchange.mqtt.packets import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RETAIN_AVAILABLE,
@@ -15,7 +14,9 @@ from triagemq.exchange.mqtt.properties import (
     WILDCARD_SUBSCRIPTION_AVAILABLE,
     encode_length,
     encode_properties,
+    encode_publish,
     parse_properties,
+    parse_publish,
 )
 from triagemq.mqttsn import matches
 

@@ -91,7 +91,7 @@ def test_classes_are_served_in_their_order_and_records_are_accounted_for(tmp_pat
     certificate, key = own_certificate(tmp_path)
     planes: list[EmbeddedDataPlane] = []
 
-    def make_egress(udp_socket: Any, on_fate: Any, clock: Any) -> EmbeddedDataPlane:
+    def make_plane(udp_socket: Any, on_fate: Any, clock: Any) -> EmbeddedDataPlane:
         sender = DatagramSender(udp_socket, seal=gateway.seal)
         planes.append(
             EmbeddedDataPlane(
@@ -109,7 +109,7 @@ def test_classes_are_served_in_their_order_and_records_are_accounted_for(tmp_pat
         GatewaySettings(policy=ByClient(treated={"class1": Treatment(1)})),
         BrokerAddress.parse(broker.url),
         ("127.0.0.1", 0),
-        make_egress=make_egress,
+        make_plane=make_plane,
         security=ServerSecurity(certificate, key),
     )
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.errors import GatewayError
-from triagemq.exchange.gateway.model.rows import RowChanges
-from triagemq.exchange.store import GatewayStore
+from triagemq.exchange.store import GatewayStore, RowChanges
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -95,6 +94,29 @@ def test_what_could_not_be_stored_comes_again_from_the_broker_after_a_kill(
     gateway.kill()
     gateway.wait(30)
     assert set(subscriber.payloads()) == {b"one", b"two"}
+
+
+def test_qos_2_is_not_released_at_the_broker_before_it_is_stored_that_the_broker_has_it(
+    tmp_path: Path, full: list[bool]
+) -> None:
+    """After PUBREL the broker takes the message for a new one: a kill would have it published twice."""
+    gateway = VirtualGateway(store=tmp_path)
+    client = gateway.client().connect()
+    topic_id = client.register("a")
+    gateway.broker.holds_acknowledgements = True
+    client.send(Publish(TopicIdType.NORMAL, topic_id, b"x", qos=2, message_id=1))
+    client.send(PubRel(1))
+    full.append(True)
+    gateway.broker.holds_acknowledgements = False
+    lane = gateway.core.link.lanes[0]
+    for _ in range(2):
+        gateway.broker.lose(lane)
+        lane.owner.mqtt_lost(lane)
+        gateway.run()
+    full.append(False)
+    gateway.kill()
+    assert gateway.broker.published == [("a", b"x", 2, False)]
+    assert client.take(PubComp) == [PubComp(1)]
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
 
 from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers, ScenarioNumbers
 from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.exchange.trace_journal import OutcomeJournal, recover
+from triagemq.exchange.live_trace import OutcomeJournal, recover
 from triagemq.mqttsn import Disconnect, Publish, TopicIdType, short_topic_id
 from triagemq.mqttsn.timestamps import stamp_payload
 from triagemq.plan import Treatment
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitt
 
 
 def run_with_trace(
-    tmp_path: Path, scenario: Any, *, make_egress: Any = None, version: int = 5, **settings: Any
+    tmp_path: Path, scenario: Any, *, make_plane: Any = None, version: int = 5, **settings: Any
 ) -> dict[str, Any]:
     """Run a gateway in this process with a trace, do something in a thread, and return the counters."""
     broker = Mosquitto(tmp_path / "broker")
@@ -40,7 +40,7 @@ def run_with_trace(
             ("127.0.0.1", 0),
             numbers=numbers,
             trace=trace,
-            make_egress=make_egress,
+            make_plane=make_plane,
         )
         await gateway.start()
         assert await gateway.wait_for_broker(30)
@@ -137,7 +137,7 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
 
     planes: list[Any] = []
 
-    def make_egress(udp_socket: Any, on_fate: Any, clock: Any) -> Any:
+    def make_plane(udp_socket: Any, on_fate: Any, clock: Any) -> Any:
         plane = network.EmbeddedDataPlane(network.DatagramSender(udp_socket), on_fate, clock=clock)
         planes.append(plane)
         return plane
@@ -195,7 +195,7 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(asyncio, "to_thread", noting)
         policy = ByClient(treated={"c1": Treatment(1, 1.0)})
-        counters = run_with_trace(tmp_path, scenario, make_egress=make_egress, policy=policy)
+        counters = run_with_trace(tmp_path, scenario, make_plane=make_plane, policy=policy)
     assert counters["undelivered"] == {"dropped_by_policy: planned": 55, "in_flight: output port": 5}
     rows = Trace.open(tmp_path / "trace").table("deliveries").to_pylist()
     delivered = [row for row in rows if row["outcome"] == "delivered"]

@@ -10,8 +10,8 @@ from tests.exchange.planned import DROP_RATE, OneDropRate, is_as_planned
 from tests.exchange.virtual import Client, VirtualGateway
 from tests.network.virtual_time import VirtualTime
 
-from triagemq.exchange.egress import EgressOutlet
 from triagemq.exchange.gateway import GatewayCore
+from triagemq.exchange.senders import PlaneSender
 from triagemq.mqttsn import Connect, PingReq, Publish, Subscribe, TopicIdType
 from triagemq.network import EmbeddedDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetPort
@@ -33,8 +33,8 @@ class Exchange:
             [SetPort("radio", 1e9, 1e6, 8), SetFlow(FlowKey(*self.client.address), "radio", 0, 0, DROP_RATE)]
         )
 
-    def _outlet(self, core: GatewayCore) -> EgressOutlet:
-        outlet = EgressOutlet(core)
+    def _outlet(self, core: GatewayCore) -> PlaneSender:
+        outlet = PlaneSender(core)
         self.plane = EmbeddedDataPlane(
             self._deliver, outlet.settled, clock=self.time.clock, alarm=self.time.alarm
         )

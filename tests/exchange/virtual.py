@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from tests.exchange.memory_broker import MemoryBroker
 
 from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings
-from triagemq.exchange.gateway.actions import (
+from triagemq.exchange.gateway.core import (
     Broadcast,
     CloseBroker,
     OpenBroker,
@@ -17,12 +17,13 @@ from triagemq.exchange.gateway.actions import (
     SendMany,
     SendPublish,
 )
-from triagemq.exchange.gateway.delivering import fate
-from triagemq.exchange.gateway.model.sessions import Identify, own_name
+from triagemq.exchange.gateway.delivery import transmitted
 from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.gateway.sessions import Identify, own_name
 from triagemq.exchange.mqtt import MqttSession
-from triagemq.exchange.outlets import Outlet
-from triagemq.exchange.store import GatewayStore, Storing
+from triagemq.exchange.senders import Sender
+from triagemq.exchange.server import Storing
+from triagemq.exchange.store import GatewayStore
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -142,12 +143,12 @@ class VirtualGateway:
         now_ns: int = _START_NS,
         pieces: int = 1 << 30,
         identify: Identify = own_name,
-        outlet: Callable[[GatewayCore], Outlet] | None = None,
+        outlet: Callable[[GatewayCore], Sender] | None = None,
         **settings: Any,
     ) -> None:
         self._identify = identify
         self._make_outlet = outlet
-        self._outlet: Outlet | None = None
+        self._outlet: Sender | None = None
         self.broker = broker or MemoryBroker()
         self.broker_is_up = True
         self._store_path = store
@@ -276,7 +277,7 @@ class VirtualGateway:
                 if endpoint in self._clients:
                     self._clients[endpoint].hear(datagram)
             case SendPublish(session, delivery, datagram):
-                fate(self.core, session, delivery, Outcome.delivered, -1, -1)
+                transmitted(self.core, session, delivery, Outcome.delivered, -1, -1)
                 if session.endpoint in self._clients:
                     self._clients[session.endpoint].hear(datagram)
             case SendMany(group, _, datagram):

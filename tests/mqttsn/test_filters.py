@@ -95,7 +95,9 @@ def test_patterns_are_found_by_topic(patterns: list[str], others: list[str], top
         tree.add(pattern)
     for pattern in set(others) - set(patterns):
         tree.remove(pattern)
-    assert sorted(tree.taking_in(topic)) == sorted(each for each in set(patterns) if matches(each, topic))
+    assert sorted(tree.filters_matching(topic)) == sorted(
+        each for each in set(patterns) if matches(each, topic)
+    )
 
 
 @given(st.lists(NAMES, max_size=12), st.lists(NAMES, max_size=12), PATTERNS)
@@ -103,4 +105,4 @@ def test_topics_are_found_by_pattern(names: list[str], others: list[str], patter
     tree = TopicTree([*names, *others])
     for name in set(others) - set(names):
         tree.remove(name)
-    assert tree.taken_in_by(pattern) == sorted(each for each in set(names) if matches(pattern, each))
+    assert tree.names_matching(pattern) == sorted(each for each in set(names) if matches(pattern, each))

@@ -52,9 +52,7 @@ class Rig:
 
     def __call__(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> Sequence[Unsent]:
         if self.problem != 0:
-            unsent = [
-                Unsent(place, *one, class_of(place), self.problem) for place, one in enumerate(datagrams)
-            ]
+            unsent = [Unsent(place, *one, class_of, self.problem) for place, one in enumerate(datagrams)]
             self.waiting += unsent
             return unsent
         self.sent += [(datagram, class_of(place)) for place, (_, datagram) in enumerate(datagrams)]

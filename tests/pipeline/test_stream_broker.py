@@ -22,8 +22,8 @@ from tests.exchange.real import Mosquitto
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.exchange.mqtt.ear import BrokerEar
 from triagemq.exchange.mqtt.packets import encode_connect, encode_publish
+from triagemq.exchange.mqtt.tap import TopicTap
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
 from triagemq.pipeline import Tables, estimate_scenario
 from triagemq.pipeline.streaming import stream_pipeline
@@ -201,7 +201,7 @@ def test_time_without_a_stream_is_an_outage_and_no_silence(
 
 @needs_mosquitto
 def test_a_broker_that_was_away_is_an_outage_of_the_stream(broker: Mosquitto, tmp_path: Path) -> None:
-    ear = BrokerEar(BrokerAddress.parse(broker.url), "#", "triagemq-test", None)
+    ear = TopicTap(BrokerAddress.parse(broker.url), "#", "triagemq-test", None)
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 30

@@ -37,7 +37,7 @@ def fire() -> tuple[Scenario, Plan]:
 
 def _rows(scenario: Scenario, subscriber: str, pattern: str) -> list[int]:
     wanted = scenario.subscriptions
-    meant = set(TopicTree(scenario.topics.name).taken_in_by(pattern))
+    meant = set(TopicTree(scenario.topics.name).names_matching(pattern))
     return [
         row
         for row in range(len(wanted))

@@ -137,7 +137,7 @@ def gateway(
         if join is not None and given:
             raise ParameterError(option, "goes without --join: the coordinator says who gets what")
     here = host_and_port(listen, "--listen", lowest_port=0)
-    said_aloud = check_listeners(
+    warnings = check_listeners(
         [
             Exposed(
                 "MQTT-SN",
@@ -158,7 +158,7 @@ def gateway(
         if state is None:
             raise ParameterError("--join", "needs --state DIRECTORY: what it is told survives a restart")
         private_directory(state, "--state")
-        for line in said_aloud:
+        for line in warnings:
             typer.echo(line, err=True)
         security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
         files = () if security is None else tuple(str(each) for each in security.files)
@@ -218,7 +218,7 @@ def gateway(
     everyone = None if advertise is None else host_and_port(advertise, "--advertise")
     try:
         counters = asyncio.run(
-            _serve(settings, address, here, everyone, state, numbers, live, security, rules, said_aloud, json)
+            _serve(settings, address, here, everyone, state, numbers, live, security, rules, warnings, json)
         )
     except BaseException as error:
         if live is not None:
@@ -244,7 +244,7 @@ async def _serve(
     trace: LiveTrace | None,
     security: ServerSecurity | None,
     rules: TokenRules | None,
-    said_aloud: Sequence[str],
+    warnings: Sequence[str],
     as_json: bool,
 ) -> dict[str, Any]:
     from triagemq.exchange import BrokerProcess, Gateway
@@ -259,8 +259,8 @@ async def _serve(
             _let_in(own, rules)
             stack.push_async_callback(own.stop)
             await own.start()
-            if own.said_aloud:
-                typer.echo(own.said_aloud, err=True)
+            if own.warning:
+                typer.echo(own.warning, err=True)
             address = own.address
             settings = replace(settings, broker_client_id=own.gateway_client_id)
         running = Gateway(
@@ -281,7 +281,7 @@ async def _serve(
         if rules is not None:
             following = asyncio.get_running_loop().create_task(_follow(rules, running, own))
             stack.callback(following.cancel)
-        for line in said_aloud:
+        for line in warnings:
             typer.echo(line, err=True)
         # What was loaded until now stays: looking through it for garbage again and again would delay messages.
         gc.collect()
@@ -321,11 +321,13 @@ async def _serve_joined(
 
 async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None) -> None:
     """Whose token is revoked or expires is out; whoever gets one is let in."""
+    from triagemq.exchange.gateway.lifecycle import policy_changed
+
     behind = False
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         if changed := rules.look():
-            running.change(lambda core: core.policy_changed())
+            running.change(policy_changed)
         if own is not None and (changed or behind):
             try:
                 _let_in(own, rules)

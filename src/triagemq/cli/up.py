@@ -193,7 +193,7 @@ def up(
         _back_up(state, backup, json)
         return
     from triagemq.coordinator.gateway.config import check_control
-    from triagemq.exchange.broker.ports import FurtherListener, had_before
+    from triagemq.exchange.broker.process import FurtherListener, previous_ports
     from triagemq.exchange.exposure import check_listeners
     from triagemq.lab.clusters import BASELINES
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
@@ -235,7 +235,7 @@ def up(
     elif broker_ca is not None:
         raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
     else:
-        listened = None if state is None else had_before(state / "broker")[1]
+        listened = None if state is None else previous_ports(state / "broker")[1]
         place = listened if mqtt is None else host_and_port(mqtt, "--mqtt")
         files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
         if place is not None:

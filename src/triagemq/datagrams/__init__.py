@@ -1,7 +1,7 @@
 """UDP below the level of Python's sockets, for the gateway and the data planes, which both send by the thousand.
 
 messages    what the kernel wants for `sendmmsg`: addresses and messages in memory; the marks of packets
-sender      the one way in which datagrams leave, and what a full socket could not take
+sender      where datagrams leave, and what a full socket could not take
 """
 
 from triagemq.datagrams.messages import CLASS_DSCP, CONTROL_DSCP, AddressList, socket_address

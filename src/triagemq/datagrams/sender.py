@@ -1,7 +1,7 @@
-"""The one way in which datagrams leave this program: many with one system call, and none forgotten.
+"""Datagrams leave this program here: many with one system call, and none forgotten.
 
-What a full socket cannot take waits here, control first and then by class, and whoever sent it is told what became of
-it: nothing counts as sent that the kernel has not taken.
+What a full socket cannot take waits here, control first and then by class, and its sender learns what became of it:
+nothing counts as sent that the kernel has not taken.
 """
 
 from __future__ import annotations
@@ -50,22 +50,23 @@ class Unsent:
     """A datagram that was not sent at once, the one at `place` of those that were handed over.
 
     `problem` is None while it waits for room in the socket; then 0 if it has been sent, ENOBUFS if it had to give way,
-    EAGAIN if it still waited at the end, or what the kernel has against it. Whoever sets `token` gets it back then.
+    EAGAIN if it still waited at the end, or what the kernel has against it. A `token` that is set comes back then.
     """
 
-    __slots__ = ("address", "datagram", "dscp", "place", "priority_class", "problem", "token")
+    __slots__ = ("address", "class_of", "datagram", "dscp", "place", "priority_class", "problem", "token")
 
     def __init__(
         self,
         place: int,
         address: Address,
         datagram: bytes,
-        priority_class: int,
+        class_of: Callable[[int], int],
         problem: int | None,
         dscp: int = _UNMARKED,
     ) -> None:
         self.place, self.address, self.datagram = place, address, datagram
-        self.priority_class, self.dscp, self.problem = priority_class, dscp, problem
+        self.class_of, self.priority_class = class_of, class_of(place)
+        self.dscp, self.problem = dscp, problem
         self.token: Any = None
 
 
@@ -77,10 +78,10 @@ class DatagramSender:
     With a `control_socket` (bound to the same address) control packets have a buffer of their own, and never wait for
     what queues of this machine hold of others.
 
-    Both calls return what was not sent at once; `on_settled` is told, in batches and from the event loop, what became
+    Both calls return what was not sent at once; `on_settled` gets, in batches and from the event loop, the outcome
     of those that waited and have a token. `seal` makes of a datagram what leaves for an address, at the last moment and
-    in the order of leaving; None (ENOTCONN) where nobody is. With `marks_classes` datagrams bear the marks of their
-    classes (CLASS_DSCP). `system_calls` counts how often the kernel was asked, and
+    in the order of leaving; None (ENOTCONN) where no client is. With `marks_classes` datagrams bear the marks of their
+    classes (CLASS_DSCP). `system_calls` counts calls of the kernel, and
     `unsent`, by errno, what could not be sent at all: EINVAL for an address that is not one in digits.
     """
 
@@ -98,9 +99,11 @@ class DatagramSender:
         self._dscp = _BY_CLASS if marks_classes else _UNMARKED
         self.on_settled = on_settled
         self.unsent: Counter[int] = Counter()
-        self._data = _Way(self, udp_socket, loop, most_waiting, seal)
+        self._data = _SocketQueue(self, udp_socket, loop, most_waiting, seal)
         self._control = (
-            self._data if control_socket is None else _Way(self, control_socket, loop, most_waiting, seal)
+            self._data
+            if control_socket is None
+            else _SocketQueue(self, control_socket, loop, most_waiting, seal)
         )
 
     def __call__(
@@ -112,6 +115,10 @@ class DatagramSender:
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         """Send with the mark of control packets (DSCP CS6), which every data plane on the way lets pass first."""
         return self._control.take(datagrams, _control_class, CONTROL_DSCP)
+
+    def rerank(self) -> None:
+        """Classes have changed: put what waits in their order."""
+        self._data.rerank()
 
     @property
     def waiting(self) -> int:
@@ -149,7 +156,7 @@ def _alike(queue: deque[Unsent]) -> list[Unsent]:
     return list(takewhile(lambda one: one.dscp == dscp, islice(queue, BATCH)))
 
 
-class _Way:
+class _SocketQueue:
     """One socket, and what waits for it by priority class."""
 
     def __init__(
@@ -183,17 +190,24 @@ class _Way:
             begin, failed = self._send_from(datagrams, dscp, class_of)
             if begin == len(datagrams) and not failed:
                 return unsent
-            unsent += [Unsent(place, *datagrams[place], class_of(place), why, dscp) for place, why in failed]
+            unsent += [Unsent(place, *datagrams[place], class_of, why, dscp) for place, why in failed]
         if begin < len(datagrams):
             if not self.waiting:
                 self._event_loop().add_writer(self._socket, self._flush)
             waiting = [
-                Unsent(place, *datagrams[place], class_of(place), None, dscp)
+                Unsent(place, *datagrams[place], class_of, None, dscp)
                 for place in range(begin, len(datagrams))
             ]
             unsent += waiting
             self._settled([gone for one in waiting if (gone := self._wait(one)) is not None])
         return unsent
+
+    def rerank(self) -> None:
+        waiting = [one for rank in sorted(self._queues) for one in self._queues[rank]]
+        self._queues.clear()
+        for one in waiting:
+            one.priority_class = one.class_of(one.place)
+            self._queues.setdefault(one.priority_class, deque()).append(one)
 
     def close(self) -> None:
         if self.waiting:

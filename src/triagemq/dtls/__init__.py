@@ -1,9 +1,9 @@
-"""DTLS 1.2 (RFC 6347) without sockets: datagrams go in and come out; whoever calls sends them and keeps the time.
+"""DTLS 1.2 (RFC 6347) without sockets: datagrams go in and come out; the caller sends them and has the clock.
 
 records        what is to be seen from outside, as octets
 association    Association: one side of one association
 security       ServerSecurity: a gateway's certificate, and the cookies that strangers must return before anything of
-               them is kept; ClientSecurity: whom a client trusts, how it proves itself, and the sessions that it
+               them is stored; ClientSecurity: whom a client trusts, how it proves itself, and the sessions that it
                remembers, so that the next handshake is short
 
 pyOpenSSL does the work (`pip install 'triagemq[dtls]'`); it is imported when the first certificate is loaded.

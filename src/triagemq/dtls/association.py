@@ -80,7 +80,7 @@ class Association:
         found: list[bytes] = []
         if not self.is_established:
             if not self._advance():
-                # Whoever sends this takes the handshake for complete, and does not know that we do not.
+                # The sender takes the handshake for complete, and does not know that we do not.
                 if datagram[0] == APPLICATION_DATA:
                     self._repeat_unasked()
                 return found

@@ -11,7 +11,7 @@ LONGEST_MESSAGE: Final = 16_384
 """The longest datagram that fits into a record."""
 
 MTU: Final = 1_400
-"""No datagram of a handshake is longer, whatever the way."""
+"""No datagram of a handshake is longer, on any path."""
 
 HEADER: Final = 13
 """Octets of a record before its contents: type, version, epoch, number, length."""

@@ -172,7 +172,7 @@ def _require_name(lib: Any, connection: Any, host: str) -> None:
 class ClientSecurity:
     """Whom a client trusts: `authority` (a PEM file), else the system's; `certificate` proves who it is itself.
 
-    The authority may be the gateway's own certificate. `any_name` waives that it names the host that was asked for,
+    The authority may be the gateway's own certificate. `any_name` waives that it names the requested host,
     which only those can do without who were given that very certificate.
     """
 

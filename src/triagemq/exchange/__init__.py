@@ -5,14 +5,14 @@
 
 `BrokerProcess` runs a broker for those who have none, `LiveTrace` records what happens.
 
-One event on its way:
+One event:
 
 mqtt/                        octets of the broker become messages
 gateway/                     what follows from them, or from a client's datagram: actions, and rows to store
 server                       has it done: in with listening (and associations, where DTLS is spoken),
-store                        kept before anything is promised,
-outlets, egress              out through the socket, or through a data plane that paces, ranks and drops
-live_trace, trace_journal    and told
+store                        written before anything is acknowledged,
+senders                      out through the socket, or through a data plane that paces and ranks
+live_trace                   and recorded
 
 broker/                      where the broker is, or one of our own
 exposure, private_files      rules for everything that listens or keeps secrets
@@ -20,13 +20,12 @@ exposure, private_files      rules for everything that listens or keeps secrets
 
 from triagemq.errors import BrokerError, GatewayError, MqttError
 from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.broker.ports import FurtherListener
-from triagemq.exchange.broker.process import BrokerProcess, find_mosquitto
+from triagemq.exchange.broker.process import BrokerProcess, FurtherListener, find_mosquitto
 from triagemq.exchange.gateway import BrokerLoss, Credentials, GatewaySettings, Mode, Policy
-from triagemq.exchange.gateway.actions import Gone, Present
+from triagemq.exchange.gateway.core import Gone, Present
 from triagemq.exchange.gateway.observer import Numbers, Observer, ScenarioNumbers
 from triagemq.exchange.live_trace import LiveTrace
-from triagemq.exchange.server import Gateway, MakeEgress, Presence
+from triagemq.exchange.server import Gateway, MakePlane, Presence
 
 __all__ = [
     "BrokerAddress",
@@ -40,7 +39,7 @@ __all__ = [
     "GatewaySettings",
     "Gone",
     "LiveTrace",
-    "MakeEgress",
+    "MakePlane",
     "Mode",
     "MqttError",
     "Numbers",

@@ -2,7 +2,7 @@
 
 A stranger costs nothing: he is answered with a cookie, and only who returns it from the address that he claims gets a
 handshake. Handshakes and associations are bounded, overall and by host. A new association replaces the one of its
-address when its handshake is complete, not before, and whoever has made it must CONNECT inside of it: what a session
+address when its handshake is complete, not before, and its client must CONNECT inside of it: what a session
 gets is not sent to the next one who happens to have its address.
 """
 
@@ -31,7 +31,7 @@ _MOST_RESENT = 20
 _RECORD_HEADER = 13
 _ALERT = 21
 _FIRST_EPOCH = b"\0\0"
-# What anyone may be told who has not connected: nothing of it is from a session.
+# What may go to a client that has not connected: nothing of it is from a session.
 _TO_STRANGERS = frozenset(
     {
         MessageType.GWINFO,
@@ -51,7 +51,7 @@ class AssociationLimits:
     associations_per_host: int = 10_000
     unfinished: int = 1_000
     unfinished_per_host: int = 200
-    """Handshakes that are going on, and as many associations in which nobody has connected yet."""
+    """Handshakes that are going on, and as many associations without a CONNECT."""
     unfinished_seconds: float = 10.0
     """How long a handshake may take."""
     idle_seconds: float = 60.0
@@ -165,7 +165,7 @@ class Associations:
         if unfinished is None:
             self._counted["dtls_no_association"] += 1
             if datagram[0] != _ALERT:
-                # Shorter than what it answers, so that nobody can have others flooded with it.
+                # Shorter than what it answers, so that no sender can have others flooded with it.
                 self.outgoing.append((address, no_association_alert()))
         return []
 
@@ -250,7 +250,7 @@ class Associations:
     # What goes out.
 
     def seal(self, address: Address, message: bytes) -> bytes | None:
-        """The record to send, at once and in this order; None if there is nobody at that address who may get it."""
+        """The record to send, at once and in this order; None if no client at that address may get it."""
         peer = self._established.get(address)
         if peer is None or len(message) > LONGEST_MESSAGE:
             return None

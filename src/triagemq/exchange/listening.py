@@ -16,7 +16,7 @@ from triagemq.datagrams.messages import CONTROL_DSCP, dscp_mark
 from triagemq.errors import GatewayError
 from triagemq.exchange.associations import TICK_SECONDS, AssociationLimits, Associations
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.leaving import estrange
+from triagemq.exchange.gateway.lifecycle import detach_sessions_at
 
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
@@ -148,11 +148,11 @@ class DtlsListener:
     def _established(self, address: tuple[str, int], resumed: bool) -> None:
         self._core.counters.handshakes += 1
         self._core.counters.resumptions += resumed
-        # Whoever this is: the session of this address belongs to somebody who has yet to say so, by a CONNECT.
-        estrange(self._core, address)
+        # The owner of the session of this address has yet to show itself, by a CONNECT.
+        detach_sessions_at(self._core, address)
 
     def _is_known(self, address: tuple[str, int]) -> bool:
-        return address in self._core.by_endpoint or bool(self._core.places.behind(address))
+        return address in self._core.by_endpoint or bool(self._core.by_host.behind(address))
 
     def _flush(self) -> None:
         """With the mark of control packets: without handshakes there is nothing."""

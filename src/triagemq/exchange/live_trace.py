@@ -2,26 +2,34 @@
 
 A QoS 0 message counts as delivered when it has left the last queue that this exchange knows of (the embedded port, the
 kernel's queues, or the socket where there are neither), at QoS 1 and 2 when the client has acknowledged it. Rows are
-collected in Python and become columns a few times a second.
+collected in Python and become columns a few times a second; a kill loses the latest. That an acknowledged message is
+not delivered must never be lost, so such rows are in a journal before the broker has its acknowledgement: the system
+keeps what a killed process has written. The next start adds to the killed run what it lacks.
+
+    RUN/.outcomes-<number>    rows as the table of deliveries has them, integers of eight octets
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
-from triagemq.exchange.gateway.model.sessions import Group, Session
+from triagemq.exchange.gateway.messages import Delivery, Publication, Subscription
 from triagemq.exchange.gateway.observer import Numbers
-from triagemq.exchange.trace_journal import DELIVERY_COLUMNS, OutcomeJournal
-from triagemq.trace import Outcome, TraceWriter
+from triagemq.exchange.gateway.sessions import Group, Session
+from triagemq.trace import Outcome, Trace, TraceWriter, runs
+from triagemq.trace.columns import blocks
 from triagemq.trace.manifest import CLASSES
+from triagemq.trace.parts import PartFiles, Rotation
+from triagemq.trace.schema import TABLES
 
 if TYPE_CHECKING:
     from triagemq.trace import Manifest
@@ -31,6 +39,13 @@ FlowOf = Callable[[str, str], tuple[int, int] | None]
 
 _Columns = tuple[npt.NDArray[np.int32], ...]
 _NO_FLOW = (-1, -1)
+DELIVERY_COLUMNS = tuple(TABLES["deliveries"].names)
+"""What a row has, in this order."""
+
+_PATTERN = ".outcomes-*"
+_MOST_ROWS = 1 << 19
+
+Row = tuple[int, ...]
 
 
 class LiveTrace:
@@ -126,7 +141,7 @@ class LiveTrace:
             self._journal.add(row)
 
     def measured(self, from_ns: int, classes: Sequence[int]) -> None:
-        """Whoever computes figures of this run counts what was published from then on, by these classes."""
+        """Figures of this run count what was published from then on, by these classes."""
         self._measured_from_ns, self._classes = from_ns, list(classes)
 
     def keep(self) -> None:
@@ -255,3 +270,89 @@ class LiveTrace:
     def _flow(self, session: Session, topic: str) -> tuple[int, int] | None:
         """Flow id and priority class in which a session is sent a topic now."""
         return None if self._flow_of is None else self._flow_of(session.client_id, topic)
+
+
+class OutcomeJournal:
+    """The rows of one run that it does not show yet, in files of some seconds each."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._rows: list[Row] = []
+        self._number = 0
+        self._file: BinaryIO | None = None
+        # Files that are closed, with how many rows the run must show before they are superfluous.
+        self._closed: deque[tuple[int, Path]] = deque()
+
+    def add(self, row: Row) -> None:
+        """A row, in the order of the table's columns; `keep` makes it last."""
+        self._rows.append(row)
+
+    def keep(self) -> None:
+        """From now on a kill cannot lose them. A full disk can: then the run itself is being given up."""
+        rows, self._rows = self._rows, []
+        if rows:
+            with contextlib.suppress(OSError):
+                if self._file is None:
+                    self._file = self._path().open("ab", buffering=0)
+                self._file.write(np.array(rows, dtype=np.int64).tobytes())
+
+    def handed_over(self, rows: int) -> None:
+        """The run was given so many rows by now, all of these among them."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+            self._closed.append((rows, self._path()))
+            self._number += 1
+
+    def shown(self, rows: int) -> None:
+        """The run shows so many rows."""
+        while self._closed and self._closed[0][0] <= rows:
+            self._closed.popleft()[1].unlink(missing_ok=True)
+
+    def finish(self) -> None:
+        """The run is whole."""
+        self.handed_over(0)
+        while self._closed:
+            self._closed.popleft()[1].unlink(missing_ok=True)
+
+    def _path(self) -> Path:
+        return self._run / f".outcomes-{self._number}"
+
+
+def recover(directory: Path) -> int:
+    """Give every killed run in a directory the rows that it does not show; returns how many there were.
+
+    No process may be writing to any of them.
+    """
+    added = 0
+    if not directory.is_dir():
+        return added
+    found = runs(directory)
+    for run in (*found.complete, *found.incomplete):
+        files = sorted(run.glob(_PATTERN), key=lambda path: int(path.name.rpartition("-")[2]))
+        if run in found.incomplete and files:
+            added += _add(run, files)
+        for path in files:
+            path.unlink(missing_ok=True)
+    return added
+
+
+def _add(run: Path, files: list[Path]) -> int:
+    size = 8 * len(DELIVERY_COLUMNS)
+    octets = [path.read_bytes() for path in files]
+    # The last row may be half written.
+    table = np.concatenate(
+        [np.frombuffer(each[: len(each) // size * size], dtype=np.int64) for each in octets]
+    ).reshape(-1, len(DELIVERY_COLUMNS))
+    trace = Trace.open(run, allow_incomplete=True)
+    shown = trace.table("deliveries", columns=["publication_id", "subscription_id"])
+    known = set(zip(*(column.to_pylist() for column in shown.columns), strict=True))
+    table = table[[(row[0], row[1]) not in known for row in table.tolist()]]
+    if len(table):
+        parts = PartFiles(
+            run, "deliveries", Rotation(_MOST_ROWS, None, None), first=len(trace.parts["deliveries"])
+        )
+        for block in blocks("deliveries", dict(zip(DELIVERY_COLUMNS, table.T, strict=True)), _MOST_ROWS):
+            parts.add(block)
+        parts.close_part()
+    return len(table)

@@ -1,4 +1,4 @@
-"""Files and directories that hold keys, tokens or passwords: from their first moment nobody else may read them."""
+"""Files and directories that hold keys, tokens or passwords: from their first moment no other user may read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRACE = "trace"
 
 
 def private_directory(path: Path, parameter: str = "state") -> Path:
-    """Make it, or see that it is ours alone; ParameterError if it is somebody else's or shared.
+    """Make it, or see that it is ours alone; ParameterError if it is another user's or shared.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

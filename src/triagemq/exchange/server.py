@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,8 @@ from triagemq.datagrams import Seal
 from triagemq.errors import GatewayError
 from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings
-from triagemq.exchange.gateway.actions import (
+from triagemq.exchange.gateway.broker_link import fit_peers
+from triagemq.exchange.gateway.core import (
     Broadcast,
     CloseBroker,
     Gone,
@@ -28,39 +29,39 @@ from triagemq.exchange.gateway.actions import (
     SendMany,
     SendPublish,
 )
-from triagemq.exchange.gateway.broker_link import fit_peers
-from triagemq.exchange.gateway.delivering import rerank
-from triagemq.exchange.gateway.model.sessions import Identify, own_name
+from triagemq.exchange.gateway.delivery import rerank
+from triagemq.exchange.gateway.handlers import begin_probing
 from triagemq.exchange.gateway.observer import Numbers
-from triagemq.exchange.gateway.probing import begin_probing
 from triagemq.exchange.gateway.restoring import restore
+from triagemq.exchange.gateway.sessions import Identify, own_name
 from triagemq.exchange.listening import DtlsListener, bind_udp, control_socket, received
-from triagemq.exchange.mqtt import Login, MqttConnection
+from triagemq.exchange.mqtt import Login, MqttConnection, MqttSession
 from triagemq.exchange.mqtt.connection import BrokerConnections
-from triagemq.exchange.outlets import DirectOutlet, Outlet
-from triagemq.exchange.store import GatewayStore, Storing
+from triagemq.exchange.senders import PlaneSender, Sender, SocketSender
+from triagemq.exchange.store import GatewayStore
 
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
     from triagemq.exchange.live_trace import LiveTrace
     from triagemq.plan import Egress, Fate, OnFate
 
-MakeEgress = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
+MakePlane = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
 """Makes a data plane that sends from this socket, reports to that, and takes the time from there."""
 
 Presence = Callable[[Present | Gone], None]
-"""Is told where clients are, before anything is sent there."""
+"""Gets the endpoints of clients, before anything is sent there."""
 
 _TRACE_EVERY_SECONDS = 0.5
 _LOOK_EVERY_SECONDS = 0.5
 _SYNC_EVERY_SECONDS = 0.2
+_TRY_AGAIN_SECONDS = 0.5
 
 
 class Gateway:
     """One gateway in the running event loop: `start`, then `wait` until it fails or is cancelled, then `close`.
 
-    With `security` it speaks DTLS with its clients, and does not listen to those who do not. `listen_option` is how
-    whoever started it says where it listens.
+    With `security` it speaks DTLS with its clients, and does not listen to those who do not. `listen_option` is the
+    option that says where it listens.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class Gateway:
         state: Path | None = None,
         numbers: Numbers | None = None,
         trace: LiveTrace | None = None,
-        make_egress: MakeEgress | None = None,
+        make_plane: MakePlane | None = None,
         broadcast: tuple[str, int] | None = None,
         identify: Identify = own_name,
         presence: Presence | None = None,
@@ -85,7 +86,7 @@ class Gateway:
         self._broker = broker
         self._broadcast = broadcast
         self._trace = trace
-        self._make_egress = make_egress
+        self._make_plane = make_plane
         self._store = None if state is None else GatewayStore(state)
         client_id = settings.broker_client_id
         if broker_boot is None:
@@ -126,7 +127,7 @@ class Gateway:
         self._busy = False
         self._socket: socket.socket | None = None
         self._control_socket: socket.socket | None = None
-        self._outlet: Outlet | None = None
+        self._sender: Sender | None = None
         self._failed: asyncio.Future[None] | None = None
         self._tracing: asyncio.Task[None] | None = None
         self._syncing: asyncio.Task[None] | None = None
@@ -186,24 +187,21 @@ class Gateway:
         self._socket = bind_udp(*self._listen)
         if self.security is not None:
             self._dtls = DtlsListener(self.security, self.core, self._socket)
-        if self._make_egress is None:
+        if self._make_plane is None:
             self._control_socket = control_socket(self._socket)
-            self._outlet = DirectOutlet(
+            self._sender = SocketSender(
                 self.core, self._socket, self._control_socket, later=self.change, seal=self.seal
             )
         else:
-            # Planning takes a second to load, which a gateway without a plan need not wait for.
-            from triagemq.exchange.egress import EgressOutlet
-
-            outlet = EgressOutlet(self.core)
+            sender = PlaneSender(self.core)
 
             def on_fate(fates: Sequence[Fate]) -> None:
                 self._tick()
-                outlet.settled(fates)
+                sender.settled(fates)
                 self._do()
 
-            outlet.attach(self._make_egress(self._socket, on_fate, self.clock))
-            self._outlet = outlet
+            sender.attach(self._make_plane(self._socket, on_fate, self.clock))
+            self._sender = sender
         if self._store is not None:
             restore(self.core, self._store.load())
         self.core.start()
@@ -225,11 +223,11 @@ class Gateway:
     async def wait(self) -> None:
         """Run until something fails that cannot be put right."""
         assert self._failed is not None
-        # Shielded: whoever gives up waiting must not make it look as if it had failed.
+        # Shielded: a cancelled wait must not make it look as if it had failed.
         await asyncio.shield(self._failed)
 
     async def close(self, *, tell_clients: bool = False) -> None:
-        """Stop. Sessions are stored and go on with the next start, unless clients are told that this is the end."""
+        """Stop. Sessions are stored and go on with the next start, unless clients get DISCONNECT."""
         if self._socket is None:
             return
         loop = asyncio.get_running_loop()
@@ -244,8 +242,8 @@ class Gateway:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._outlet is not None:
-            self._outlet.close()
+        if self._sender is not None:
+            self._sender.close()
         if self._dtls is not None:
             await self._dtls.close()
         self._socket.close()
@@ -253,15 +251,15 @@ class Gateway:
         if self._control_socket is not None:
             self._control_socket.close()
         if self._failed is not None and self._failed.done() and not self._failed.cancelled():
-            # Whoever did not wait for it has left on its own account; it is no surprise for the loop.
+            # Read here, so that the event loop does not report it as lost.
             self._failed.exception()
         try:
             if self._trace is not None:
                 self._trace.finish(self.core)
         finally:
             if self._store is not None:
-                self._store.save(self.core.changes.take())
-                self._store.close()
+                with contextlib.closing(self._store):
+                    self._store.save(self.core.changes.take())
 
     def back_up(self, path: Path) -> None:
         """Write a copy of what is stored to a new file; GatewayError if that cannot be done."""
@@ -363,12 +361,12 @@ class Gateway:
         """A new plan is in force: what waits goes in the order that it wants."""
         for session in self.core.sessions.values():
             rerank(self.core, session)
-        if self._outlet is not None:
-            self._outlet.rerank()
+        if self._sender is not None:
+            self._sender.rerank()
 
     def _do_all(self) -> None:
-        core, outlet = self.core, self._outlet
-        assert outlet is not None
+        core, sender = self.core, self._sender
+        assert sender is not None
         while True:
             if self._trace is not None:
                 self._trace.keep()
@@ -378,11 +376,11 @@ class Gateway:
             for action in actions:
                 match action:
                     case SendMany():
-                        outlet.publish_many(action)
+                        sender.publish_many(action)
                     case SendPublish():
-                        outlet.publish(action)
+                        sender.publish(action)
                     case SendControl():
-                        outlet.control(action)
+                        sender.control(action)
                     case OpenBroker(session, peer):
                         self._connections.open(session, self._peers.get(peer))
                     case CloseBroker(session):
@@ -394,7 +392,7 @@ class Gateway:
                     case Present() | Gone():
                         if self._presence is not None:
                             self._presence(action)
-            outlet.flush()
+            sender.flush()
             if not actions:
                 break
         if core.writers:
@@ -413,7 +411,7 @@ class Gateway:
         self._timer = asyncio.get_running_loop().call_later(delay, self._due)
 
     def _fail(self, error: Exception) -> None:
-        """Nothing that could be put right: whoever waits is told."""
+        """Nothing that could be put right: `wait` raises it."""
         if self._failed is not None and not self._failed.done():
             self._failed.set_exception(error)
 
@@ -459,3 +457,57 @@ def _text_of(path: Path | None) -> str:
         if path is not None:
             return path.read_text(encoding="ascii").strip()
     return ""
+
+
+class Storing:
+    """Stores what has changed before anything is promised, and goes on without promises while the disk is full.
+
+    What could not be stored stays in memory and is tried again, together with what has changed since.
+
+    Until then messages are delivered, but clients do not get PUBREC and the broker no acknowledgement: each keeps what
+    it has sent, and a kill loses nothing that a client relies on. `say` gets a line at both ends.
+    """
+
+    def __init__(self, core: GatewayCore, store: GatewayStore, say: Callable[[str], None]) -> None:
+        self.problem = ""
+        """Why nothing can be stored now."""
+        self._core = core
+        self._store = store
+        self._say = say
+        self._next_ns = 0
+
+    def keep(self, sessions: Callable[[], Iterable[MqttSession]], now_ns: int) -> None:
+        """Store what has changed; `sessions` are those with the broker."""
+        core = self._core
+        if not core.can_store and now_ns < self._next_ns:
+            return
+        changes = core.changes.take()
+        try:
+            self._store.save(changes)
+        except GatewayError as error:
+            core.changes.give_back(changes)
+            self._next_ns = now_ns + round(_TRY_AGAIN_SECONDS * 1e9)
+            for session in sessions():
+                session.hold()
+            if core.can_store:
+                core.can_store = False
+                core.counters.storage_failures += 1
+                # A timer has to look when nothing else happens.
+                self._look_again()
+                self._say(f"{error}; until then nothing is acknowledged that would have to be stored")
+            self.problem = str(error)
+            return
+        core.changes.committed(changes)
+        if not core.can_store:
+            core.can_store = True
+            self.problem = ""
+            for session in sessions():
+                session.release()
+            self._say("the state can be stored again")
+
+    def _look_again(self) -> None:
+        def look() -> None:
+            if not self._core.can_store:
+                self._look_again()
+
+        self._core.after(_TRY_AGAIN_SECONDS, look)

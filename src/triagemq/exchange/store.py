@@ -1,27 +1,149 @@
-"""The gateway's memory on disk: SQLite, one transaction for everything that happened since the last one.
+"""The gateway's memory on disk: its tables, which of their rows have changed, and SQLite, a transaction at a time.
 
-A transaction is in the operating system's hands before anything that depends on it is sent: it survives kill -9 of the
-gateway. It is written to the disk itself within a moment, beside the work: a machine that loses power loses what was
-acknowledged in its last second at most, and the file stays whole. To wait for the disk at every commit made a QoS 1
-event ten times as late (median 7 ms instead of 0.7 ms at 200 a second, where the disk took 3 ms), and others with it.
+A transaction has all that happened since the last one. It is in the operating system's hands before anything that
+depends on it is sent: it survives kill -9 of the gateway. It is written to the disk itself within a moment, beside the
+work: a machine that loses power loses what was acknowledged in its last second at most, and the file stays whole. To
+wait for the disk at every commit made a QoS 1 event ten times as late (median 7 ms instead of 0.7 ms at 200 a second,
+where the disk took 3 ms), and others with it.
 """
 
 from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from triagemq.errors import GatewayError
-from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.model.rows import TABLES, Row
-from triagemq.exchange.gateway.model.topics import REGISTERED
-from triagemq.exchange.mqtt.session import MqttSession
 from triagemq.exchange.private_files import private_directory, private_file
 
-TRY_AGAIN_SECONDS = 0.5
+Row = tuple[Any, ...]
+
+TABLES: Final[dict[str, tuple[str, int]]] = {
+    "sessions": (
+        "client_id TEXT PRIMARY KEY, host TEXT, port INTEGER, node BLOB, state INTEGER, clean INTEGER, "
+        "duration_seconds INTEGER, sleep_seconds INTEGER, will_topic TEXT, will_payload BLOB, will_qos INTEGER, "
+        "will_retain INTEGER",
+        1,
+    ),
+    "subscriptions": (
+        "client_id TEXT, topic_filter TEXT, qos INTEGER, id_type INTEGER, predefined_id INTEGER, "
+        "PRIMARY KEY (client_id, topic_filter)",
+        2,
+    ),
+    "client_topics": (
+        "client_id TEXT, topic_id INTEGER, name TEXT, flags INTEGER, PRIMARY KEY (client_id, topic_id)",
+        2,
+    ),
+    "filters": ("link TEXT, topic_filter TEXT, identifier INTEGER, PRIMARY KEY (link, topic_filter)", 2),
+    "deliveries": (
+        "client_id TEXT, sequence INTEGER, topic_filter TEXT, topic TEXT, payload BLOB, published_ns INTEGER, "
+        "received_ns INTEGER, qos INTEGER, retain INTEGER, priority_class INTEGER, message_id INTEGER, "
+        "stage INTEGER, PRIMARY KEY (client_id, sequence)",
+        2,
+    ),
+    "arrivals": (
+        "client_id TEXT, message_id INTEGER, topic TEXT, payload BLOB, retain INTEGER, packet_id INTEGER, "
+        "PRIMARY KEY (client_id, message_id)",
+        2,
+    ),
+    "receiving": (
+        "broker_client_id TEXT, packet_id INTEGER, digest INTEGER, finished INTEGER, "
+        "PRIMARY KEY (broker_client_id, packet_id)",
+        2,
+    ),
+    "boots": ("broker_client_id TEXT PRIMARY KEY, boot TEXT", 1),
+}
+"""Table to its columns, and how many of them are the key."""
+
+
+def key_of(table: str, row: Row) -> Hashable:
+    """What a row is known by.
+
+    >>> key_of("sessions", ("pump", "10.0.0.1")), key_of("client_topics", ("pump", 7, "smoke", 0))
+    ('pump', ('pump', 7))
+    """
+    columns = TABLES[table][1]
+    return row[0] if columns == 1 else row[:columns]
+
+
+class RowChanges:
+    """What has to be stored before anything is acknowledged: rows by table and key, None for one that is gone.
+
+    `enabled=False` forgets everything at once.
+
+    >>> changes = RowChanges(enabled=True)
+    >>> changes.put("boots", ("one", "a"))
+    >>> changes.put("boots", ("other", "b"))
+    >>> changes.remove("boots", "other")
+    >>> taken = changes.take()
+    >>> taken
+    {'boots': {'one': ('one', 'a')}}
+    >>> changes.committed(taken)
+    >>> changes.remove("boots", "one")
+    >>> changes.take()
+    {'boots': {'one': None}}
+    """
+
+    def __init__(self, *, enabled: bool) -> None:
+        self.enabled = enabled
+        self._tables: dict[str, dict[Hashable, Row | None]] = {}
+        self._stored: dict[str, set[Hashable]] = {}
+
+    def put(self, table: str, row: Row) -> None:
+        """The row is now this."""
+        if self.enabled:
+            self._tables.setdefault(table, {})[key_of(table, row)] = row
+
+    def remove(self, table: str, key: Hashable) -> None:
+        """The row is gone."""
+        if not self.enabled:
+            return
+        rows = self._tables.setdefault(table, {})
+        if self.is_stored(table, key):
+            rows[key] = None
+        else:
+            rows.pop(key, None)
+
+    def give_back(self, taken: Mapping[str, Mapping[Hashable, Row | None]]) -> None:
+        """What was taken could not be stored: it is to be stored with the next, unless it has changed since.
+
+        >>> changes = RowChanges(enabled=True)
+        >>> changes.put("boots", ("one", "a"))
+        >>> changes.give_back(changes.take())
+        >>> changes.take()
+        {'boots': {'one': ('one', 'a')}}
+        """
+        for table, rows in taken.items():
+            self._tables[table] = {**rows, **self._tables.get(table, {})}
+
+    def is_stored(self, table: str, key: Hashable) -> bool:
+        """Does the store hold a row of this key?"""
+        return key in self._stored.get(table, ())
+
+    def restored(self, table: str, row: Row) -> None:
+        """The row was read from the store."""
+        self._stored.setdefault(table, set()).add(key_of(table, row))
+
+    def take(self) -> dict[str, dict[Hashable, Row | None]]:
+        """Everything since the last call, by table: to be stored, and then `committed` or given back."""
+        taken = {table: rows for table, rows in self._tables.items() if rows}
+        if self._tables:
+            self._tables = {}
+        return taken
+
+    def committed(self, taken: Mapping[str, Mapping[Hashable, Row | None]]) -> None:
+        """What was taken is in the store."""
+        for table, rows in taken.items():
+            stored = self._stored.setdefault(table, set())
+            for key, row in rows.items():
+                if row is None:
+                    stored.discard(key)
+                else:
+                    stored.add(key)
+
+
 _VERSION: Final = 4
 _IDENTITY: Final = {"identity": ("name TEXT PRIMARY KEY, value TEXT", 1)}
 _MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
@@ -29,7 +151,7 @@ _MIGRATIONS: Final[dict[int, tuple[str, ...]]] = {
     1: ("DROP TABLE receiving",),
     2: (
         f"CREATE TABLE client_topics ({TABLES['client_topics'][0]}) WITHOUT ROWID",
-        f"INSERT INTO client_topics SELECT client_id, topic_id, name, {REGISTERED} "
+        "INSERT INTO client_topics SELECT client_id, topic_id, name, 0 "
         "FROM registrations JOIN topics USING (topic_id)",
         "DROP TABLE registrations",
         "DROP TABLE topics",
@@ -103,11 +225,11 @@ class GatewayStore:
             database.execute("BEGIN")
             for table, rows in changes.items():
                 gone = [key if isinstance(key, tuple) else (key,) for key, row in rows.items() if row is None]
-                kept = [row for row in rows.values() if row is not None]
+                present = [row for row in rows.values() if row is not None]
                 if gone:
                     database.executemany(self._remove[table], gone)
-                if kept:
-                    database.executemany(self._put[table], kept)
+                if present:
+                    database.executemany(self._put[table], present)
             database.execute("COMMIT")
             self.is_on_disk = False
         except sqlite3.Error as error:
@@ -147,57 +269,3 @@ class GatewayStore:
     def close(self) -> None:
         """No more changes."""
         self._database.close()
-
-
-class Storing:
-    """Stores what has changed before anything is promised, and goes on without promises while the disk is full.
-
-    What could not be stored is kept in memory and tried again, together with what has changed since.
-
-    Until then messages are delivered, but clients do not get PUBREC and the broker no acknowledgement: each keeps what
-    it has sent, and whoever is killed loses nothing that somebody relies on. `say` gets a line at both ends.
-    """
-
-    def __init__(self, core: GatewayCore, store: GatewayStore, say: Callable[[str], None]) -> None:
-        self.problem = ""
-        """Why nothing can be stored now."""
-        self._core = core
-        self._store = store
-        self._say = say
-        self._next_ns = 0
-
-    def keep(self, sessions: Callable[[], Iterable[MqttSession]], now_ns: int) -> None:
-        """Store what has changed; `sessions` are those with the broker."""
-        core = self._core
-        if not core.can_store and now_ns < self._next_ns:
-            return
-        changes = core.changes.take()
-        try:
-            self._store.save(changes)
-        except GatewayError as error:
-            core.changes.give_back(changes)
-            self._next_ns = now_ns + round(TRY_AGAIN_SECONDS * 1e9)
-            for session in sessions():
-                session.hold()
-            if core.can_store:
-                core.can_store = False
-                core.counters.storage_failures += 1
-                # Somebody must come by when nothing else happens.
-                self._look_again()
-                self._say(f"{error}; until then nothing is acknowledged that would have to be stored")
-            self.problem = str(error)
-            return
-        core.changes.committed(changes)
-        if not core.can_store:
-            core.can_store = True
-            self.problem = ""
-            for session in sessions():
-                session.release()
-            self._say("the state can be stored again")
-
-    def _look_again(self) -> None:
-        def look() -> None:
-            if not self._core.can_store:
-                self._look_again()
-
-        self._core.after(TRY_AGAIN_SECONDS, look)

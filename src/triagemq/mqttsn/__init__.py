@@ -12,7 +12,14 @@ Register(topic_id=0, message_id=1, topic_name='floor3/smoke')
 """
 
 from triagemq.errors import DecodeError
-from triagemq.mqttsn.codec import decode, encapsulation_header, encode
+from triagemq.mqttsn.codec import (
+    decode,
+    encapsulation_header,
+    encode,
+    encode_publish,
+    peek,
+    publish_header,
+)
 from triagemq.mqttsn.codes import (
     MAXIMUM_MESSAGE_BYTES,
     PROTOCOL_ID,
@@ -23,7 +30,6 @@ from triagemq.mqttsn.codes import (
     TopicIdType,
 )
 from triagemq.mqttsn.filters import matches
-from triagemq.mqttsn.header import peek
 from triagemq.mqttsn.messages import (
     Advertise,
     ConnAck,
@@ -56,7 +62,6 @@ from triagemq.mqttsn.messages import (
     WillTopicResp,
     WillTopicUpd,
 )
-from triagemq.mqttsn.publish import encode_publish, publish_header
 from triagemq.mqttsn.topics import (
     MAXIMUM_TOPIC_LEVELS,
     is_brokers_own,

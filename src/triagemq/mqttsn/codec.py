@@ -8,9 +8,11 @@ use for, the message id of a PUBLISH at QoS 0) is ignored.
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError  # noqa: N812
 from typing import Any, Final
 
 from triagemq.errors import DecodeError, ParameterError
+from triagemq.mqttsn import messages
 from triagemq.mqttsn.codes import (
     MAXIMUM_MESSAGE_BYTES,
     PROTOCOL_ID,
@@ -19,41 +21,13 @@ from triagemq.mqttsn.codes import (
     ReturnCode,
     TopicIdType,
 )
-from triagemq.mqttsn.header import peek
-from triagemq.mqttsn.messages import (
-    Advertise,
-    ConnAck,
-    Connect,
-    Disconnect,
-    Encapsulated,
-    GwInfo,
-    Message,
-    PingReq,
-    PingResp,
-    PlainMessage,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    RegAck,
-    Register,
-    SearchGw,
-    SubAck,
-    Subscribe,
-    UnsubAck,
-    Unsubscribe,
-    WillMsg,
-    WillMsgReq,
-    WillMsgResp,
-    WillMsgUpd,
-    WillTopic,
-    WillTopicReq,
-    WillTopicResp,
-    WillTopicUpd,
+from triagemq.mqttsn.messages import Encapsulated, Message, PlainMessage, Publish
+from triagemq.mqttsn.topics import (
+    short_topic_id,
+    short_topic_name,
+    topic_filter_problem,
+    topic_name_problem,
 )
-from triagemq.mqttsn.publish import encode_publish
-from triagemq.mqttsn.topics import short_topic_id, topic_filter_problem, topic_name_problem
 
 _ENCAPSULATED: Final = int(MessageType.ENCAPSULATED)
 _LARGEST_NODE_ID: Final = 0xFF - 3
@@ -69,6 +43,13 @@ _LARGEST: Final = {name: 0xFFFF if code == "H" else 0xFF for name, code in _NUMB
     "return_code": len(_RETURN_CODES) - 1
 }
 _PUBLISH: Final = Struct(">BHH")
+_MESSAGE_TYPES: Final = {int(message_type): message_type for message_type in MessageType}
+_PUBLISH_TYPE: Final = int(MessageType.PUBLISH)
+_SHORT_HEADER: Final = Struct(">BBBHH")
+_LONG_HEADER: Final = Struct(">BHBBHH")
+_SHORT_TOPIC: Final = int(TopicIdType.SHORT)
+_LARGEST_SHORT_PAYLOAD: Final = 0xFF - _SHORT_HEADER.size
+_LARGEST_PAYLOAD: Final = MAXIMUM_MESSAGE_BYTES - _LONG_HEADER.size
 
 
 class _Layout:
@@ -171,32 +152,34 @@ class _Layout:
 _LAYOUTS: Final = {
     layout.make: layout
     for layout in (
-        _Layout(Advertise, "gateway_id duration_seconds"),
-        _Layout(SearchGw, "radius"),
-        _Layout(GwInfo, "gateway_id", "address"),
-        _Layout(Connect, "flags protocol_id duration_seconds", "client_id", flags="will clean_session"),
-        _Layout(ConnAck, "return_code"),
-        _Layout(WillTopicReq),
-        _Layout(WillTopic, "flags", "topic_name", flags="qos retain", optional="topic_name"),
-        _Layout(WillMsgReq),
-        _Layout(WillMsg, "", "payload"),
-        _Layout(Register, "topic_id message_id", "topic_name"),
-        _Layout(RegAck, "topic_id message_id return_code"),
-        _Layout(PubAck, "topic_id message_id return_code"),
-        _Layout(PubRec, "message_id"),
-        _Layout(PubRel, "message_id"),
-        _Layout(PubComp, "message_id"),
-        _Layout(Subscribe, "flags message_id", "topic", flags="topic_id_type qos dup"),
-        _Layout(SubAck, "flags topic_id message_id return_code", flags="qos"),
-        _Layout(Unsubscribe, "flags message_id", "topic", flags="topic_id_type"),
-        _Layout(UnsubAck, "message_id"),
-        _Layout(PingReq, "", "client_id", optional="client_id"),
-        _Layout(PingResp),
-        _Layout(Disconnect, "duration_seconds", optional="duration_seconds"),
-        _Layout(WillTopicUpd, "flags", "topic_name", flags="qos retain", optional="topic_name"),
-        _Layout(WillTopicResp, "return_code"),
-        _Layout(WillMsgUpd, "", "payload"),
-        _Layout(WillMsgResp, "return_code"),
+        _Layout(messages.Advertise, "gateway_id duration_seconds"),
+        _Layout(messages.SearchGw, "radius"),
+        _Layout(messages.GwInfo, "gateway_id", "address"),
+        _Layout(
+            messages.Connect, "flags protocol_id duration_seconds", "client_id", flags="will clean_session"
+        ),
+        _Layout(messages.ConnAck, "return_code"),
+        _Layout(messages.WillTopicReq),
+        _Layout(messages.WillTopic, "flags", "topic_name", flags="qos retain", optional="topic_name"),
+        _Layout(messages.WillMsgReq),
+        _Layout(messages.WillMsg, "", "payload"),
+        _Layout(messages.Register, "topic_id message_id", "topic_name"),
+        _Layout(messages.RegAck, "topic_id message_id return_code"),
+        _Layout(messages.PubAck, "topic_id message_id return_code"),
+        _Layout(messages.PubRec, "message_id"),
+        _Layout(messages.PubRel, "message_id"),
+        _Layout(messages.PubComp, "message_id"),
+        _Layout(messages.Subscribe, "flags message_id", "topic", flags="topic_id_type qos dup"),
+        _Layout(messages.SubAck, "flags topic_id message_id return_code", flags="qos"),
+        _Layout(messages.Unsubscribe, "flags message_id", "topic", flags="topic_id_type"),
+        _Layout(messages.UnsubAck, "message_id"),
+        _Layout(messages.PingReq, "", "client_id", optional="client_id"),
+        _Layout(messages.PingResp),
+        _Layout(messages.Disconnect, "duration_seconds", optional="duration_seconds"),
+        _Layout(messages.WillTopicUpd, "flags", "topic_name", flags="qos retain", optional="topic_name"),
+        _Layout(messages.WillTopicResp, "return_code"),
+        _Layout(messages.WillMsgUpd, "", "payload"),
+        _Layout(messages.WillMsgResp, "return_code"),
     )
 }
 _BY_TYPE: Final[dict[MessageType, _Layout]] = {make.message_type: layout for make, layout in _LAYOUTS.items()}
@@ -207,9 +190,9 @@ def encode(message: Message) -> bytes:
 
     Raises `ParameterError` for values that no datagram may carry.
 
-    >>> encode(Connect("sensor-7", duration_seconds=60, clean_session=True)).hex(" ")
+    >>> encode(messages.Connect("sensor-7", duration_seconds=60, clean_session=True)).hex(" ")
     '0e 04 04 01 00 3c 73 65 6e 73 6f 72 2d 37'
-    >>> encode(WillTopic(None))
+    >>> encode(messages.WillTopic(None))
     b'\\x02\\x07'
     """
     if isinstance(message, Publish):
@@ -252,6 +235,100 @@ def encapsulation_header(wireless_node_id: bytes, radius: int = 0) -> bytes:
         )
     control = _checked_number("radius", radius, 0b11)
     return bytes((len(wireless_node_id) + 3, MessageType.ENCAPSULATED, control)) + wireless_node_id
+
+
+# PUBLISH without a message object: what a gateway sends a hundred thousand times a second.
+
+
+def encode_publish(
+    topic_id_type: TopicIdType,
+    topic_id: int,
+    payload: bytes,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    message_id: int = 0,
+) -> bytes:
+    """The datagram of a PUBLISH, as `encode(Publish(...))` makes it.
+
+    >>> encode_publish(TopicIdType.NORMAL, 7, b"fire").hex(" ")
+    '0b 0c 00 00 07 00 00 66 69 72 65'
+    """
+    return publish_header(topic_id_type, topic_id, len(payload), qos, retain, dup, message_id) + payload
+
+
+def publish_header(
+    topic_id_type: TopicIdType,
+    topic_id: int,
+    payload_bytes: int,
+    qos: int = 0,
+    retain: bool = False,
+    dup: bool = False,
+    message_id: int = 0,
+) -> bytes:
+    """The octets that stand before a payload of `payload_bytes`: 7 of them, or 9 with the three-octet length.
+
+    >>> publish_header(TopicIdType.PREDEFINED, 2, 300, qos=1, message_id=9).hex(" ")
+    '01 01 35 0c 21 00 02 00 09'
+    """
+    if not (-1 <= qos <= 2 and 0 <= topic_id_type <= _SHORT_TOPIC and 0 <= payload_bytes <= _LARGEST_PAYLOAD):
+        raise _impossible(topic_id_type, payload_bytes, qos)
+    if qos < 1:
+        if message_id:
+            raise ParameterError("message_id", f"must be 0 at QoS {qos}, is {message_id}")
+        if qos < 0 and not topic_id_type:
+            raise ParameterError("topic_id_type", "must be predefined or short at QoS -1, is normal")
+    if topic_id_type == _SHORT_TOPIC:
+        short_topic_name(topic_id)
+    flags = (0x80 if dup else 0) | ((qos & 0b11) << 5) | (0x10 if retain else 0) | topic_id_type
+    try:
+        if payload_bytes <= _LARGEST_SHORT_PAYLOAD:
+            return _SHORT_HEADER.pack(payload_bytes + 7, _PUBLISH_TYPE, flags, topic_id, message_id)
+        return _LONG_HEADER.pack(1, payload_bytes + 9, _PUBLISH_TYPE, flags, topic_id, message_id)
+    except StructError:
+        name, value = ("topic_id", topic_id) if not 0 <= topic_id <= 0xFFFF else ("message_id", message_id)
+        raise ParameterError(name, f"must be from 0 to 65535, is {value}") from None
+
+
+def _impossible(topic_id_type: int, payload_bytes: int, qos: int) -> ParameterError:
+    if not -1 <= qos <= 2:
+        return ParameterError("qos", f"must be -1, 0, 1 or 2, is {qos}")
+    if not 0 <= topic_id_type <= _SHORT_TOPIC:
+        return ParameterError("topic_id_type", f"must be a TopicIdType, is {topic_id_type}")
+    return ParameterError("payload", f"must be at most {_LARGEST_PAYLOAD} bytes, is {payload_bytes}")
+
+
+def peek(datagram: bytes) -> tuple[MessageType, int]:
+    """The type of a datagram's message, and how many octets stand before its fields.
+
+    Length and type are checked, nothing else. For an encapsulation these octets take in the wireless node id,
+    so that the message it carries follows them.
+
+    >>> peek(bytes.fromhex("0b0c000007000066697265"))
+    (<MessageType.PUBLISH: 12>, 2)
+    """
+    size = len(datagram)
+    if size < 2:
+        reason = RejectionReason.TRUNCATED_HEADER if size else RejectionReason.EMPTY_DATAGRAM
+        raise DecodeError(reason, None, size)
+    length = datagram[0]
+    header_bytes = 2
+    if length == 1:
+        if size < 4:
+            raise DecodeError(RejectionReason.TRUNCATED_HEADER, None, size)
+        length = (datagram[1] << 8) | datagram[2]
+        header_bytes = 4
+    number = datagram[header_bytes - 1]
+    if number == _ENCAPSULATED:
+        if header_bytes != 2 or not 4 <= length <= size:
+            raise DecodeError(RejectionReason.ENCAPSULATION_LENGTH, number, 0)
+        return MessageType.ENCAPSULATED, length
+    if length != size:
+        raise DecodeError(RejectionReason.LENGTH_MISMATCH, number, 0)
+    message_type = _MESSAGE_TYPES.get(number)
+    if message_type is None:
+        raise DecodeError(RejectionReason.RESERVED_MESSAGE_TYPE, number, header_bytes - 1)
+    return message_type, header_bytes
 
 
 def decode(datagram: bytes) -> Message:

@@ -90,11 +90,11 @@ class TopicTree:
     """Names or filters by level: names are found by a filter, or filters by a name, without asking all of them.
 
     >>> names = TopicTree(["floor/1/smoke", "floor/2/smoke", "floor/2", "floor", "$SYS/load"])
-    >>> names.taken_in_by("floor/+/smoke"), names.taken_in_by("floor/2/#"), names.taken_in_by("+")
+    >>> names.names_matching("floor/+/smoke"), names.names_matching("floor/2/#"), names.names_matching("+")
     (['floor/1/smoke', 'floor/2/smoke'], ['floor/2', 'floor/2/smoke'], ['floor'])
     >>> filters = TopicTree(["floor/+/smoke", "floor/#", "+/1/co", "#"])
-    >>> sorted(filters.taking_in("floor/1/smoke")), filters.taking_in("$SYS/load"), filters.taking_in("floor")
-    (['#', 'floor/#', 'floor/+/smoke'], [], ['#', 'floor/#'])
+    >>> sorted(filters.filters_matching("floor/1/smoke")), filters.filters_matching("$SYS/load")
+    (['#', 'floor/#', 'floor/+/smoke'], [])
     """
 
     __slots__ = ("_below", "_topic")
@@ -124,7 +124,7 @@ class TopicTree:
             if child._topic is None and not child._below:
                 del node._below[level]
 
-    def taken_in_by(self, topic_filter: str) -> list[str]:
+    def names_matching(self, topic_filter: str) -> list[str]:
         """The names that a filter matches, in order."""
         nodes = [self]
         for depth, level in enumerate(topic_filter.split("/")):
@@ -147,7 +147,7 @@ class TopicTree:
     def _children(self, depth: int) -> list[TopicTree]:
         return [child for level, child in self._below.items() if depth > 0 or not level.startswith("$")]
 
-    def taking_in(self, name: str) -> list[str]:
+    def filters_matching(self, name: str) -> list[str]:
         """The filters that match a name, in no order."""
         nodes, rests = [self], []
         for depth, level in enumerate(name.split("/")):

@@ -207,7 +207,7 @@ class UnsubAck:
 
 @dataclass(frozen=True, slots=True)
 class PingReq:
-    """Are you alive? With `client_id`: a sleeping client is awake and wants what was kept for it."""
+    """Are you alive? With `client_id`: a sleeping client is awake and wants what was stored for it."""
 
     message_type: ClassVar = MessageType.PINGREQ
     client_id: str | None = None

@@ -1,7 +1,7 @@
 """When an event was published, carried with it from publisher to subscriber.
 
-Two ways, both optional and off for foreign clients: an MQTT 5 user property, or twelve octets in front of the
-payload (the only way in MQTT-SN and MQTT 3.1.1). Times are Unix time in nanoseconds, as in the Trace.
+Two formats, both optional and off for foreign clients: an MQTT 5 user property, or twelve octets in front of the
+payload (the only one in MQTT-SN and MQTT 3.1.1). Times are Unix time in nanoseconds, as in the Trace.
 """
 
 from __future__ import annotations

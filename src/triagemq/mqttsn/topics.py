@@ -21,7 +21,7 @@ _CONTROL_CHARACTER = re.compile("[\x01-\x1f\x7f-\x9f]")
 # U+FDD0 to U+FDEF, and the last two code points of each of the 17 planes.
 _PLANE_ENDS = "".join(chr((plane << 16) + last) for plane in range(17) for last in (0xFFFE, 0xFFFF))
 _NON_CHARACTER = re.compile(f"[\ufdd0-\ufdef{_PLANE_ENDS}]")
-# Mosquitto ends the connection of whoever publishes to them; by MQTT they are the broker's own.
+# Mosquitto ends the connection of a client that publishes to them; by MQTT they are the broker's own.
 _BROKERS_OWN = ("$SYS", "$share")
 
 

@@ -270,7 +270,7 @@ class _Columns:
     def _is_topic(self, topic: str) -> Flags:
         found = np.zeros(len(self.scenario.topics), dtype=np.bool_)
         rows = {name: row for row, name in enumerate(self.scenario.topics.name)}
-        found[[rows[name] for name in self.topics.taken_in_by(topic)]] = True
+        found[[rows[name] for name in self.topics.names_matching(topic)]] = True
         return found
 
     def situation(self, time: float, backups: Mapping[int, int]) -> Situation:

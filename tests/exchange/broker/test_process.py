@@ -177,7 +177,7 @@ def test_a_broker_has_its_port_again_unless_somebody_else_has_it(tmp_path: Path)
         broker = BrokerProcess(tmp_path)
         await broker.start()
         await broker.stop()
-        return broker.address.port, broker.said_aloud
+        return broker.address.port, broker.warning
 
     first, _ = asyncio.run(started())
     assert asyncio.run(started()) == (first, "")

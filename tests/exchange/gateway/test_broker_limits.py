@@ -9,8 +9,9 @@ from tests.exchange.memory_broker import MemoryBroker
 from tests.exchange.virtual import Client, VirtualGateway
 
 from triagemq.exchange.gateway import Policy
-from triagemq.exchange.gateway.actions import Say
-from triagemq.exchange.mqtt.properties import (
+from triagemq.exchange.gateway.core import Say
+from triagemq.exchange.gateway.lifecycle import policy_changed
+from triagemq.exchange.mqtt.packets import (
     MAXIMUM_PACKET_SIZE,
     MAXIMUM_QOS,
     RETAIN_AVAILABLE,
@@ -87,7 +88,7 @@ def test_a_broker_of_qos_0_acknowledges_nothing_and_so_neither_does_the_gateway(
     gateway.wait(5)
     assert subscriber.payloads() == [b"1", b"gone"]
     assert gateway.broker.losses == 0
-    assert not gateway.core.link.lanes[0].backlog
+    assert not gateway.core.link.lanes[0].outbox.backlog
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
@@ -197,7 +198,7 @@ def test_messages_of_a_sender_that_is_no_longer_allowed_go_with_its_session(tmp_
         publish(good, good_id, number, number)
         publish(bad, bad_id, number, number)
     revoked.add("bad")
-    gateway.core.policy_changed()
+    policy_changed(gateway.core)
     gateway.run()
     gateway.return_broker()
     assert {topic for topic, *_ in gateway.broker.published} == {"a"}

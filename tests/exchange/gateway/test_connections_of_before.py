@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from tests.exchange.virtual import VirtualGateway
 
-from triagemq.exchange.gateway.actions import Gone, Present
-from triagemq.exchange.gateway.model.sessions import own_name
+from triagemq.exchange.gateway.core import Gone, Present
+from triagemq.exchange.gateway.sessions import own_name
 from triagemq.mqttsn import Connect, Disconnect, Publish, PubRec
 
 

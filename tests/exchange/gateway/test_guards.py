@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from tests.exchange.virtual import Client, VirtualGateway
 
-from triagemq.exchange.gateway import Policy, broker_link
-from triagemq.exchange.gateway.model import limits
+from triagemq.exchange.gateway import Policy, broker_link, core
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -194,7 +193,7 @@ def test_silent_clients_without_keep_alive_make_room_for_new_ones(limit: str) ->
 def test_kept_sessions_that_hold_nothing_make_room_and_are_not_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "_MOST_EMPTY", 30)
+    monkeypatch.setattr(core, "_MOST_EMPTY", 30)
     gateway = VirtualGateway(policy=Policy(maximum_clients_per_address=100))
     client = gateway.client()
     client.connect("with a subscription")
@@ -258,7 +257,7 @@ def test_messages_that_a_client_never_releases_are_bounded() -> None:
     assert {answer.return_code for answer in client.take(PubAck)} == {ReturnCode.REJECTED_CONGESTION}
     client.send(Connect("client", 60, clean_session=True))
     other.send(Connect("other", 60, clean_session=True))
-    assert gateway.core.arrival_bytes == 0
+    assert gateway.core.inbound_bytes == 0
 
 
 def test_more_filters_than_packets_have_numbers_are_subscribed_to_again(

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from tests.exchange.virtual import Client, VirtualGateway
 
-from triagemq.exchange.gateway import observer
-from triagemq.exchange.gateway.model import sessions
+from triagemq.exchange.gateway import observer, sessions
 from triagemq.mqttsn import Connect, Disconnect, PingReq, Publish, Subscribe, TopicIdType, Unsubscribe
 
 Cycle = Callable[[Client, int], None]
@@ -85,7 +84,7 @@ def test_what_clients_do_over_and_over_again_takes_no_memory(
     cycle: Cycle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "_KEPT_OLD_IDENTIFIERS", 100)
-    monkeypatch.setattr(observer, "_KEPT_NAMES", 100)
+    monkeypatch.setattr(observer, "_REMEMBERED_NAMES", 100)
     gateway = VirtualGateway()
     client = gateway.client().connect("client")
     gateway.outcomes = deque(maxlen=1)  # type: ignore[assignment]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.exchange.gateway.broker_link import fit_peers
-from triagemq.exchange.gateway.probing import begin_probing
+from triagemq.exchange.gateway.handlers import begin_probing
 from triagemq.exchange.mqtt.session import Login
 from triagemq.mqttsn import PingReq, PingResp
 

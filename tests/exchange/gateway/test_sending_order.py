@@ -18,13 +18,13 @@ from triagemq.coordinator.decide.orders import (
     subscriber_of,
 )
 from triagemq.datagrams import Datagrams
-from triagemq.exchange.egress import EgressOutlet
-from triagemq.exchange.gateway import GatewayCore
-from triagemq.exchange.gateway.delivering import rerank
-from triagemq.exchange.gateway.model.sessions import Group
-from triagemq.mqttsn import Publish
+from triagemq.exchange.gateway import GatewayCore, Policy
+from triagemq.exchange.gateway.delivery import rerank
+from triagemq.exchange.gateway.sessions import Group
+from triagemq.exchange.senders import PlaneSender
+from triagemq.mqttsn import PubAck, Publish, RegAck, Register, ReturnCode
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan import FlowKey, SetFlow, SetPort, Treatment
 
 PORT = SetPort("radio", 1e6, float("inf"), 8)
 CLASSES = [6, 3, 0, 6, 1, 0]
@@ -132,9 +132,9 @@ def test_class_0_never_waits_for_a_copy_of_its_own_event(wakes_late_ns: int) -> 
             if isinstance(exchange.clients[number].received[-1], Publish):
                 heard.append((CLASSES[number], time.now_ns))
 
-    def outlet(core: GatewayCore) -> EgressOutlet:
+    def outlet(core: GatewayCore) -> PlaneSender:
         nonlocal plane
-        made = EgressOutlet(core)
+        made = PlaneSender(core)
         plane = EmbeddedDataPlane(hear, made.settled, clock=time.clock, alarm=time.alarm, wake_ups_apart_ns=0)
         made.attach(plane)
         return made
@@ -178,8 +178,8 @@ class Behind:
             self.client.subscribe(topic, qos)
         self.plane.apply([SetPort("radio", 8_000, 1_000, 8), SetFlow(self.key, "radio", 0, 7, 0.0)])
 
-    def _outlet(self, core: GatewayCore) -> EgressOutlet:
-        self.made = EgressOutlet(core)
+    def _outlet(self, core: GatewayCore) -> PlaneSender:
+        self.made = PlaneSender(core)
         self.plane = EmbeddedDataPlane(
             self._hear, self.made.settled, clock=self.time.clock, alarm=self.time.alarm, wake_ups_apart_ns=0
         )
@@ -220,6 +220,34 @@ def test_what_waits_is_put_where_a_new_plan_wants_it(qos: int) -> None:
     # One may be in transmission already.
     assert heard.index(b"alarm") <= 1
     assert len(heard) == 13
+
+
+def test_what_waits_for_a_topic_id_goes_in_the_class_of_a_new_plan() -> None:
+    classes = {"smoke": 0, "camera": 1}
+
+    class Changing(Policy):
+        def treatment(self, client_id: str, topic: str) -> Treatment:
+            return Treatment(classes[topic])
+
+    gateway = VirtualGateway(policy=Changing(), in_flight_messages=1)
+    client = gateway.client().connect()
+    client.subscribe("+", 1)
+    gateway.publish("camera", b"camera", 1)
+    client.answers = False
+    (first,) = client.take(Publish)
+    for number in range(2):
+        gateway.publish("camera", b"camera %d" % number, 1)
+    gateway.publish("smoke", b"smoke", 1)
+    (register,) = [one for one in client.take(Register) if one.topic_name == "smoke"]
+    classes["smoke"] = 5
+    rerank(gateway.core, gateway.core.sessions["c"])
+    client.send(RegAck(register.topic_id, register.message_id, ReturnCode.ACCEPTED))
+    heard = []
+    while answered := client.take(Publish):
+        heard += [message.payload for message in answered]
+        for message in answered:
+            client.send(PubAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+    assert (first.payload, heard) == (b"camera", [b"camera 0", b"camera 1", b"smoke"])
 
 
 @pytest.mark.parametrize("bandwidth_bps", [8_000, 2_000])

@@ -7,7 +7,7 @@ from tests.exchange.memory_broker import MemoryBroker
 from tests.exchange.virtual import VirtualGateway
 
 from triagemq.exchange.gateway import BrokerLoss, Policy
-from triagemq.exchange.gateway.leaving import estrange, send_elsewhere
+from triagemq.exchange.gateway.lifecycle import detach_sessions_at, send_elsewhere
 from triagemq.mqttsn import (
     Advertise,
     ConnAck,
@@ -393,7 +393,7 @@ def test_a_new_association_at_an_address_inherits_no_session_and_its_owner_comes
     first.subscribe("a", 1)
     gateway.publish("a", b"before", 1)
     assert first.payloads() == [b"before"]
-    estrange(gateway.core, first.address)
+    detach_sessions_at(gateway.core, first.address)
     second = gateway.client(1000, node)
     second.send(PingReq())
     assert second.received == [Disconnect()]
@@ -416,6 +416,6 @@ def test_a_client_that_does_not_come_back_after_a_new_association_is_lost_with_i
     client.send(Connect("c", 10, will=True))
     client.send(WillTopic("w"))
     client.send(WillMsg(b"gone"))
-    estrange(gateway.core, client.address)
+    detach_sessions_at(gateway.core, client.address)
     gateway.wait(16)
     assert watcher.payloads() == [b"gone"]

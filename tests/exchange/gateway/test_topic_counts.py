@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triagemq.exchange.gateway.model.publications import IDLE_SECONDS, TopicCounts
+from triagemq.exchange.gateway.messages import IDLE_SECONDS, TopicCounts
 
 SECOND = 1_000_000_000
 

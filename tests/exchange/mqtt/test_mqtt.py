@@ -20,13 +20,16 @@ from triagemq.exchange.broker.address import BrokerAddress
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.exchange.mqtt import ConnectAnswer, Login, Message, MqttSession, PacketStream, PacketType
 from triagemq.exchange.mqtt.connection import MqttConnection
-from triagemq.exchange.mqtt.packets import encode_connect, encode_publish, parse_connack, parse_publish
-from triagemq.exchange.mqtt.properties import (
+from triagemq.exchange.mqtt.packets import (
     MAXIMUM_PACKET_SIZE,
     SERVER_KEEP_ALIVE,
+    encode_connect,
     encode_length,
     encode_properties,
+    encode_publish,
+    parse_connack,
     parse_properties,
+    parse_publish,
 )
 from triagemq.exchange.mqtt.session import Receiving
 
@@ -159,7 +162,7 @@ def test_qos_1_and_2_are_finished_over_a_lost_connection(version: int) -> None:
     broker.connect(session)
     settle(broker)
     assert sorted(recorder.published) == [("one", 0), ("three", 0), ("two", 0)]
-    assert session.backlog == 0
+    assert session.outbox.backlog == 0
     # QoS 1 may come twice, QoS 2 may not.
     assert [payload for _, payload, _, _ in broker.published] == [b"1", b"2", b"1", b"3"]
 
@@ -303,7 +306,7 @@ def test_maximum_packet_size_is_said_and_that_of_the_broker_is_kept() -> None:
     assert session.publish(b"a", bytes(90))
     session.publish(b"a", bytes(90), qos=1)
     assert len(list(PacketStream().feed(bytes(session.output)))) == 2
-    assert session.backlog == 1
+    assert session.outbox.backlog == 1
 
 
 def test_broker_of_3_1_1_is_recognised_by_its_refusal_and_by_its_closing() -> None:

@@ -58,7 +58,7 @@ class Rig:
         self.sent += [(number, self.time.now_ns) for number in numbers if number not in self.refused]
         self.classes += [class_of(place) for place in range(len(numbers))]
         unsent = [
-            Unsent(place, *datagrams[place], class_of(place), self.refused[number])
+            Unsent(place, *datagrams[place], class_of, self.refused[number])
             for place, number in enumerate(numbers)
             if number in self.refused
         ]

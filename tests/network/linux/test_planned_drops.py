@@ -10,7 +10,7 @@ from tests.exchange.planned import DROP_RATE, OneDropRate, is_as_planned
 from tests.exchange.virtual import VirtualGateway
 from tests.network.linux.wires import Wires
 
-from triagemq.exchange.outlets import DirectOutlet
+from triagemq.exchange.senders import SocketSender
 from triagemq.mqttsn import (
     Connect,
     PingReq,
@@ -43,7 +43,7 @@ class Exchange:
         self.output, self.input = self.wires.sending_socket(), self.wires.receiving_socket()
         self.output.setblocking(False)
         self.gateway = VirtualGateway(
-            outlet=lambda core: DirectOutlet(core, self.output), policy=OneDropRate(), seed=1
+            outlet=lambda core: SocketSender(core, self.output), policy=OneDropRate(), seed=1
         )
         self.plane.apply(
             [

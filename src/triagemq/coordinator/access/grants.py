@@ -14,7 +14,7 @@ from pydantic import AfterValidator, ConfigDict, Strict
 
 from triagemq.coordinator.decide.orders import Orders, subscriber_of
 from triagemq.exchange import Policy
-from triagemq.exchange.gateway.model.messages import Publication
+from triagemq.exchange.gateway.messages import Publication
 from triagemq.mqttsn import valid_topic_filter
 from triagemq.mqttsn.filters import within
 from triagemq.plan import Treatment

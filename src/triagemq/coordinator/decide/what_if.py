@@ -98,7 +98,7 @@ def _with_subscriptions(scenario: Scenario, changes: Changes) -> Scenario:
     row_of = {pair: row for row, pair in enumerate(pairs)}
 
     def found(field_name: str, pattern: str) -> list[int]:
-        topics = [topic_number[topic] for topic in tree.taken_in_by(pattern)]
+        topics = [topic_number[topic] for topic in tree.names_matching(pattern)]
         if not topics:
             raise ParameterError(field_name, f"no topic is matched by {pattern!r}")
         return topics

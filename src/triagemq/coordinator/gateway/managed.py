@@ -56,11 +56,11 @@ from triagemq.exchange import (
     LiveTrace,
     Present,
 )
-from triagemq.exchange.gateway.expecting import expect
-from triagemq.exchange.gateway.leaving import send_elsewhere
+from triagemq.exchange.gateway.lifecycle import policy_changed, send_elsewhere
+from triagemq.exchange.gateway.restoring import expect
 from triagemq.exchange.listening import control_socket
+from triagemq.exchange.live_trace import recover
 from triagemq.exchange.private_files import private_directory
-from triagemq.exchange.trace_journal import recover
 from triagemq.network import (
     UDP_HEADER_BYTES,
     UDP_OVER_ETHERNET_BYTES,
@@ -73,7 +73,7 @@ from triagemq.waiting import end
 if TYPE_CHECKING:
     from triagemq.coordinator.gateway.queue_control import ControlledQueues
     from triagemq.exchange.gateway import GatewayCore
-    from triagemq.exchange.gateway.model.sessions import Endpoint
+    from triagemq.exchange.gateway.sessions import Endpoint
     from triagemq.plan import Instructed, OnFate
 
 _SAMPLE_EVERY_SECONDS = 0.2
@@ -152,7 +152,7 @@ class ManagedGateway:
             state=self._state,
             numbers=numbers,
             trace=self._trace,
-            make_egress=None if config.dataplane == "none" else self._make_plane,
+            make_plane=None if config.dataplane == "none" else self._make_plane,
             identify=self.rules.identify,
             presence=self._presence,
             broker_boot=None if config.broker_boot is None else Path(config.broker_boot),
@@ -175,7 +175,7 @@ class ManagedGateway:
         await self.gateway.start()
         if self.rules.closed:
             # Sessions of before may be anybody's: they wait, and come again.
-            self.gateway.change(lambda core: core.policy_changed())
+            self.gateway.change(policy_changed)
         if self._trace is not None or self._queue_control is not None:
             self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling())
         self._fit_peers(self.rules.orders)
@@ -492,7 +492,7 @@ class ManagedGateway:
     def _admit(self, core: GatewayCore, grants: Grants, bases: Collection[str] | None) -> None:
         """Put grants in force; `bases`: only those of these client ids differ."""
         self.rules.grants, self.rules.closed = grants, False
-        core.policy_changed()
+        policy_changed(core)
         if bases is None or any(subscriber_of(client_id)[0] in bases for client_id in core.sessions):
             core.identify_again()
             self._binder.identify_again()

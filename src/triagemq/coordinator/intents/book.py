@@ -177,6 +177,6 @@ class IntentBook:
             self._topic_number[topic] = len(self._topic_names)
             self._topic_names.append(topic)
             self._topics.add(topic)
-            for pattern in self._filters.taking_in(topic):
+            for pattern in self._filters.filters_matching(topic):
                 for name in self._users[pattern]:
                     self._wanted[name].columns = None

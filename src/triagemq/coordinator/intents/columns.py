@@ -288,7 +288,7 @@ class WantedColumns:
         self.exact_numbers = np.array([number[topic] for topic in self.exact], dtype=np.int64)
         term_of = {topic: term for term, topic in enumerate(self.exact)}
         for term, pattern in enumerate(self.patterns, start=len(self.exact)):
-            for topic in topics.taken_in_by(pattern):
+            for topic in topics.names_matching(pattern):
                 term_of.setdefault(topic, term)
         chosen = sorted(term_of)
         self.columns = (

@@ -77,7 +77,7 @@ class BrokerAddress:
         return f"{'mqtts' if self.tls else 'mqtt'}://{place(self.host, self.port)}"
 
     def with_password(self) -> str:
-        """The whole address, as `parse` reads it; for files that nobody else reads, never for messages.
+        """The whole address, as `parse` reads it; for private files, never for messages.
 
         >>> BrokerAddress.parse(BrokerAddress("hall", 1883, "fire", "s3:cret@").with_password()).password
         's3:cret@'

@@ -35,8 +35,8 @@ _USERS_ONLY = "triagemq.exchange.broker.embedded.UsersPlugin"
 
 
 async def serve(listeners: list[tuple[str, int, str | None, str | None]], users: str | None) -> None:
-    """Run until told to end."""
-    # Loading it takes a second that nobody else should pay.
+    """Run until SIGTERM or SIGINT."""
+    # Loading it takes a second.
     from amqtt.broker import Broker  # type: ignore[import-untyped, unused-ignore]
 
     logging.disable(logging.CRITICAL)
@@ -64,7 +64,7 @@ def _listener(host: str, port: int, certificate: str | None, key: str | None) ->
 
 
 class UsersPlugin(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc, unused-ignore]
-    """What is asked before somebody is let in, a message is taken, or one is passed on.
+    """Decides whether a client is let in, a message is taken, or one is passed on.
 
     It follows the files of users.py: who is taken out of them gets nothing more, and nothing more is taken."""
 
@@ -84,7 +84,7 @@ class UsersPlugin(BaseAuthPlugin, BaseTopicPlugin):  # type: ignore[misc, unused
         user = self._user(session)
         if user is None or session.password is None or not is_password(session.password, user.password):
             return False
-        # It is published without being asked about again.
+        # It is published without another check.
         return not session.will_flag or within(session.will_topic or "", user.publish)
 
     async def topic_filtering(

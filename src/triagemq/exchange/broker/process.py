@@ -1,6 +1,7 @@
 """A broker of our own: Mosquitto if the machine has it, else the embedded one; started, watched, started again.
 
-Children end with their parent, whatever ends that: a killed supervisor leaves nothing that holds its ports.
+It listens at the same address after every start, which its directory remembers. Children end with their parent,
+whatever ends that: a killed supervisor leaves nothing that holds its ports.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import os
 import pwd
 import secrets
 import signal
+import socket
 import ssl
 import sys
 import time
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
 from triagemq.errors import BrokerError
 from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.broker.ports import FurtherListener, free_port, had_before, remember, to_be_had
 from triagemq.exchange.broker.users import BrokerUser, hashed_password, write_users
 from triagemq.exchange.private_files import PRIVATE_UMASK, private_directory, private_file, write_private
 from triagemq.programs import find_program, send_signal
@@ -43,6 +45,10 @@ _LAST_WORDS_BYTES = 2_000
 _LAST_LINES = 3
 _UNPRIVILEGED_USERS = ("mosquitto", "nobody")
 _FIRST_FREE_PORT = 1024
+_FILE = "listens.json"
+# One that was killed a moment ago may still have it.
+_PATIENCE_SECONDS = 2.0
+_PAUSE_SECONDS = 0.05
 
 _CONFIGURATION = """\
 listener {port} {host}
@@ -87,11 +93,29 @@ def dying_with_parent() -> Callable[[], None]:
     return prepare
 
 
+@dataclass(frozen=True, slots=True)
+class FurtherListener:
+    """Where a broker of ours is reached by others; with a certificate (PEM files) it speaks TLS there.
+
+    Mosquitto takes a renewed certificate into use at once, the embedded broker when it is started again.
+    """
+
+    host: str
+    port: int
+    certificate: str | None = None
+    private_key: str | None = None
+
+    @property
+    def address(self) -> BrokerAddress:
+        """For those others."""
+        return BrokerAddress(self.host, self.port, tls=self.certificate is not None)
+
+
 class BrokerProcess:
     """A broker as a child process. It keeps its port, also when it is started anew: `directory` is what it remembers.
 
-    With `guarded` it lets in nobody but the gateway, by a secret that is in `address`, and whom `let_in` names.
-    `gateway_client_id` is nobody else's either: whoever came with the gateway's would have the broker drop the gateway.
+    With `guarded` it lets in the gateway, by a secret that is in `address`, the users of `let_in`, and no others.
+    `gateway_client_id` is a secret, too: another client with it would have the broker drop the gateway.
     """
 
     def __init__(
@@ -106,7 +130,7 @@ class BrokerProcess:
         further: FurtherListener | None = None,
     ) -> None:
         self._directory = private_directory(directory.absolute())
-        before, _ = had_before(self._directory)
+        before, _ = previous_ports(self._directory)
         self._mosquitto = None if embedded else mosquitto or find_mosquitto()
         secret = _own_secret(self._directory / _OWN_SECRET)
         self.gateway_client_id = f"triage-gateway-{hashlib.sha256(secret.encode()).hexdigest()[:16]}"
@@ -121,7 +145,7 @@ class BrokerProcess:
         self._own_password = hashed_password(secret)
         self._users: Sequence[BrokerUser] | None = () if guarded else None
         self._attempts = _ATTEMPTS if port is None else 1
-        self._had_before = before if port is None else None
+        self._previous_port = before if port is None else None
         self._process: Process | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
@@ -131,7 +155,7 @@ class BrokerProcess:
         self._last_words = b""
         self._reading: asyncio.Task[None] | None = None
         self.restarts = 0
-        self.said_aloud = ""
+        self.warning = ""
         """What people should know about where it listens now."""
         self.problem = ""
         """Why it does not run, if it could not be started again."""
@@ -171,20 +195,20 @@ class BrokerProcess:
     async def start(self) -> None:
         """Start it and wait until it answers; then see that it stays."""
         if self.further is not None:
-            await to_be_had(self.further.host, self.further.port, "--mqtt")
+            await wait_until_free(self.further.host, self.further.port, "--mqtt")
         for left in reversed(range(self._attempts)):
             try:
-                if self._had_before is not None:
-                    await to_be_had(self.address.host, self.address.port, "--mqtt")
+                if self._previous_port is not None:
+                    await wait_until_free(self.address.host, self.address.port, "--mqtt")
                 await self._launch()
                 break
             except BrokerError:
-                # Somebody else may have taken the port that was free.
+                # Another program may have taken the port that was free.
                 if not left:
                     raise
                 self.address = replace(self.address, port=free_port(self.address.host))
-        if self._had_before not in (None, self.address.port):
-            self.said_aloud = f"the broker is at port {self.address.port}: {self._had_before} is taken"
+        if self._previous_port not in (None, self.address.port):
+            self.warning = f"the broker is at port {self.address.port}: {self._previous_port} is taken"
         remember(self._directory, self.address.port, self.further)
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         if self._mosquitto is not None:
@@ -247,7 +271,7 @@ class BrokerProcess:
             due = now + min(max((now - begun) / _SAVING_SHARE, shortest), longest)
 
     def let_in(self, users: Sequence[BrokerUser]) -> None:
-        """From now on these, with what they may do, and nobody else but the gateway; others are disconnected."""
+        """From now on these, with what they may do, and the gateway; others are disconnected."""
         self._users = tuple(users)
         self._hand_over({file.name: file for file in self._write_users()})
         self._reload()
@@ -313,8 +337,8 @@ class BrokerProcess:
     def command(self, *, handed_over: bool = False) -> list[str]:
         """What runs it, with its configuration written; for those who start it themselves.
 
-        `handed_over`: it runs in its own directory, whose files it names without a path. The way there may be closed to
-        the user that it runs as.
+        `handed_over`: it runs in its own directory, whose files it names without a path. The path to it may be
+        closed to the user that it runs as.
         """
         host, port = self.address.host, self.address.port
         files = None if self._users is None else self._write_users()
@@ -460,10 +484,62 @@ def _listener(further: FurtherListener) -> str:
 
 
 def _own_secret(path: Path) -> str:
-    """Kept, so that the broker knows the gateway's session again after a restart of both."""
+    """Stored, so that the broker knows the gateway's session again after a restart of both."""
     with contextlib.suppress(FileNotFoundError):
         if found := path.read_text(encoding="ascii").strip():
             return found
     secret = secrets.token_urlsafe(32)
     write_private(path, secret + "\n")
     return secret
+
+
+def free_port(host: str = "127.0.0.1") -> int:
+    """A TCP port that is free at the moment."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def previous_ports(directory: Path) -> tuple[int | None, tuple[str, int] | None]:
+    """The gateway's own port and where others reached it, of the broker with this directory; None for what is unknown.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     remember(Path(folder), 40123, FurtherListener("127.0.0.1", 1883))
+    ...     previous_ports(Path(folder)), previous_ports(Path(folder) / "new")
+    ((40123, ('127.0.0.1', 1883)), (None, None))
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        known: dict[str, Any] = json.loads((directory / _FILE).read_text(encoding="utf-8"))
+        others = known["others"]
+        return int(known["port"]), None if others is None else (str(others[0]), int(others[1]))
+    return None, None
+
+
+def remember(directory: Path, port: int, further: FurtherListener | None) -> None:
+    """For the next start."""
+    others = None if further is None else (further.host, further.port)
+    write_private(directory / _FILE, json.dumps({"port": port, "others": others}))
+
+
+async def wait_until_free(host: str, port: int, given_by: str) -> None:
+    """BrokerError if something else listens there and stays; `given_by` is the option that says where."""
+    deadline = asyncio.get_running_loop().time() + _PATIENCE_SECONDS
+    while True:
+        try:
+            family, kind, protocol, _, place = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            with socket.socket(family, kind, protocol) as probe:
+                # As brokers do: connections of before that are ending do not matter.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+            return
+        except OSError as error:
+            if asyncio.get_running_loop().time() > deadline:
+                raise BrokerError(
+                    f"cannot listen on {host}:{port}: {error.strerror or error}; "
+                    f"choose another {given_by} HOST:PORT"
+                ) from None
+        await asyncio.sleep(_PAUSE_SECONDS)

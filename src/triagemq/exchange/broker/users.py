@@ -54,7 +54,7 @@ def _hashed(password: str, salt: bytes, rounds: int) -> str:
 
 
 def write_users(directory: Path, users: Iterable[BrokerUser]) -> tuple[Path, Path]:
-    """Both files, for these users and nobody else; passwords first: who has none is out, who has no rights has none."""
+    """Both files, for these users and no others; passwords first: a user without one is out."""
     private_directory(directory)
     users = [user for user in users if ":" not in user.name and user.name.isprintable()]
     passwords = write_private(

@@ -1,21 +1,21 @@
 """The MQTT-SN gateway as a decision core: events in, actions out, no sockets, no files, no clock of its own.
 
-model/        what a gateway knows: nouns
-settings      what it can be told            actions     what it wants done
-observer      who is told what happened      core        all state, the time, and the table of handlers
+State:
+messages      messages on their way, and how many there are of each topic
+topics        what topic ids mean to a client
+sessions      clients, their links to the broker, and the routes from there to them
+settings, timers, observer
+core          all of it, the time, the actions that come out, and the table of handlers
 
 and what is done, each above the one before:
 
-naming        what topic ids mean to a client
-delivering    messages on their way to one client
-spreading     a message of the broker, and to whom it goes
-broker_link   what the broker is asked, and what it says
-publishing, subscribing     what clients ask for
-leaving, connecting         how sessions end and begin
-retrying, broker_events     clients that do not answer, and a broker that does not
-probing       how long it is to clients
+delivery      messages to one client: order, window, acknowledgement, retries
+fanout        a message of the broker, and to whom it goes
+broker_link   subscriptions at the broker, and its messages
+requests      PUBLISH, REGISTER, SUBSCRIBE, wills
+lifecycle     how sessions begin, sleep and end
 handlers      the table: who does something about what comes in
-restoring     everything as it was before a restart
+restoring     sessions without a CONNECT: of before a restart, or expected
 """
 
 from triagemq.exchange.gateway.core import GatewayCore

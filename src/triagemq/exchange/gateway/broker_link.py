@@ -1,8 +1,8 @@
-"""What the broker is asked over a link, and what it says: subscriptions for all clients, and messages both ways.
+"""Links to brokers: subscriptions for all clients, and messages in both directions.
 
 Retained messages come with the answer to a SUBSCRIBE only, so every client that joins a filter makes the link subscribe
-again, with a new identifier: a retained message with that identifier is for those who were joining then, and for nobody
-else.
+again, with a new identifier: a retained message with that identifier is for those who were joining then, and for no
+others.
 
 Where there are several brokers, what is published at one of them stays there, and each gateway takes what its clients
 want from all of them: from its own, and over links to its peers'. So nothing goes round in circles or comes twice.
@@ -13,11 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from triagemq.exchange.gateway.actions import OpenBroker, Say
-from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.model.messages import Subscription
-from triagemq.exchange.gateway.model.sessions import BrokerLink, Filter, Join, Session
-from triagemq.exchange.gateway.spreading import spread, spread_retained
+from triagemq.exchange.gateway.core import GatewayCore, OpenBroker, Say
+from triagemq.exchange.gateway.fanout import fan_out, fan_out_retained
+from triagemq.exchange.gateway.messages import Subscription
+from triagemq.exchange.gateway.sessions import BrokerLink, Filter, Join, Session
 from triagemq.exchange.mqtt.packets import REFUSED, BrokerLimits, ConnectAnswer, Message
 from triagemq.exchange.mqtt.session import Login, MqttSession, Receiving
 from triagemq.mqttsn.filters import overlap
@@ -29,7 +28,7 @@ _PEERS_SECONDS = 2.0
 
 
 def new_link(gateway: GatewayCore, key: str, login: Login) -> BrokerLink:
-    """A way to the broker, to be opened."""
+    """A link to the broker, to be opened."""
     return BrokerLink(
         key,
         login,
@@ -55,7 +54,7 @@ def publish(
     if session is not None:
         link, sender, publisher = session.link, session.client_id, session.publisher
     lane = link.lanes[0]
-    if qos and not lane.has_room:
+    if qos and not lane.outbox.has_room:
         return False
     note_publisher(gateway, link, topic, payload, publisher)
     return lane.publish(
@@ -66,7 +65,7 @@ def publish(
 def note_publisher(
     gateway: GatewayCore, link: BrokerLink, topic: str, payload: bytes, publisher: str
 ) -> None:
-    """Before a client's message goes to a broker that cannot tell anybody whose it is."""
+    """Before a client's message goes to a broker that cannot pass its name on."""
     if publisher and link.lanes[0].version < 5:
         gateway.publications.own_messages.sent(topic, payload, publisher, gateway.now_ns)
 
@@ -91,7 +90,7 @@ def fit_peers(gateway: GatewayCore, logins: Mapping[str, Login]) -> None:
             version=gateway.settings.mqtt_version,
             most_waiting=gateway.settings.broker_backlog,
             now_ns=gateway.now_ns,
-            beside=gateway.link,
+            peer_of=gateway.link,
             number=gateway.peers_made,
         )
         for session in gateway.sessions.values():
@@ -100,7 +99,7 @@ def fit_peers(gateway: GatewayCore, logins: Mapping[str, Login]) -> None:
         lane = link.lanes[0]
         lane.receiving |= gateway.restored_receiving.pop(_receiving_key(link, lane), {})
         if not link.filters:
-            # What it may have for us is for clients that nobody knows any more.
+            # What it may have for us is for clients that have no session any more.
             link.begin_anew()
         gateway.open(link)
 
@@ -119,9 +118,9 @@ def _leave_peer(gateway: GatewayCore, link: BrokerLink) -> None:
 
 
 def _answer_for(entry: Filter) -> None:
-    """Whoever waits for a peer that is away need not: it is asked again when it is back."""
+    """Nothing waits for a peer that is away: its filters are requested again when it is back."""
     for join in (*entry.asking, *entry.joining):
-        answer, join.answer = join.answer, _nobody
+        answer, join.answer = join.answer, _ignored
         answer(0)
 
 
@@ -133,8 +132,8 @@ def subscribe(
 ) -> None:
     """Ask the broker; `answer` gets the granted QoS, or 0x80 and more for a refusal.
 
-    Peers that are there are asked as well, and `answer` waits for theirs: what is published from then on will come. For
-    one that hangs nobody waits for long: it takes no messages either.
+    Peers that are there get the filter as well, and `answer` waits for theirs: what is published from then on comes.
+    One that hangs does not delay the answer for long: it takes no messages either.
     """
     if not gateway.peers:
         _join(gateway, session.link, session, subscription, answer)
@@ -167,13 +166,13 @@ def subscribe(
 
     timer = gateway.after(_PEERS_SECONDS, overdue)
     for peer in list(gateway.peers.values()):
-        of_peer = (lambda code: answered()) if peer.available else _nobody
+        of_peer = (lambda code: answered()) if peer.available else _ignored
         _join(gateway, peer, session, subscription, of_peer)
     _join(gateway, session.link, session, subscription, answered)
 
 
-def _nobody(code: int) -> None:
-    """Nobody waits for the answer."""
+def _ignored(code: int) -> None:
+    """No client waits for the answer."""
 
 
 def _join(
@@ -192,7 +191,7 @@ def _join(
         entry.members[session] = subscription
         answer(entry.granted)
         link.routes.forget_topics_of(entry.topic_filter)
-        entry.joining.append(Join(session, subscription, _nobody))
+        entry.joining.append(Join(session, subscription, _ignored))
     else:
         entry.joining.append(Join(session, subscription, answer))
     link.waiting += 1
@@ -253,7 +252,7 @@ def _drop_if_unused(gateway: GatewayCore, link: BrokerLink, entry: Filter) -> No
         return
     _forget(gateway, link, entry)
     lane = link.lanes[entry.lane]
-    if lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
+    if lane.connected and lane.outbox.unanswered_requests < _MOST_REQUESTS and lane.outbox.has_room:
         lane.unsubscribe(entry.topic_filter)
     elif entry.identifier:
         link.to_unsubscribe[entry.topic_filter] = None
@@ -333,7 +332,7 @@ def _answered(gateway: GatewayCore, link: BrokerLink, entry: Filter, code: int) 
     link.routes.forget_topics_of(entry.topic_filter)
     early, entry.early = entry.early, []
     for origin, message in early:
-        spread_retained(gateway, link, origin, message)
+        fan_out_retained(gateway, link, origin, message)
     _ask(gateway, link, entry)
     _drop_if_unused(gateway, link, entry)
 
@@ -357,9 +356,9 @@ def _lose(gateway: GatewayCore, link: BrokerLink, entry: Filter, code: int) -> N
 
 
 def _ask_more(gateway: GatewayCore, link: BrokerLink, number: int) -> None:
-    """Go on with what was not asked for at once: packets have no more than 65,535 numbers."""
+    """Go on with requests that had to wait: packets have no more than 65,535 numbers."""
     lane, to_ask = link.lanes[number], link.to_ask.get(number, [])
-    while lane.connected and lane.unanswered_requests < _MOST_REQUESTS and lane.has_room:
+    while lane.connected and lane.outbox.unanswered_requests < _MOST_REQUESTS and lane.outbox.has_room:
         if number == 0 and link.to_unsubscribe:
             topic_filter, _ = link.to_unsubscribe.popitem()
             if topic_filter not in link.filters:
@@ -439,7 +438,7 @@ class _Reports:
             self._gateway.handlers.broker_refused(self._gateway, self._link, answer)
 
     def mqtt_lost(self, session: MqttSession) -> None:
-        """A connection is gone: whatever was asked over it will not be answered."""
+        """A connection is gone: requests over it will not be answered."""
         gateway, link = self._gateway, self._link
         if session not in link.lanes or link.is_closed:
             return
@@ -463,9 +462,9 @@ class _Reports:
         if link.is_closed:
             return
         if session.has_identifiers:
-            spread(self._gateway, link, message.identifiers, message)
+            fan_out(self._gateway, link, message.identifiers, message)
         else:
-            spread(self._gateway, link, link.origin_of(session), message)
+            fan_out(self._gateway, link, link.origin_of(session), message)
 
     def mqtt_published(self, session: MqttSession, token: object, code: int) -> None:
         """The broker has what a client published."""
@@ -512,10 +511,10 @@ class _Reports:
 
 
 class _PeerReports(_Reports):
-    """What the broker of a peer says: messages, and answers that nobody waits for longer than for our own's."""
+    """What the broker of a peer says: messages, and answers that no client waits for longer than for our own's."""
 
     def mqtt_refused(self, session: MqttSession, answer: ConnectAnswer) -> None:
-        """It does not want us; it is asked again."""
+        """It does not let us in; the connection tries again."""
 
     def _is_up(self) -> None:
         pass

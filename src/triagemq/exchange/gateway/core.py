@@ -11,23 +11,14 @@ This is the state, the time, and what comes out. What is done about what comes i
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from triagemq.errors import DecodeError
-from triagemq.exchange.gateway.actions import (
-    Action,
-    Broadcast,
-    CloseBroker,
-    OpenBroker,
-    Present,
-    SendControl,
-)
-from triagemq.exchange.gateway.model.limits import PendingConnects, Places
-from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
-from triagemq.exchange.gateway.model.publications import KnownPublications
-from triagemq.exchange.gateway.model.rows import RowChanges
-from triagemq.exchange.gateway.model.sessions import (
+from triagemq.exchange.gateway.messages import Delivery, KnownPublications, Publication, Subscription
+from triagemq.exchange.gateway.observer import GatewayCounters, Numbers, Observer
+from triagemq.exchange.gateway.sessions import (
     BrokerLink,
     Endpoint,
     Group,
@@ -35,17 +26,19 @@ from triagemq.exchange.gateway.model.sessions import (
     Session,
     own_name,
 )
-from triagemq.exchange.gateway.model.timers import Timer, Timers
-from triagemq.exchange.gateway.model.topics import SharedTopics
-from triagemq.exchange.gateway.observer import GatewayCounters, Numbers, Observer
 from triagemq.exchange.gateway.settings import GatewaySettings
+from triagemq.exchange.gateway.timers import Timer, Timers
+from triagemq.exchange.gateway.topics import SharedTopics
 from triagemq.exchange.mqtt.packets import ConnectAnswer
 from triagemq.exchange.mqtt.session import Login, MqttSession, Receiving
+from triagemq.exchange.store import RowChanges
 from triagemq.mqttsn import (
     Advertise,
+    Connect,
     Disconnect,
     Encapsulated,
     PlainMessage,
+    WillTopic,
     decode,
     encapsulation_header,
     encode,
@@ -58,10 +51,196 @@ if TYPE_CHECKING:
 _NS = 1_000_000_000
 # Answers that wait for the disk; a client whose answer goes asks again.
 _MOST_UNCOMMITTED = 10_000
+# Sessions of absent clients of one address that hold nothing.
+_MOST_EMPTY = 1_000
+
+
+class SendControl(NamedTuple):
+    """Everything but PUBLISH: passes first and is never dropped. `after_commit`: not before all changes are stored."""
+
+    endpoint: Endpoint
+    datagram: bytes
+    after_commit: bool = False
+
+
+class SendPublish(NamedTuple):
+    """A PUBLISH to one client."""
+
+    session: Session
+    delivery: Delivery
+    datagram: bytes
+
+
+class SendMany(NamedTuple):
+    """One QoS 0 PUBLISH to the clients of a group: to those at `places`, or (None) to all."""
+
+    group: Group
+    publication: Publication
+    datagram: bytes
+    places: Sequence[int] | None = None
+
+
+class Broadcast(NamedTuple):
+    """To everyone in the neighbourhood, if the gateway has an address for that."""
+
+    datagram: bytes
+
+
+class OpenBroker(NamedTuple):
+    """Connect this session, and keep it connected: to our own broker, or to that of a peer by its name."""
+
+    session: MqttSession
+    peer: str = ""
+
+
+class CloseBroker(NamedTuple):
+    """Disconnect this session for good."""
+
+    session: MqttSession
+
+
+class Present(NamedTuple):
+    """A client is at an endpoint now. It comes before everything that is sent there."""
+
+    client_id: str
+    endpoint: Endpoint
+    subscribes: bool
+
+
+class Gone(NamedTuple):
+    """A client is not connected any more."""
+
+    client_id: str
+
+
+class Say(NamedTuple):
+    """A line for the log."""
+
+    text: str
+
+
+Action: TypeAlias = (
+    SendControl | SendPublish | SendMany | Broadcast | OpenBroker | CloseBroker | Present | Gone | Say
+)
+
+SessionsById: TypeAlias = dict[str, Session]
+"""By client id."""
+
+_Place = TypeVar("_Place", str, tuple[str, int])
+
+
+class SessionsByHost:
+    """The sessions by address (a host) and by forwarder (a host and port that brings several wireless nodes)."""
+
+    def __init__(self) -> None:
+        self._at: dict[str, SessionsById] = {}
+        self._behind: dict[tuple[str, int], SessionsById] = {}
+        self._empty: dict[str, SessionsById] = {}
+
+    def enter(self, session: Session) -> None:
+        """A session is at its endpoint now."""
+        endpoint, client_id = session.endpoint, session.client_id
+        self._at.setdefault(endpoint[0], {})[client_id] = session
+        if len(endpoint) == 3:
+            self._behind.setdefault(endpoint[:2], {})[client_id] = session
+        _take(self._empty, endpoint[0], client_id)
+
+    def at(self, host: str) -> SessionsById:
+        """The sessions at an address."""
+        return self._at.get(host, {})
+
+    def behind(self, forwarder: tuple[str, int]) -> SessionsById:
+        """The sessions whose messages a forwarder brings."""
+        return self._behind.get(forwarder, {})
+
+    def leave(self, session: Session) -> None:
+        """A session is there no longer."""
+        endpoint, client_id = session.endpoint, session.client_id
+        _take(self._at, endpoint[0], client_id)
+        _take(self._behind, endpoint[:2], client_id)
+        _take(self._empty, endpoint[0], client_id)
+
+    def left_behind(self, session: Session) -> Session | None:
+        """A client is away, and its session stays. Of those that hold nothing only so many do: the one to end."""
+        if not session.is_empty:
+            return None
+        sessions = self._empty.setdefault(session.endpoint[0], {})
+        sessions[session.client_id] = session
+        return next(iter(sessions.values())) if len(sessions) > _MOST_EMPTY else None
+
+
+def _take(places: dict[_Place, SessionsById], place: _Place, client_id: str) -> None:
+    sessions = places.get(place)
+    if sessions is not None and sessions.pop(client_id, None) is not None and not sessions:
+        del places[place]
+
+
+@dataclass(slots=True)
+class PendingConnect:
+    """A CONNECT whose will is requested, for the first time or again."""
+
+    message: Connect
+    due_ns: int = 0
+    topic: WillTopic | None = None
+    attempts: int = 1
+
+
+class PendingConnects:
+    """By endpoint, in the order in which the next request is due; one timer serves them all."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Endpoint, PendingConnect] = {}
+        self._at: dict[str, dict[Endpoint, None]] = {}
+        self.timer: Timer | None = None
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def get(self, endpoint: Endpoint) -> PendingConnect | None:
+        """The one of a client that is there."""
+        return self._waiting.get(endpoint)
+
+    def make_room(self, host: str, *, most_there: int, most: int) -> None:
+        """The oldest goes when there are too many, at first of the same address."""
+        neighbours = self._at.get(host, {})
+        if len(neighbours) >= most_there:
+            self.end(next(iter(neighbours)))
+        elif len(self._waiting) >= most:
+            self.end(next(iter(self._waiting)))
+
+    def put(self, endpoint: Endpoint, pending: PendingConnect, due_ns: int) -> None:
+        """The request has been sent, and will be again by then."""
+        pending.due_ns = due_ns
+        self._waiting[endpoint] = pending
+        self._at.setdefault(endpoint[0], {})[endpoint] = None
+
+    def end(self, endpoint: Endpoint) -> PendingConnect | None:
+        """It is over, or forgotten."""
+        pending = self._waiting.pop(endpoint, None)
+        if pending is not None:
+            neighbours = self._at[endpoint[0]]
+            del neighbours[endpoint]
+            if not neighbours:
+                del self._at[endpoint[0]]
+        return pending
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When the next request is due."""
+        return next((pending.due_ns for pending in self._waiting.values()), None)
+
+    def due(self, now_ns: int) -> list[tuple[Endpoint, PendingConnect]]:
+        """Those to which a request is due now."""
+        found = []
+        for endpoint, pending in self._waiting.items():
+            if pending.due_ns > now_ns:
+                break
+            found.append((endpoint, pending))
+        return found
 
 
 class Handlers(NamedTuple):
-    """Who does something about what happens: the one who is called knows the caller, never the other way round."""
+    """Functions by event: a handler knows the core, never the reverse."""
 
     from_client: Mapping[type[PlainMessage], Callable[[GatewayCore, Session, Any], None]]
     """By the kind of message, from a client that is connected."""
@@ -70,7 +249,7 @@ class Handlers(NamedTuple):
     """What the other two do not have."""
     malformed: Callable[[GatewayCore, tuple[str, int], bytes, DecodeError], None]
     new_link: Callable[[GatewayCore, str, Login], BrokerLink]
-    """A way to the broker, for a client by its id or for all."""
+    """A link to the broker, for a client by its id or for all."""
     broker_reached: Callable[[GatewayCore, BrokerLink], None]
     broker_refused: Callable[[GatewayCore, BrokerLink, ConnectAnswer], None]
     broker_lost: Callable[[GatewayCore, BrokerLink], None]
@@ -80,13 +259,10 @@ class Handlers(NamedTuple):
     """It has (code below 0x80) or has refused what was published with a token."""
     broker_holds: Callable[[GatewayCore, object, bool], None]
     """QoS 2: it has answered PUBREC to that, or may have forgotten that it did."""
-    ids_rested: Callable[[GatewayCore, Session], None]
-    """Messages may have waited for a topic id."""
-    answer_due: Callable[[GatewayCore, Session], None]
-    """A client has had Tretry to answer what was sent to it."""
+    client_silent: Callable[[GatewayCore, Session], None]
+    """A client has left everything unanswered for as long as all retries take."""
     awake_served: Callable[[GatewayCore, Session], None]
     """A client that sleeps has been sent what it may get now."""
-    policy_changed: Callable[[GatewayCore], None]
 
 
 class GatewayCore:
@@ -111,16 +287,20 @@ class GatewayCore:
         self.handshakes = PendingConnects()
         # Until when clients that were sent to another gateway, and their addresses, find none here.
         self.elsewhere_until_ns: dict[str | Endpoint, int] = {}
-        self.places = Places()
+        self.by_host = SessionsByHost()
         self._identify = identify
         # The sessions over which subscribers subscribe, by name.
         self.subscribers: dict[str, Session] = {}
-        self.topics = SharedTopics(
-            settings.predefined_topics, settings.last_topic_id, settings.topic_ids_in_all
-        )
         self.publications = KnownPublications()
         self.counters = GatewayCounters()
         self.changes = RowChanges(enabled=stores)
+        self.topics = SharedTopics(
+            settings.predefined_topics,
+            changes=self.changes,
+            last_id=settings.last_topic_id,
+            most_per_client=settings.topic_ids,
+            most_ids=settings.topic_ids_in_all,
+        )
         self.numbers = numbers or Numbers()
         self.observer = observer
         # Called when the broker has taken or dropped a subscription: a broker that we run saves it then.
@@ -129,7 +309,7 @@ class GatewayCore:
         self.can_store = True
         self._uncommitted: list[SendControl] = []
         # Of QoS 2 messages from clients that the broker does not have.
-        self.arrival_bytes = 0
+        self.inbound_bytes = 0
         # Broker sessions with octets to write after the changes have been stored.
         self.writers: list[MqttSession] = []
         # Counts plans: what was looked up by one holds until the next.
@@ -145,7 +325,7 @@ class GatewayCore:
         self.peers_made = 0
         # QoS 2 messages of their brokers that were taken over before a restart.
         self.restored_receiving: dict[str, dict[int, tuple[int, Receiving]]] = {}
-        # Are clients asked how far it is to them?
+        # Are round-trip times to clients measured?
         self.is_probing = False
         self.link = handlers.new_link(
             self,
@@ -282,10 +462,6 @@ class GatewayCore:
             if session is not None:
                 session.link.routes.forget(session)
 
-    def policy_changed(self) -> None:
-        """What the policy forbids now ends now."""
-        self.handlers.policy_changed(self)
-
     # Time.
 
     def schedule(self, due_ns: int, what: Callable[[], None]) -> Timer:
@@ -357,6 +533,6 @@ class GatewayCore:
         return until_ns is not None
 
     def send_away(self, endpoint: Endpoint) -> None:
-        """Whoever is there is no client, and should know it."""
+        """Disconnect an unknown sender."""
         self.counters.unknown_senders += 1
         self.send(endpoint, Disconnect())

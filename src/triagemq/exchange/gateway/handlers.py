@@ -1,21 +1,27 @@
-"""Who does something about what comes in: the table by which the core chooses."""
+"""The table by which the core chooses who does something about what comes in, and what is done about the rest.
+
+That is: malformed requests, news of the broker (it lets clients in or not, stays away, takes a filter no longer), and
+the time to clients and back. MQTT-SN has both sides ask for that (1.2, section 5.4.21): where gateways share
+clients, the route to one decides who serves it. PINGREQ goes to one after the other, and waits in no queue.
+"""
 
 from __future__ import annotations
 
 from triagemq import mqttsn
-from triagemq.exchange.gateway import (
-    broker_events,
-    broker_link,
-    connecting,
-    delivering,
-    leaving,
-    probing,
-    publishing,
-    retrying,
-    subscribing,
-)
+from triagemq.exchange.gateway import broker_link, delivery, lifecycle, requests
 from triagemq.exchange.gateway.core import GatewayCore, Handlers
-from triagemq.exchange.gateway.model.sessions import Endpoint
+from triagemq.exchange.gateway.sessions import BrokerLink, Endpoint, Session, SessionState
+from triagemq.exchange.gateway.settings import BrokerLoss
+from triagemq.exchange.mqtt.packets import ConnectAnswer
+from triagemq.mqttsn import ConnAck, Disconnect, PingReq, PingResp, ReturnCode
+
+_ROUND_SECONDS = 5.0
+"""The interval between PINGREQs to a client,"""
+_TICK_SECONDS = 0.1
+_MOST_AT_ONCE = 10
+"""but no more than a hundred a second: where there are more than five hundred clients, less often."""
+_REMEMBERED = 5
+"""Answers, of which the quickest counts: others waited for a busy host."""
 
 _ABOUT_TOPICS = {
     mqttsn.RejectionReason.NOT_UTF8,
@@ -27,7 +33,7 @@ _ABOUT_TOPICS = {
     mqttsn.RejectionReason.WILDCARD_IN_TOPIC_NAME,
     mqttsn.RejectionReason.INVALID_TOPIC_FILTER,
 }
-_NO = mqttsn.ReturnCode.REJECTED_NOT_SUPPORTED
+_NO = ReturnCode.REJECTED_NOT_SUPPORTED
 
 
 def _malformed(
@@ -84,46 +90,134 @@ def _nothing(gateway: GatewayCore, endpoint: Endpoint, message: mqttsn.PlainMess
     """
 
 
+# News of the broker.
+
+
+def _broker_reached(gateway: GatewayCore, link: BrokerLink) -> None:
+    """Transparent mode: a client that waited for its broker connection is connected now."""
+    session = gateway.sessions.get(link.key)
+    if session is not None and session.link is link and session.state is SessionState.CONNECTING:
+        lifecycle.connected(gateway, session)
+
+
+def _broker_refused(gateway: GatewayCore, link: BrokerLink, answer: ConnectAnswer) -> None:
+    """Transparent mode: the broker does not let this client in."""
+    gateway.counters.refused[f"connect: broker, {answer.refusal}"] += 1
+    session = gateway.sessions.get(link.key)
+    if session is None or session.link is not link:
+        return
+    if session.state is SessionState.CONNECTING:
+        gateway.send(session.endpoint, ConnAck(ReturnCode.REJECTED_NOT_SUPPORTED))
+    elif session.connected:
+        gateway.send(session.endpoint, Disconnect())
+    lifecycle.to_disconnected(gateway, session)
+
+
+def _broker_lost(gateway: GatewayCore, link: BrokerLink) -> None:
+    """Clients get DISCONNECT when the broker stays away for longer than a restart takes."""
+    gateway.counters.broker_losses += 1
+    since_ns = link.is_down_since_ns
+
+    def disconnect_clients() -> None:
+        if link.is_down_since_ns != since_ns:
+            return
+        for session in [one for one in gateway.sessions.values() if one.link is link]:
+            if session.state is SessionState.ACTIVE:
+                gateway.send(session.endpoint, Disconnect())
+                lifecycle.to_disconnected(gateway, session)
+
+    if gateway.settings.broker_loss is BrokerLoss.DISCONNECT:
+        gateway.after(gateway.settings.broker_grace_seconds, disconnect_clients)
+
+
+def _filter_refused(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
+    """The broker has refused a filter that it took before.
+
+    MQTT-SN has no message for that: the client is sent away, and hears it when it comes back and subscribes.
+    """
+    gateway.counters.refused["subscribe: broker"] += 1
+    requests.drop(gateway, session, topic_filter)
+    if session.connected:
+        gateway.send(session.endpoint, Disconnect())
+        lifecycle.to_disconnected(gateway, session)
+
+
+# The time to clients and back.
+
+
+def begin_probing(gateway: GatewayCore) -> None:
+    """Measure from now on, as long as there are peers; idempotent."""
+    if gateway.peers and not gateway.is_probing:
+        gateway.is_probing = True
+        _round(gateway)
+
+
+def _round(gateway: GatewayCore) -> None:
+    gateway.is_probing = bool(gateway.peers)
+    if gateway.is_probing:
+        everyone = [each.client_id for each in gateway.by_endpoint.values() if each.slot == 0]
+        _ask_some(gateway, everyone, gateway.now_ns + int(_ROUND_SECONDS * 1e9))
+
+
+def _ask_some(gateway: GatewayCore, left: list[str], ends_ns: int) -> None:
+    ticks = max(1, round((ends_ns - gateway.now_ns) * 1e-9 / _TICK_SECONDS))
+    for _ in range(min(-(-len(left) // ticks), _MOST_AT_ONCE)):
+        session = gateway.sessions.get(left.pop())
+        if session is not None and session.state is SessionState.ACTIVE:
+            session.probed_ns = gateway.now_ns
+            gateway.send(session.endpoint, PingReq())
+    if left and gateway.peers:
+        gateway.after(_TICK_SECONDS, lambda: _ask_some(gateway, left, ends_ns))
+    else:
+        gateway.schedule(max(ends_ns, gateway.now_ns), lambda: _round(gateway))
+
+
+def _probe_answered(gateway: GatewayCore, session: Session, message: PingResp) -> None:
+    """A client has answered; a PINGRESP without a PINGREQ means nothing."""
+    if session.probed_ns:
+        seconds = (gateway.now_ns - session.probed_ns) * 1e-9
+        session.round_trips = (*session.round_trips, seconds)[-_REMEMBERED:]
+        session.probed_ns = 0
+
+
 HANDLERS = Handlers(
     from_client={
-        mqttsn.Publish: publishing.publish,
-        mqttsn.PubAck: delivering.pub_ack,
-        mqttsn.PubRec: delivering.pub_rec,
-        mqttsn.PubComp: delivering.pub_comp,
-        mqttsn.PubRel: publishing.pub_rel,
-        mqttsn.PingReq: leaving.ping,
-        mqttsn.PingResp: probing.probe_answered,
-        mqttsn.RegAck: delivering.reg_ack,
-        mqttsn.Register: subscribing.register,
-        mqttsn.Subscribe: subscribing.subscribe,
-        mqttsn.Unsubscribe: subscribing.unsubscribe,
-        mqttsn.Disconnect: leaving.disconnect,
-        mqttsn.WillTopicUpd: publishing.update_will_topic,
-        mqttsn.WillMsgUpd: publishing.update_will_message,
+        mqttsn.Publish: requests.publish,
+        mqttsn.PubAck: delivery.pub_ack,
+        mqttsn.PubRec: delivery.pub_rec,
+        mqttsn.PubComp: delivery.pub_comp,
+        mqttsn.PubRel: requests.pub_rel,
+        mqttsn.PingReq: lifecycle.ping,
+        mqttsn.PingResp: _probe_answered,
+        mqttsn.RegAck: delivery.reg_ack,
+        mqttsn.Register: requests.register,
+        mqttsn.Subscribe: requests.subscribe,
+        mqttsn.Unsubscribe: requests.unsubscribe,
+        mqttsn.Disconnect: lifecycle.disconnect,
+        mqttsn.WillTopicUpd: requests.update_will_topic,
+        mqttsn.WillMsgUpd: requests.update_will_message,
     },
     from_stranger={
-        mqttsn.Publish: publishing.from_stranger,
-        mqttsn.PingReq: leaving.ping_from_elsewhere,
+        mqttsn.Publish: requests.from_stranger,
+        mqttsn.PingReq: lifecycle.ping_from_elsewhere,
         mqttsn.Advertise: _nothing,
         mqttsn.GwInfo: _nothing,
         mqttsn.Disconnect: _nothing,
     },
     from_anyone={
-        mqttsn.Connect: connecting.connect,
-        mqttsn.WillTopic: connecting.will_topic,
-        mqttsn.WillMsg: connecting.will_message,
+        mqttsn.Connect: lifecycle.connect,
+        mqttsn.WillTopic: lifecycle.will_topic,
+        mqttsn.WillMsg: lifecycle.will_message,
         mqttsn.SearchGw: _search,
     },
     malformed=_malformed,
     new_link=broker_link.new_link,
-    broker_reached=broker_events.reached,
-    broker_refused=broker_events.refused,
-    broker_lost=broker_events.lost,
-    filter_refused=broker_events.filter_refused,
-    broker_answered=publishing.broker_answered,
-    broker_holds=publishing.broker_holds,
-    ids_rested=delivering.ids_rested,
-    answer_due=retrying.answer_due,
-    awake_served=leaving.awake_served,
-    policy_changed=leaving.policy_changed,
+    broker_reached=_broker_reached,
+    broker_refused=_broker_refused,
+    broker_lost=_broker_lost,
+    filter_refused=_filter_refused,
+    broker_answered=requests.broker_answered,
+    broker_holds=requests.broker_holds,
+    client_silent=lifecycle.silent,
+    awake_served=lifecycle.awake_served,
 )

@@ -1,4 +1,4 @@
-"""What others are told: counters, what became of every message, and the numbers by which the Trace knows everything."""
+"""Counters, the outcome of every message for an Observer, and the numbers by which the Trace knows everything."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
-from triagemq.exchange.gateway.model.sessions import Group, Session
+from triagemq.exchange.gateway.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.sessions import Group, Session
 
 if TYPE_CHECKING:
     from triagemq.scenario import Scenario
     from triagemq.trace.schema import Outcome
 
 Name = TypeVar("Name", bound=Hashable)
-# Of those that are gone: whoever returns soon has its number again.
-_KEPT_NAMES = 10_000
+# Of those that are gone: a name that returns soon has its number again.
+_REMEMBERED_NAMES = 10_000
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class GatewayCounters:
     broker_losses: int = 0
     client_messages: int = 0
     duplicates: int = 0
-    """Packets that are not sent to the broker any more: it ends the connection over them, or over others like them."""
+    """Requests and messages of clients that had come before."""
     storage_failures: int = 0
     """How often the state could not be stored from some moment on."""
     sent: int = 0
@@ -124,7 +124,7 @@ class Names(Generic[Name]):
         """A name is there no longer."""
         if self._numbers.get(name, -1) >= self._first:
             self._gone[name] = None
-        while len(self._gone) > _KEPT_NAMES:
+        while len(self._gone) > _REMEMBERED_NAMES:
             oldest = next(iter(self._gone))
             del self._gone[oldest], self._numbers[oldest]
 

@@ -1,17 +1,21 @@
-"""From the rows of the store to a gateway as it was before it was stopped or killed."""
+"""Sessions without a CONNECT: as they were before a restart, and of clients on their way from another gateway.
+
+Publishers may be here before their subscribers are. What is acknowledged to them must not be lost meanwhile: a session
+stores what comes for such a client until it is here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from triagemq.exchange.gateway import broker_link, connecting, leaving, naming, publishing
+from triagemq.exchange.gateway import broker_link, lifecycle, requests
 from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import deliver, pump
-from triagemq.exchange.gateway.model.messages import Arrival, Delivery, DeliveryStage, LastWill, Subscription
-from triagemq.exchange.gateway.model.rows import Row
-from triagemq.exchange.gateway.model.sessions import Endpoint, Session, SessionState
-from triagemq.exchange.gateway.model.topics import ClientTopics
+from triagemq.exchange.gateway.delivery import deliver, pump
+from triagemq.exchange.gateway.messages import Delivery, DeliveryStage, InboundQos2, LastWill, Subscription
+from triagemq.exchange.gateway.sessions import Endpoint, Session, SessionState
+from triagemq.exchange.mqtt.packets import REFUSED
 from triagemq.exchange.mqtt.session import Receiving
+from triagemq.exchange.store import Row
 from triagemq.mqttsn import TopicIdType
 from triagemq.mqttsn.timestamps import DIRECT_SLOT
 from triagemq.trace.schema import Outcome
@@ -30,7 +34,7 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for client_id, topic_id, name, flags in tables["client_topics"]:
         session = gateway.sessions.get(client_id)
         if session is not None:
-            naming.restore(gateway, session, topic_id, name, flags)
+            session.topics.restore(topic_id, name, flags)
     _subscriptions(gateway, tables)
     for row in tables["deliveries"]:
         _delivery(gateway, row)
@@ -50,10 +54,10 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
     for client_id, message_id, topic_name, payload, retain, packet_id in tables["arrivals"]:
         session = gateway.sessions.get(client_id)
         if session is not None:
-            arrival = Arrival(topic_name, payload, bool(retain), abs(packet_id), packet_id < 0)
-            publishing.keep(gateway, session, message_id, arrival)
+            inbound = InboundQos2(topic_name, payload, bool(retain), abs(packet_id), packet_id < 0)
+            requests.store_inbound(gateway, session, message_id, inbound)
             if packet_id:
-                publishing.resume(gateway, session, message_id, arrival)
+                requests.resume(gateway, session, message_id, inbound)
     for session in gateway.sessions.values():
         if session.connected:
             gateway.present(session)
@@ -66,26 +70,14 @@ def restore(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) -> None:
 def _session(gateway: GatewayCore, row: Row) -> None:
     client_id, host, port, node, state, clean, duration, sleep, topic, payload, qos, retain = row
     endpoint: Endpoint = (host, port) if node is None else (host, port, node)
-    session = Session(
-        client_id,
-        gateway.numbers.subscriber(client_id),
-        endpoint,
-        connecting.link_for(gateway, client_id, bool(clean)),
-        ClientTopics(gateway.topics),
-        bool(clean),
-        duration,
-        state=SessionState(state),
-        heard_ns=gateway.now_ns,
-        sleep_seconds=sleep,
-        will=None if topic is None else LastWill(topic, payload or b"", qos, bool(retain)),
-    )
-    if session.state is SessionState.AWAKE:
-        session.state = SessionState.ASLEEP
-    elif session.state is SessionState.CONNECTING:
-        session.state = SessionState.DISCONNECTED
-    gateway.sessions[client_id] = session
-    gateway.places.enter(session)
-    gateway.name(session)
+    former = SessionState(state)
+    now = {
+        SessionState.AWAKE: SessionState.ASLEEP,
+        SessionState.CONNECTING: SessionState.DISCONNECTED,
+    }.get(former, former)
+    session = lifecycle.begin(gateway, client_id, endpoint, bool(clean), duration, now)
+    session.sleep_seconds = sleep
+    session.will = None if topic is None else LastWill(topic, payload or b"", qos, bool(retain))
     if session.connected:
         gateway.by_endpoint[endpoint] = session
     elif session.link is not gateway.link:
@@ -158,11 +150,63 @@ def _resume(gateway: GatewayCore, session: Session) -> None:
     # Old ids may still be on their way to the client or back.
     session.next_message_id = (gateway.now_ns >> 10) % 0xFFFF + 1
     if session.state is SessionState.ASLEEP:
-        leaving.supervise(gateway, session, session.sleep_seconds)
+        lifecycle.supervise(gateway, session, session.sleep_seconds)
     elif session.state is SessionState.DISCONNECTED:
-        leaving.expire_later(gateway, session)
+        lifecycle.expire_later(gateway, session)
     elif session.state is SessionState.ACTIVE:
-        leaving.supervise(gateway, session, session.duration_seconds)
+        lifecycle.supervise(gateway, session, session.duration_seconds)
         if session.buffer:
             session.draining = True
             pump(gateway, session)
+
+
+def expect(
+    gateway: GatewayCore, client_id: str, filters: Mapping[str, int], answered: Callable[[], None]
+) -> int:
+    """Have a session for a client that is not connected, with these filters and their QoS; idempotent.
+
+    `answered` is called when the brokers have taken, or refused, one of them; how many that will be.
+    """
+    policy = gateway.settings.policy
+    session = gateway.sessions.get(client_id)
+    if policy.closed or policy.forbids_connection(client_id):
+        return 0
+    if session is None:
+        if policy.refuses_connection(client_id, len(gateway.sessions)):
+            return 0
+        session = lifecycle.begin(gateway, client_id, lifecycle.NOWHERE, False, 0, SessionState.DISCONNECTED)
+        gateway.changes.put("sessions", session.row())
+        lifecycle.expire_later(gateway, session)
+    new = {
+        each: qos
+        for each, qos in filters.items()
+        if each not in session.subscriptions and not policy.forbids_subscription(client_id, each)
+    }
+    for topic_filter, qos in new.items():
+        _subscribe(gateway, session, topic_filter, qos, answered)
+    return len(new)
+
+
+def _subscribe(
+    gateway: GatewayCore, session: Session, topic_filter: str, qos: int, answered: Callable[[], None]
+) -> None:
+    number = gateway.numbers.subscription(session.client_id, topic_filter)
+    subscription = Subscription(topic_filter, qos, TopicIdType.NORMAL, number)
+    # Under a number that no message of a client has: peers are not waited for any longer than usual.
+    message_id = min((0, *session.subscribing)) - 1
+    session.subscribing[message_id] = topic_filter
+
+    def taken(code: int) -> None:
+        session.subscribing.pop(message_id, None)
+        if gateway.sessions.get(session.client_id) is not session:
+            broker_link.unsubscribe(gateway, session, topic_filter)
+        elif code < REFUSED and topic_filter not in session.subscriptions:
+            subscription.qos = min(qos, code)
+            session.subscriptions[topic_filter] = subscription
+            session.link.routes.forget_topics_of(topic_filter)
+            gateway.changes.put("subscriptions", subscription.row(session.client_id))
+        elif code >= REFUSED:
+            gateway.counters.refused["subscribe: broker"] += 1
+        answered()
+
+    broker_link.subscribe(gateway, session, subscription, taken)

@@ -1,4 +1,4 @@
-"""What a gateway can be told: addresses, timers, limits, and the policy that ranks and refuses."""
+"""Settings of a gateway: timers, limits, and the policy that ranks and refuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from triagemq.addresses import is_loopback
 from triagemq.errors import ParameterError
-from triagemq.exchange.gateway.model.messages import Publication
+from triagemq.exchange.gateway.messages import Publication
 from triagemq.mqttsn import RESERVED_TOPIC_IDS, matches, valid_topic_filter, valid_topic_name
 from triagemq.plan.dataplane import Treatment
 
@@ -23,7 +23,7 @@ class Mode(StrEnum):
 
 
 class BrokerLoss(StrEnum):
-    """What clients are told when the broker stays away."""
+    """What clients get when the broker stays away."""
 
     DISCONNECT = "disconnect"
     """They get DISCONNECT, and "rejected: congestion" when they come back too early."""
@@ -74,7 +74,7 @@ class Policy:
         return Treatment(self.lowest_class)
 
     def hears_directly(self, client_id: str, publication: Publication) -> bool:
-        """Has a client got a message without a broker, that was sent that way to some?"""
+        """Has a client got a message without a broker, that went to some without one?"""
         return False
 
     def clients_per_address(self, host: str) -> int:
@@ -95,10 +95,6 @@ class Policy:
         """Is a subscription answered with "rejected: congestion"?"""
         return subscriptions >= self.maximum_subscriptions
 
-    def refuses_publication(self, client_id: str, topic: str, now_ns: int) -> bool:
-        """Is what a client publishes answered with "rejected: congestion"?"""
-        return False
-
     @property
     def closed(self) -> bool:
         """Is everyone, known or not, answered with "rejected: congestion" for now?"""
@@ -115,7 +111,7 @@ class Policy:
         return False
 
     def forbids_publication(self, client_id: str, topic: str) -> bool:
-        """May a client never publish to a topic? Also asked for wills; "" is one without a connection."""
+        """May a client never publish to a topic? Wills count, too; "" is one without a connection."""
         return False
 
 
@@ -136,11 +132,11 @@ class GatewaySettings:
     seed: int | None = None
     """Of the draws by which messages are dropped on purpose; None: another one each time."""
     buffer_messages: int = 10_000
-    """Messages kept for one client that sleeps, is away, or does not answer fast enough."""
+    """Messages stored for one client that sleeps, is away, or does not answer fast enough."""
     in_flight_messages: int = 16
     """Unanswered QoS 1 and 2 messages to one client."""
     burst_messages: int = 100
-    """Kept QoS 0 messages that a client gets at once when it comes back; UDP has no other flow control."""
+    """Stored QoS 0 messages that a client gets at once when it comes back; UDP has no other flow control."""
     burst_pause_seconds: float = 0.01
     retry_seconds: float = 10.0
     retries: int = 4
@@ -154,29 +150,27 @@ class GatewaySettings:
     """QoS 2 messages of all clients that the broker does not have; each may have one beyond that."""
     broker_keep_alive_seconds: int = 30
     broker_ping_seconds: float = 2.0
-    """How often a broker that all clients share is asked whether it is there; dead is one that is silent for 5 s."""
+    """Interval of PINGREQ to a broker that all clients share; one that is silent for 5 s is dead."""
     broker_loss: BrokerLoss = BrokerLoss.DISCONNECT
     broker_grace_seconds: float = 2.0
-    """How long the broker may be away before clients are told."""
+    """How long the broker may be away before clients are disconnected."""
     topic_ids: int = 8_192
-    """Topic ids that one client may have at a time."""
+    """Topic ids that one client may have in one session; messages of further topics are not delivered."""
     topic_ids_in_all: int = 500_000
-    """Topic ids of all clients together; beyond that a client that has 256 gives up one for each new one."""
-    topic_id_rest_seconds: float = 10.0
-    """How long an id that was given up means nothing before it means another topic: nothing is under way so long."""
+    """Topic ids of all clients together; beyond that 256 for each."""
     last_topic_id: int = 0xFFFE
     """Ids are from 1 to this one."""
     session_expiry_seconds: float = 7 * 86400
-    """How long a session that is not clean is kept for a client that is away."""
+    """How long a session that is not clean outlives its connection."""
     silent_seconds: float = 600.0
     """A client without a keep-alive that is silent for longer makes room for a new one when there is none."""
     handshakes: int = 4096
-    """Clients whose wills are being asked for; the oldest is forgotten for one more."""
+    """Clients whose wills are requested; the oldest is forgotten for one more."""
     connect_timeout_seconds: float = 5.0
     retained_quiet_seconds: float = 0.5
     """MQTT 3.1.1 only: pause between two fetches of the retained messages of one filter."""
     marks_classes: bool = False
-    """Without a data plane in the gateway: mark each PUBLISH with its class (DSCP), for queues on its way."""
+    """Without a data plane in the gateway: mark each PUBLISH with its class (DSCP), for the queues behind."""
     read_timestamps: bool = False
     """Take publication times from payload prefixes and user properties (mqttsn/timestamps.py)."""
 

@@ -1,10 +1,10 @@
 """An MQTT 3.1.1 and 5 client.
 
-packets, properties    pure functions between values and octets
+packets                pure functions between values and octets
 outbox                 messages that the broker does not have for sure, within what it takes
 session                octets in, octets and reports out, no socket
 connection             the sockets
-ear                    what passes through a broker, for who only listens
+tap                    topic, time and size of what passes through a broker
 """
 
 from triagemq.exchange.mqtt.connection import MqttConnection

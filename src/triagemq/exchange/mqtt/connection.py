@@ -38,7 +38,7 @@ _TCP_INFO_BYTES, _ROUND_TRIP_AT = 104, 68
 class MqttConnection(asyncio.Protocol):
     """Keeps one session connected. `changed` is called after octets came in or the connection went, `before` before.
 
-    Whoever owns this stores what the session has reported and then calls `flush`. It always reads: a broker that is
+    Its owner stores what the session has reported and then calls `flush`. It always reads: a broker that is
     not read drops QoS 0 messages at its own choice instead of by priority.
     """
 
@@ -178,10 +178,10 @@ class MqttConnection(asyncio.Protocol):
         if self._socket is None or not hasattr(socket, "TCP_INFO"):
             return None
         try:
-            told = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         except OSError:
             return None
-        return int.from_bytes(told[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder) / 1e6
+        return int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder) / 1e6
 
     def pause_writing(self) -> None:
         """The broker does not read."""
@@ -210,8 +210,8 @@ class MqttConnection(asyncio.Protocol):
         self._changed(self)
 
     def _read_last(self, left: socket.socket) -> None:
-        """When a broker dies, writing to it fails at once. What it had sent before is here all the same; it has told
-        publishers that it has these messages, and nobody else does now."""
+        """When a broker dies, writing to it fails at once. What it had sent before is here all the same; it has
+        acknowledged these messages to publishers, and no other has them now."""
         with contextlib.suppress(OSError):
             while data := left.recv(_READ_BYTES):
                 self.data_received(data)

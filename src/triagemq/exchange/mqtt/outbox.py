@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from triagemq.errors import MqttError
 from triagemq.exchange.mqtt.packets import (
     BrokerLimits,
-    PacketType,
     ReasonCode,
-    encode_acknowledgement,
     encode_publish,
     publisher_property,
 )
@@ -21,7 +19,7 @@ _MOST_PACKETS = 65_000
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """A PUBLISH at QoS 1 or 2. Nobody waits for the answer to one without a `token`."""
+    """A PUBLISH at QoS 1 or 2. One without a `token` needs no answer."""
 
     topic: bytes
     payload: bytes
@@ -37,10 +35,17 @@ class Packet:
 
 
 class MqttOutbox:
-    """`write` takes octets, `finished` a message that the broker has or has refused, with the code for it."""
+    """`write` takes octets, `release` the id of a PUBREL, `finished` a message that the broker has or has refused, with
+    the code for it."""
 
-    def __init__(self, write: Callable[[bytes], None], finished: Callable[[Packet, int], None]) -> None:
+    def __init__(
+        self,
+        write: Callable[[bytes], None],
+        release: Callable[[int], None],
+        finished: Callable[[Packet, int], None],
+    ) -> None:
         self._write = write
+        self._release = release
         self._report = finished
         # By packet id: messages, over any number of connections; requests over the present one.
         self._messages: dict[int, Packet] = {}
@@ -90,7 +95,7 @@ class MqttOutbox:
     # What comes in.
 
     def add(self, packet: Packet) -> None:
-        """A message at QoS 1 or 2, kept until the broker has it."""
+        """A message at QoS 1 or 2, until the broker has it."""
         self._messages[packet.packet_id] = packet
         self._waiting.append(packet)
         self._send_waiting()
@@ -163,7 +168,7 @@ class MqttOutbox:
         """Write a message; the code with which it is finished already, if it is."""
         packet_id, limits = packet.packet_id, self._limits
         if packet.released:
-            self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+            self._release(packet_id)
             return None
         qos = min(packet.qos, limits.maximum_qos)
         if not qos and packet.token is not None:

@@ -9,8 +9,6 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from triagemq.errors import MqttError
-from triagemq.exchange.mqtt import properties as property_names
-from triagemq.exchange.mqtt.properties import encode_length, encode_properties, parse_properties
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY
 from triagemq.mqttsn.topics import is_plain_text
 
@@ -158,9 +156,9 @@ def encode_connect(
     if version >= 5:
         body += encode_properties(
             [
-                (property_names.SESSION_EXPIRY, session_expiry_seconds),
-                (property_names.RECEIVE_MAXIMUM, 0xFFFF),
-                (property_names.MAXIMUM_PACKET_SIZE, _MOST_RECEIVED_BYTES),
+                (SESSION_EXPIRY, session_expiry_seconds),
+                (RECEIVE_MAXIMUM, 0xFFFF),
+                (MAXIMUM_PACKET_SIZE, _MOST_RECEIVED_BYTES),
             ]
         )
     body += _text(client_id)
@@ -192,7 +190,7 @@ def encode_publish(
     if qos:
         head += packet_id.to_bytes(2)
     if version >= 5:
-        head += encode_properties([(property_names.USER_PROPERTY, pair) for pair in user_properties])
+        head += encode_properties([(USER_PROPERTY, pair) for pair in user_properties])
     return bytes((first,)) + encode_length(len(head) + len(payload)) + head + payload
 
 
@@ -219,7 +217,7 @@ def encode_subscribe(
     body = packet_id.to_bytes(2)
     options = qos
     if version >= 5:
-        named = [] if identifier is None else [(property_names.SUBSCRIPTION_IDENTIFIER, identifier)]
+        named = [] if identifier is None else [(SUBSCRIPTION_IDENTIFIER, identifier)]
         body += encode_properties(named)
         options |= 0 if with_retained else 0x20
     return _packet(PacketType.SUBSCRIBE << 4 | 0b0010, body + _text(topic_filter) + bytes((options,)))
@@ -262,15 +260,15 @@ def parse_connack(version: int, body: bytes) -> ConnectAnswer:
     return ConnectAnswer(
         present,
         code,
-        reason=found.get(property_names.REASON_STRING, b"").decode(errors="replace"),
-        server_keep_alive=found.get(property_names.SERVER_KEEP_ALIVE),
-        subscription_identifiers=bool(found.get(property_names.SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
+        reason=found.get(REASON_STRING, b"").decode(errors="replace"),
+        server_keep_alive=found.get(SERVER_KEEP_ALIVE),
+        subscription_identifiers=bool(found.get(SUBSCRIPTION_IDENTIFIERS_AVAILABLE, 1)),
         limits=BrokerLimits(
-            receive_maximum=found.get(property_names.RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
-            maximum_qos=found.get(property_names.MAXIMUM_QOS, 2),
-            retain_available=bool(found.get(property_names.RETAIN_AVAILABLE, 1)),
-            maximum_packet_bytes=found.get(property_names.MAXIMUM_PACKET_SIZE) or LARGEST_PACKET_BYTES,
-            wildcard_subscriptions=bool(found.get(property_names.WILDCARD_SUBSCRIPTION_AVAILABLE, 1)),
+            receive_maximum=found.get(RECEIVE_MAXIMUM, 0xFFFF) or 0xFFFF,
+            maximum_qos=found.get(MAXIMUM_QOS, 2),
+            retain_available=bool(found.get(RETAIN_AVAILABLE, 1)),
+            maximum_packet_bytes=found.get(MAXIMUM_PACKET_SIZE) or LARGEST_PACKET_BYTES,
+            wildcard_subscriptions=bool(found.get(WILDCARD_SUBSCRIPTION_AVAILABLE, 1)),
         ),
     )
 
@@ -288,7 +286,7 @@ def parse_disconnect(version: int, body: bytes) -> str:
     except ValueError:
         words = "reason"
     found: dict[int, Any] = dict(parse_properties(body, 1)[0]) if len(body) > 1 else {}
-    more = found.get(property_names.REASON_STRING, b"").decode(errors="replace")
+    more = found.get(REASON_STRING, b"").decode(errors="replace")
     return f"{words} ({body[0]:#04x}{': ' if more else ''}{more})"
 
 
@@ -323,10 +321,8 @@ def parse_publish(version: int, first: int, body: bytes) -> Message:
             position += 1 + length
         else:
             found, position = parse_properties(body, position)
-            identifiers = tuple(
-                value for name, value in found if name == property_names.SUBSCRIPTION_IDENTIFIER
-            )
-            pairs = tuple(value for name, value in found if name == property_names.USER_PROPERTY)
+            identifiers = tuple(value for name, value in found if name == SUBSCRIPTION_IDENTIFIER)
+            pairs = tuple(value for name, value in found if name == USER_PROPERTY)
     return Message(
         topic, body[position:], qos, bool(first & 1), bool(first & 8), packet_id, identifiers, pairs
     )
@@ -338,7 +334,7 @@ _cached_identifiers: dict[bytes, tuple[int, ...]] = {}
 def _identifiers(octets: bytes) -> tuple[int, ...]:
     """The identifiers among properties of at most five octets, which have no room for a user property with any text."""
     found, _ = parse_properties(octets, 0)
-    identifiers = tuple(value for name, value in found if name == property_names.SUBSCRIPTION_IDENTIFIER)
+    identifiers = tuple(value for name, value in found if name == SUBSCRIPTION_IDENTIFIER)
     if len(_cached_identifiers) >= 65536:
         _cached_identifiers.clear()
     _cached_identifiers[octets] = identifiers
@@ -416,3 +412,126 @@ class PacketStream:
             yield first, data[start:end]
         if position < size:
             self._rest = bytearray(data[position:])
+
+
+# Properties of MQTT 5 (2.2.2): identifiers, their types, and both directions between them and octets.
+
+SUBSCRIPTION_IDENTIFIER = 0x0B
+SESSION_EXPIRY = 0x11
+SERVER_KEEP_ALIVE = 0x13
+REASON_STRING = 0x1F
+RECEIVE_MAXIMUM = 0x21
+MAXIMUM_QOS = 0x24
+RETAIN_AVAILABLE = 0x25
+USER_PROPERTY = 0x26
+MAXIMUM_PACKET_SIZE = 0x27
+WILDCARD_SUBSCRIPTION_AVAILABLE = 0x28
+SUBSCRIPTION_IDENTIFIERS_AVAILABLE = 0x29
+
+_ONE_OCTET = {0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A}
+_TWO_OCTETS = {0x13, 0x21, 0x22, 0x23}
+_FOUR_OCTETS = {0x02, 0x11, 0x18, 0x27}
+_OCTETS = {0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F}
+
+
+def encode_length(length: int) -> bytes:
+    """A variable byte integer (1.5.5).
+
+    >>> encode_length(321).hex()
+    'c102'
+    """
+    octets = bytearray()
+    while length > 0x7F:
+        octets.append(length & 0x7F | 0x80)
+        length >>= 7
+    octets.append(length)
+    return bytes(octets)
+
+
+def encode_properties(properties: Sequence[tuple[int, Any]]) -> bytes:
+    """Properties with their total length in front.
+
+    >>> encode_properties([(SESSION_EXPIRY, 60)]).hex()
+    '05110000003c'
+    """
+    octets = bytearray()
+    for identifier, value in properties:
+        octets.append(identifier)
+        if identifier in _ONE_OCTET:
+            octets.append(value)
+        elif identifier in _TWO_OCTETS:
+            octets += value.to_bytes(2)
+        elif identifier in _FOUR_OCTETS:
+            octets += value.to_bytes(4)
+        elif identifier == SUBSCRIPTION_IDENTIFIER:
+            octets += encode_length(value)
+        elif identifier == USER_PROPERTY:
+            for text in value:
+                octets += len(text.encode()).to_bytes(2) + text.encode()
+        else:
+            octets += len(value).to_bytes(2) + value
+    return encode_length(len(octets)) + bytes(octets)
+
+
+def parse_properties(body: bytes, position: int) -> tuple[list[tuple[int, Any]], int]:
+    """The properties at a position of a packet, and where they end.
+
+    >>> parse_properties(bytes.fromhex("05110000003c"), 0)
+    ([(17, 60)], 6)
+    """
+    length, position = _length(body, position)
+    end = position + length
+    if end > len(body):
+        raise MqttError("properties of a packet end behind it")
+    properties: list[tuple[int, Any]] = []
+    while position < end:
+        identifier = body[position]
+        value: Any
+        if identifier in _ONE_OCTET:
+            value, position = _number(body, position + 1, 1)
+        elif identifier in _TWO_OCTETS:
+            value, position = _number(body, position + 1, 2)
+        elif identifier in _FOUR_OCTETS:
+            value, position = _number(body, position + 1, 4)
+        elif identifier == SUBSCRIPTION_IDENTIFIER:
+            value, position = _length(body, position + 1)
+        elif identifier == USER_PROPERTY:
+            name, position = _octets(body, position + 1)
+            text, position = _octets(body, position)
+            value = (name.decode(errors="replace"), text.decode(errors="replace"))
+        elif identifier in _OCTETS:
+            value, position = _octets(body, position + 1)
+        else:
+            raise MqttError(f"unknown property 0x{identifier:02X}")
+        properties.append((identifier, value))
+    if position != end:
+        raise MqttError("a property ends behind the properties")
+    return properties, end
+
+
+def _length(body: bytes, position: int) -> tuple[int, int]:
+    length = 0
+    for shift in (0, 7, 14, 21):
+        if position >= len(body):
+            break
+        octet = body[position]
+        position += 1
+        length |= (octet & 0x7F) << shift
+        if not octet & 0x80:
+            return length, position
+    raise MqttError("a variable byte integer does not end")
+
+
+def _number(body: bytes, position: int, octets: int) -> tuple[int, int]:
+    end = position + octets
+    if end > len(body):
+        raise MqttError("a property ends behind its packet")
+    return int.from_bytes(body[position:end]), end
+
+
+def _octets(body: bytes, position: int) -> tuple[bytes, int]:
+    length, position = _number(body, position, 2)
+    end = position + length
+    if end > len(body):
+        raise MqttError("a property ends behind its packet")
+    return body[position:end], end

@@ -1,7 +1,7 @@
 """One client's MQTT session with a broker, without a socket: octets in, octets and reports out.
 
-What is published at QoS 1 or 2 is kept until the broker has it, over any number of connections. What the broker sends
-at QoS 1 or 2 is acknowledged in `output`, which whoever owns the socket writes only after everything that was
+What is published at QoS 1 or 2 stays until the broker has it, over any number of connections. What the broker sends
+at QoS 1 or 2 is acknowledged in `output`, which the owner of the socket writes only after everything that was
 reported has been stored; so nothing acknowledged is ever lost. What CONNACK says that the broker does not take is not
 sent to it: a QoS is lowered, a filter refused as the broker would.
 """
@@ -123,7 +123,7 @@ class MqttSession:
     def __init__(self, owner: MqttOwner, login: Login, *, version: int = 5) -> None:
         self.owner = owner
         self._stream = PacketStream()
-        self._outbox = MqttOutbox(self._write, self._published)
+        self.outbox = MqttOutbox(self._write, self._release, self._published)
         self._opened = False
         self._version_is_known = False
         self._has_left = False
@@ -151,24 +151,9 @@ class MqttSession:
 
     @property
     def ping_seconds(self) -> float:
-        """How often the broker is asked whether it is there."""
+        """The interval of PINGREQ."""
         longest = self.keep_alive_seconds / 2
         return longest if self.login.ping_seconds is None else min(self.login.ping_seconds, longest)
-
-    @property
-    def backlog(self) -> int:
-        """Messages at QoS 1 or 2 that the broker does not have yet."""
-        return self._outbox.backlog
-
-    @property
-    def has_room(self) -> bool:
-        """Are there packet ids left for messages and requests?"""
-        return self._outbox.has_room
-
-    @property
-    def unanswered_requests(self) -> int:
-        """SUBSCRIBE and UNSUBSCRIBE packets without an answer."""
-        return self._outbox.unanswered_requests
 
     def opened(self, boot: str = "") -> None:
         """A TCP connection is there: introduce ourselves.
@@ -203,7 +188,7 @@ class MqttSession:
         self._opened = self.connected = self._is_settling = False
         self._forget_output()
         self.unanswered_pings = 0
-        self._outbox.lost()
+        self.outbox.lost()
 
     def receive(self, data: bytes) -> None:
         """Octets from the broker; MqttError if they are not MQTT."""
@@ -236,7 +221,7 @@ class MqttSession:
     ) -> bool:
         """Publish; False if it is lost, which only happens to QoS 0: no connection, or a broker that does not read.
 
-        `publisher` is told to whoever gets it (MQTT 5). `packet_id` is one from `reserve`, or one of before a restart:
+        `publisher` goes to its subscribers (MQTT 5). `packet_id` is one from `reserve`, or one of before a restart:
         then the broker knows a QoS 2 message again, and if it was `released` only the end of the exchange is left.
         """
         if qos == 0:
@@ -253,23 +238,15 @@ class MqttSession:
                 return False
             self._write(octets)
             return True
-        packet_id = self.reserve() if packet_id is None else packet_id
-        self._outbox.add(Packet(topic, payload, qos, retain, sender, publisher, token, packet_id, released))
+        packet_id = self.outbox.reserve() if packet_id is None else packet_id
+        self.outbox.add(Packet(topic, payload, qos, retain, sender, publisher, token, packet_id, released))
         return True
-
-    def withdraw(self, sender: str) -> None:
-        """Messages of a sender are not sent to the broker any more."""
-        self._outbox.withdraw(sender)
-
-    def reserve(self) -> int:
-        """A packet id that is in no use."""
-        return self._outbox.reserve()
 
     def subscribe(
         self, topic_filter: str, qos: int, *, identifier: int | None, with_retained: bool = True
     ) -> int:
         """Subscribe over the present connection; the answer comes with the packet id that this returns."""
-        packet_id = self._outbox.request()
+        packet_id = self.outbox.request()
         self._write(
             encode_subscribe(
                 self.version, packet_id, topic_filter, qos, identifier=identifier, with_retained=with_retained
@@ -288,7 +265,7 @@ class MqttSession:
     def unsubscribe(self, topic_filter: str) -> None:
         """Unsubscribe over the present connection."""
         if not self.refuses_filter(topic_filter):
-            self._write(encode_unsubscribe(self.version, self._outbox.request(), topic_filter))
+            self._write(encode_unsubscribe(self.version, self.outbox.request(), topic_filter))
 
     def ping(self) -> None:
         """Show the broker that we are there, and see whether it is: its answer comes after all that it has sent."""
@@ -370,7 +347,7 @@ class MqttSession:
             packet_id, code = parse_acknowledgement(body)
             # The broker does not know what we release: it has finished that, and the answer was lost (4.4).
             known = code != ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-            self._outbox.finished(packet_id, code if known else ReasonCode.SUCCESS)
+            self.outbox.finished(packet_id, code if known else ReasonCode.SUCCESS)
         elif packet_type == PacketType.PUBREC:
             self._received(*parse_acknowledgement(body))
         elif packet_type == PacketType.PUBREL:
@@ -381,10 +358,10 @@ class MqttSession:
             self._acknowledge(PacketType.PUBCOMP, packet_id)
         elif packet_type == PacketType.SUBACK:
             packet_id, code = parse_suback(self.version, body)
-            self._outbox.answered(packet_id)
+            self.outbox.answered(packet_id)
             self.owner.mqtt_subscribed(self, packet_id, code)
         elif packet_type == PacketType.UNSUBACK:
-            self._outbox.answered(parse_acknowledgement(body)[0])
+            self.outbox.answered(parse_acknowledgement(body)[0])
             self.owner.mqtt_unsubscribed(self)
         elif packet_type == PacketType.PINGRESP:
             self.unanswered_pings = max(0, self.unanswered_pings - 1)
@@ -413,7 +390,7 @@ class MqttSession:
         self.connected = self._was_connected = True
         self.has_identifiers = answer.subscription_identifiers
         self.limits = answer.limits
-        self._outbox.connected(self.version, answer.limits)
+        self.outbox.connected(self.version, answer.limits)
         # 0 means that the broker does not look; we still want to know whether it is there.
         self.keep_alive_seconds = answer.server_keep_alive or self.login.keep_alive_seconds
         if not answer.session_present:
@@ -434,14 +411,14 @@ class MqttSession:
             self._begin()
 
     def _begin(self) -> None:
-        """Send what waits; the broker has told everything of before."""
+        """Send what waits; the broker has sent everything of before."""
         if self._is_settling:
             self._is_settling = False
             self._release_none()
         if self._next_boot and self._next_boot != self.boot:
             self.boot = self._next_boot
             self.owner.mqtt_booted(self, self.boot)
-        self._outbox.begin()
+        self.outbox.begin()
 
     def _release_none(self) -> None:
         """The broker was started anew or has lost our session, and may not hold any more what it has acknowledged by
@@ -449,20 +426,24 @@ class MqttSession:
         again.
         """
         seen = {digest for digest, _ in self.receiving.values()}
-        for packet in self._outbox.messages():
+        for packet in self.outbox.messages():
             if packet.released and packet.sender and _digest(packet.topic, packet.payload) not in seen:
                 packet.released = False
                 self.owner.mqtt_released(self, packet.token, False)
 
     def _received(self, packet_id: int, code: int) -> None:
-        packet = self._outbox.message(packet_id)
+        packet = self.outbox.message(packet_id)
         if packet is not None and code >= REFUSED:
-            self._outbox.finished(packet_id, code)
+            self.outbox.finished(packet_id, code)
             return
         if packet is not None:
             packet.released = True
             self.owner.mqtt_released(self, packet.token, True)
-        self._write(encode_acknowledgement(PacketType.PUBREL, packet_id))
+        self._release(packet_id)
+
+    def _release(self, packet_id: int) -> None:
+        """After PUBREL the broker would take the message for a new one: that it holds it is stored first."""
+        self._acknowledge(PacketType.PUBREL, packet_id)
 
     def _published(self, packet: Packet, code: int) -> None:
         self.owner.mqtt_published(self, packet.token, code)

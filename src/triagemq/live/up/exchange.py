@@ -337,8 +337,8 @@ class Exchange(Rig):
         )
         await self._let_in(broker)
         await broker.start()
-        if broker.said_aloud and broker.said_aloud not in self.said_aloud:
-            self.said_aloud.append(broker.said_aloud)
+        if broker.warning and broker.warning not in self.said_aloud:
+            self.said_aloud.append(broker.warning)
         site.broker_address = (
             str(broker.address) if further is None else self._as_advertised(str(further.address))
         )

@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.mqtt.ear import BrokerEar
+from triagemq.exchange.mqtt.tap import TopicTap
 from triagemq.pipeline.streaming.events import EVENTS, Packing, tick
 from triagemq.pipeline.streaming.windows import joined_spans
 from triagemq.trace.blocks import NEVER_NS
@@ -60,7 +60,7 @@ class MqttReader(SimpleDataSourceStreamReader):
         self._client_id = client_id
         self._packing = packing
         self._open_ns = open_ns
-        self._listener: BrokerEar | None = None
+        self._listener: TopicTap | None = None
         self._before: dict[str, Any] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -73,7 +73,7 @@ class MqttReader(SimpleDataSourceStreamReader):
         if self._listener is None:
             self._before = self.initialOffset() | start
             told_ns = start["told_ns"] if start["told_ns"] != NEVER_NS else None
-            self._listener = BrokerEar(self._address, self._filter, self._client_id, told_ns)
+            self._listener = TopicTap(self._address, self._filter, self._client_id, told_ns)
         heard = self._listener
         heard_ns, names, topics, times, sizes = heard.take()
         before, now_ns = self._before, start["told_ns"] if heard_ns is None else heard_ns

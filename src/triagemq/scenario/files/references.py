@@ -334,7 +334,7 @@ def check_condition_topics(document: Document, published: PublicationRows) -> No
         if error is None and entry.publisher in publishers:
             own = published.table.topic[published.table.publisher == publishers.index(entry.publisher)]
             topics = [names[row] for row in np.unique(own)]
-            if not TopicTree(topics).taken_in_by(entry.topic):
+            if not TopicTree(topics).names_matching(entry.topic):
                 error = (
                     f"{entry.publisher} does not publish {entry.topic}",
                     f"it publishes {listed(topics)}",
@@ -347,7 +347,7 @@ def _unpublished(
     document: Document, topic: str, tree: TopicTree, published: Collection[str]
 ) -> tuple[str, str] | None:
     error = filter_error(topic)
-    return error if error is not None or tree.taken_in_by(topic) else document.unmatched(topic, published)
+    return error if error is not None or tree.names_matching(topic) else document.unmatched(topic, published)
 
 
 def check_rows(document: Document, publications: PublicationRows, subscriptions: SubscriptionRows) -> None:

@@ -194,7 +194,7 @@ def read_subscriptions(document: Document, publications: PublicationRows) -> Sub
         for pattern in wanted:
             place = (*owned, pattern)
             if has_wildcard(pattern) and pattern not in matches:
-                matches[pattern] = tree.taken_in_by(pattern)
+                matches[pattern] = tree.names_matching(pattern)
             found = _topics_of(document, place, pattern, matches, publications)
             rows.count(max(1, len(found)), place)
             if pattern in entries:

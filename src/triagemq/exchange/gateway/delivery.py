@@ -1,24 +1,23 @@
-"""Messages on their way to one client: in which order, how many at once, and until they are answered.
+"""Messages on their way to one client: in which order, how many at once, and until they are answered or given up.
 
-What a client has not answered after Tretry is looked at then (retrying.py). Events of QoS 0 wait for the answer to a
-REGISTER, and one that is lost would make them as late as Tretry is long: until then it is repeated, after half a second
-and ever longer pauses. That costs little, and does not count.
+What a client has not answered after Tretry is sent again, Nretry times. A client that is silent for as long as that
+takes is lost. One that is heard, but does not answer a message after all retries, stays, and the message is given up:
+only those retries count after which the client was heard, so that a radio out of reach for a while costs nothing.
+Events of QoS 0 wait for the answer to a REGISTER, and one that is lost would make them as late as Tretry is long: until
+then it is repeated, after half a second and ever longer pauses. That costs little, and does not count.
 """
 
 from __future__ import annotations
 
-from triagemq.exchange.gateway import naming
-from triagemq.exchange.gateway.actions import SendPublish
-from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.model import rows
-from triagemq.exchange.gateway.model.messages import (
+from triagemq.exchange.gateway.core import GatewayCore, SendPublish
+from triagemq.exchange.gateway.messages import (
     Delivery,
     DeliveryStage,
     Publication,
     Registering,
     Subscription,
 )
-from triagemq.exchange.gateway.model.sessions import Session, SessionState
+from triagemq.exchange.gateway.sessions import Session, SessionState
 from triagemq.mqttsn import (
     PubAck,
     PubComp,
@@ -35,6 +34,9 @@ from triagemq.trace.schema import Outcome
 
 _AWAY = (SessionState.ASLEEP, SessionState.AWAKE, SessionState.DISCONNECTED, SessionState.CONNECTING)
 _SOON_SECONDS = 0.5
+# Exchanges of QoS 2 that a client never finished, and whose message ids it may still know.
+_MOST_ABANDONED = 1024
+_LONGEST_WAIT_NS = 60_000_000_000
 
 
 def deliver(
@@ -90,20 +92,23 @@ def drop_as_planned(
 
 
 def rerank(gateway: GatewayCore, session: Session) -> None:
-    """A new plan: what waits for a client goes in the order that it wants."""
-    if not session.buffer:
-        return
+    """A new plan: what waits for a client, also for the answer to a REGISTER or a PUBLISH, goes in the order that it
+    wants.
+    """
     policy = gateway.settings.policy
-    for delivery in session.buffer.clear():
+    waiting = session.buffer.clear() if session.buffer else []
+    held = [delivery for deliveries in session.unregistered.values() for delivery in deliveries]
+    for delivery in (*waiting, *held, *session.in_flight.values()):
         treatment = policy.treatment(session.client_id, delivery.publication.topic)
         delivery.priority_class = treatment.priority_class
+    for delivery in waiting:
         session.buffer.push_back(delivery)
 
 
 def store(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
     """Keep a message across a restart."""
     if gateway.changes.enabled:
-        gateway.changes.put("deliveries", rows.delivery(session, delivery))
+        gateway.changes.put("deliveries", delivery.row(session.client_id))
 
 
 def give_up(
@@ -124,7 +129,7 @@ def pump(gateway: GatewayCore, session: Session) -> None:
             break
         delivery = session.buffer.peek()
         topic_name = delivery.publication.topic
-        reference = naming.reference(gateway, session, delivery.subscription, topic_name)
+        reference = session.topics.reference(delivery.subscription, topic_name)
         if delivery.qos and _window_is_full(session, delivery, settings.in_flight_messages):
             break
         if reference is None:
@@ -161,49 +166,36 @@ def _pump_again(gateway: GatewayCore, session: Session) -> None:
         pump(gateway, session)
 
 
-def ids_rested(gateway: GatewayCore, session: Session) -> None:
-    """Messages may have waited for a topic id."""
-    if session.buffer and session.state in (SessionState.ACTIVE, SessionState.AWAKE):
-        pump(gateway, session)
-
-
 def _register(gateway: GatewayCore, session: Session, topic_name: str) -> bool:
     """Tell the client the id of the topic of the next message, and set that message aside until it knows."""
     known = session.topics.named(topic_name)
     if known is None or known.topic_id not in session.registering:
         if len(session.registering) >= gateway.settings.in_flight_messages:
             return False
-        known = naming.assign(gateway, session, topic_name)
+        known = session.topics.assign(topic_name)
         if known is None:
-            return _without_id(gateway, session)
+            delivery = session.buffer.pop()
+            session.awake_budget -= 1
+            give_up(gateway, session, delivery, Outcome.limited, "no more topic ids")
+            return True
         message_id = session.message_id()
         registering = Registering(message_id, topic_name, gateway.now_ns)
-        _tell_id(gateway, session, known.topic_id, registering)
+        _begin_register(gateway, session, known.topic_id, registering)
     delivery = session.buffer.pop()
     session.awake_budget -= 1
     session.unregistered.setdefault(known.topic_id, []).append(delivery)
     return True
 
 
-def _without_id(gateway: GatewayCore, session: Session) -> bool:
-    """The client has no id left for the topic of the next message: it waits for one, if there ever will be any."""
-    if session.topics.is_full(gateway.settings.topic_ids):
-        delivery = session.buffer.pop()
-        session.awake_budget -= 1
-        give_up(gateway, session, delivery, Outcome.limited, "no more topic ids")
-        return True
-    return False
-
-
-def _tell_id(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
+def _begin_register(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
     """Tell a client the id of a topic, again and again until it answers."""
     session.registering[topic_id] = registering
-    tell_id(gateway, session, topic_id, registering)
+    _send_register(gateway, session, topic_id, registering)
     _expect_answer(gateway, session)
     _repeat_after(gateway, session, topic_id, _SOON_SECONDS)
 
 
-def tell_id(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
+def _send_register(gateway: GatewayCore, session: Session, topic_id: int, registering: Registering) -> None:
     """Send a REGISTER, for the first time or again."""
     gateway.send(session.endpoint, Register(topic_id, registering.message_id, registering.topic_name))
 
@@ -215,7 +207,7 @@ def _repeat_after(gateway: GatewayCore, session: Session, topic_id: int, pause_s
         unanswered = session.registering.get(topic_id) is registering and registering.attempts == 1
         if unanswered and session.state is SessionState.ACTIVE:
             gateway.counters.retries += 1
-            tell_id(gateway, session, topic_id, registering)
+            _send_register(gateway, session, topic_id, registering)
             _repeat_after(gateway, session, topic_id, 2 * pause_seconds)
 
     if pause_seconds < gateway.settings.retry_seconds:
@@ -226,7 +218,7 @@ def _expect_answer(gateway: GatewayCore, session: Session) -> None:
     """Something was sent that the client has to answer."""
     if not session.retry_is_due:
         session.retry_is_due = True
-        gateway.after(gateway.settings.retry_seconds, lambda: gateway.handlers.answer_due(gateway, session))
+        gateway.after(gateway.settings.retry_seconds, lambda: _answer_due(gateway, session))
 
 
 def _send(
@@ -262,7 +254,7 @@ def _send(
     gateway.act(SendPublish(session, delivery, gateway.framed(session.endpoint, datagram)))
 
 
-def fate(
+def transmitted(
     gateway: GatewayCore,
     session: Session,
     delivery: Delivery,
@@ -290,7 +282,9 @@ def pub_ack(gateway: GatewayCore, session: Session, message: PubAck) -> None:
     """QoS 1 has arrived, or a PUBLISH of any QoS was refused."""
     delivery = session.in_flight.get(message.message_id)
     if message.return_code is ReturnCode.REJECTED_INVALID_TOPIC_ID:
-        naming.unknown_to_client(gateway, session, message.topic_id)
+        known = session.topics.get(message.topic_id)
+        if known is not None:
+            session.confirm_topic(known, False)
         # A client that has forgotten the id gets it again at once. One that refuses it once more gets the message by
         # the retry timer, which gives up in the end.
         if delivery is not None and delivery.stage is DeliveryStage.SENT and delivery.attempts == 1:
@@ -345,7 +339,7 @@ def reg_ack(gateway: GatewayCore, session: Session, message: RegAck) -> None:
     waiting = session.unregistered.pop(message.topic_id, [])
     known = session.topics.get(message.topic_id)
     if message.return_code is ReturnCode.ACCEPTED and known is not None:
-        naming.confirmed(gateway, session, known)
+        session.confirm_topic(known)
         session.awake_budget += len(waiting)
         session.buffer.push_front(waiting)
     else:
@@ -369,10 +363,109 @@ def send_again(gateway: GatewayCore, session: Session, delivery: Delivery) -> No
         delivery.sent_ns = gateway.now_ns
         gateway.send(session.endpoint, PubRel(delivery.message_id))
         return
-    reference = naming.reference(gateway, session, delivery.subscription, delivery.publication.topic)
+    reference = session.topics.reference(delivery.subscription, delivery.publication.topic)
     del session.in_flight[delivery.message_id]
     if reference is None:
         session.buffer.push_front([delivery])
         pump(gateway, session)
     else:
         _send(gateway, session, delivery, reference)
+
+
+# What is not answered.
+
+
+def _answer_due(gateway: GatewayCore, session: Session) -> None:
+    """A client has had Tretry to answer what was sent to it."""
+    session.retry_is_due = False
+    if session.state not in (SessionState.ACTIVE, SessionState.AWAKE):
+        return
+    settings = gateway.settings
+    retry_ns = int(settings.retry_seconds * 1e9)
+    oldest_ns = gateway.now_ns - retry_ns
+    late = [
+        delivery
+        for delivery in session.in_flight.values()
+        if delivery.sent_ns <= oldest_ns and not _is_at_port(gateway, delivery)
+    ]
+    unknown = {topic_id: one for topic_id, one in session.registering.items() if one.sent_ns <= oldest_ns}
+    attempts = [one.attempts for one in late] + [one.attempts for one in unknown.values()]
+    silent_ns = gateway.now_ns - session.heard_ns
+    if max(attempts, default=0) > settings.retries and silent_ns >= retry_ns * (settings.retries + 1):
+        gateway.handlers.client_silent(gateway, session)
+        return
+    given_up = False
+    for delivery in late:
+        if session.in_flight.get(delivery.message_id) is not delivery:
+            continue
+        if _is_ignored(session, delivery, settings.retries):
+            given_up = True
+            _give_up_unanswered(gateway, session, delivery)
+        else:
+            gateway.counters.retries += 1
+            send_again(gateway, session, delivery)
+    for topic_id, registering in unknown.items():
+        if _is_ignored(session, registering, settings.retries):
+            given_up = True
+            del session.registering[topic_id]
+            for delivery in session.unregistered.pop(topic_id, ()):
+                give_up(gateway, session, delivery, Outcome.unacknowledged, "REGISTER not answered")
+        else:
+            gateway.counters.retries += 1
+            registering.attempts += 1
+            registering.sent_ns = gateway.now_ns
+            _send_register(gateway, session, topic_id, registering)
+    waiting = [
+        gateway.now_ns if _is_at_port(gateway, one) else one.sent_ns for one in session.in_flight.values()
+    ]
+    waiting += [one.sent_ns for one in session.registering.values()]
+    if waiting:
+        session.retry_is_due = True
+        gateway.schedule(min(waiting) + retry_ns, lambda: _answer_due(gateway, session))
+    if given_up:
+        # Its place in the window is free.
+        pump(gateway, session)
+
+
+def _is_at_port(gateway: GatewayCore, delivery: Delivery) -> bool:
+    """Does a message still wait in an output port? Its client cannot have answered it.
+
+    Ports behind the gateway may never tell: then it is sent again all the same.
+    """
+    return delivery.waits_for_port and gateway.now_ns - delivery.sent_ns < _LONGEST_WAIT_NS
+
+
+def _is_ignored(session: Session, unanswered: Delivery | Registering, retries: int) -> bool:
+    """Has a client that is there left every attempt without an answer?"""
+    if session.heard_ns > unanswered.sent_ns:
+        unanswered.ignored += 1
+    return unanswered.ignored > retries
+
+
+def _give_up_unanswered(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
+    del session.in_flight[delivery.message_id]
+    if delivery.stage is DeliveryStage.RELEASED:
+        # The client has said by PUBREC that it has the message: only the end of the exchange is missing.
+        gateway.settle(
+            session, delivery.subscription, delivery.publication, Outcome.delivered, delivery=delivery
+        )
+        gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
+    else:
+        give_up(gateway, session, delivery, Outcome.unacknowledged, f"QoS {delivery.qos}")
+    if delivery.qos == 2:
+        _abandon(gateway, session, delivery)
+
+
+def _abandon(gateway: GatewayCore, session: Session, delivery: Delivery) -> None:
+    """The client may know the message id for as long as the session lasts, and would take a new message under it for
+    the old one: the id is not given to another, also after a restart.
+    """
+    if session.abandoned is None:
+        session.abandoned = {}
+    session.abandoned[delivery.message_id] = delivery.sequence
+    session.reserved.add(delivery.message_id)
+    # Of the message itself nothing is stored but its id.
+    row = (session.client_id, delivery.sequence, "", "", b"", 0, 0, 2, 0, 0, delivery.message_id)
+    gateway.changes.put("deliveries", (*row, int(DeliveryStage.ABANDONED)))
+    if len(session.abandoned) > _MOST_ABANDONED:
+        finished(gateway, session, next(iter(session.abandoned)))

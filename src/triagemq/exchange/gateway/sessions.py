@@ -11,19 +11,22 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from triagemq.exchange.gateway.model.messages import (
-    Arrival,
+from triagemq.exchange.gateway.messages import (
+    Answered,
     Delivery,
+    InboundQos2,
     LastWill,
+    Origin,
     PriorityBuffer,
     Registering,
     SmallSet,
     Subscription,
 )
-from triagemq.exchange.gateway.model.timers import Timer
-from triagemq.exchange.gateway.model.topics import ClientTopics, Topic
+from triagemq.exchange.gateway.timers import Timer
+from triagemq.exchange.gateway.topics import ClientTopics, KnownTopic
 from triagemq.exchange.mqtt.packets import Message
 from triagemq.exchange.mqtt.session import Login, MqttOwner, MqttSession
+from triagemq.exchange.store import Row
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
 from triagemq.mqttsn.timestamps import DIRECT_SLOT, marked_publisher
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
 
 Endpoint: TypeAlias = tuple[str, int] | tuple[str, int, bytes]
 """Where a client is: IP address and UDP port, and its wireless node id if a forwarder is in between."""
-
-Origin: TypeAlias = tuple[int, ...]
-"""Subscription identifiers of a copy, or the negative number of its lane."""
 
 RouteKey: TypeAlias = tuple[bytes, Origin, int]
 """Topic, origin, QoS."""
@@ -97,15 +97,15 @@ class Session:
     in_flight: dict[int, Delivery] = field(default_factory=dict)
     # Message ids by which the client knows QoS 2 messages that it has not finished.
     reserved: SmallSet[int] = field(default_factory=SmallSet)
-    # Of these, the ids of messages that were given up, with their sequence numbers (see retrying.py).
+    # Of these, the ids of messages that were given up, with their sequence numbers (see delivery.py).
     abandoned: dict[int, int] | None = None
     # By topic id: what waits for the REGACK of that id.
     unregistered: dict[int, list[Delivery]] = field(default_factory=dict)
     registering: dict[int, Registering] = field(default_factory=dict)
-    # By message id of the client.
-    publishing: SmallSet[int] = field(default_factory=SmallSet)
-    arrivals: dict[int, Arrival] = field(default_factory=dict)
-    answered: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # By message id of the client: the token of a QoS 1 message that the broker has not answered, and others.
+    publishing: dict[int, object] = field(default_factory=dict)
+    inbound: dict[int, InboundQos2] = field(default_factory=dict)
+    answered: dict[int, Answered] = field(default_factory=dict)
     # By message id: filters for which the broker has not answered.
     subscribing: dict[int, str] = field(default_factory=dict)
     routes: SmallSet[RouteKey] = field(default_factory=SmallSet)
@@ -114,19 +114,42 @@ class Session:
     awake_budget: int = 0
     draining: bool = False
     pump_is_due: bool = False
-    # It will be looked which topic ids have rested.
-    rest_is_due: bool = False
     retry_is_due: bool = False
     # Until it is lost, or while it is away until it is forgotten.
     timer: Timer | None = None
     # The subscriber or publisher whose connection it is, and its number: a subscriber has the first alone.
     subscriber: str = ""
     slot: int = 0
-    # When it was asked how far it is, until it has answered, and what the last answers took.
+    # When the last PINGREQ went to it, until its PINGRESP comes, and the last round-trip times.
     probed_ns: int = 0
     round_trips: tuple[float, ...] = ()
     # Of a publisher's connection for what some have already: the orders that it follows.
     generation: int = 0
+
+    def row(self) -> Row:
+        """What the store has of it: the client, its address and its will."""
+        host, port, *node = self.endpoint
+        will = self.will
+        return (
+            self.client_id,
+            host,
+            port,
+            node[0] if node else None,
+            int(self.state),
+            int(self.clean),
+            self.duration_seconds,
+            self.sleep_seconds,
+            None if will is None else will.topic,
+            None if will is None else will.payload,
+            0 if will is None else will.qos,
+            0 if will is None else int(will.retain),
+        )
+
+    def confirm_topic(self, known: KnownTopic, confirmed: bool = True) -> None:
+        """The client knows a topic id, or has shown that it does not."""
+        if known.confirmed is not confirmed:
+            self.topics.confirm(known, confirmed)
+            self.link.routes.forget_topics_of(known.topic.name)
 
     @property
     def publisher(self) -> str:
@@ -148,7 +171,7 @@ class Session:
     @property
     def is_empty(self) -> bool:
         """Does it hold nothing that its client would miss?"""
-        return not (self.subscriptions or self.buffer or self.arrivals or self.abandoned)
+        return not (self.subscriptions or self.buffer or self.inbound or self.abandoned)
 
     def message_id(self) -> int:
         """An id for a PUBLISH or REGISTER to this client that no unanswered one has."""
@@ -179,7 +202,7 @@ class Group:
     def __init__(self, id_type: TopicIdType, topic_id: int) -> None:
         self.tail = bytes((id_type,)) + topic_id.to_bytes(2) + b"\0\0"
         self.members: list[Member] = []
-        # Kept here by whoever sends and whoever traces; a group never changes once it is in a route.
+        # For the sender and for the trace; a group never changes once it is in a route.
         self.prepared: Any = None
         self.traced: Any = None
         # How each member is treated by the plan with this number, and whether any is dropped (core.treatments).
@@ -209,11 +232,10 @@ class Route:
     """All recipients of a copy in the order of their classes: groups who get it at once at QoS 0, and those to be
     looked at one by one."""
 
-    __slots__ = ("recipients", "topic", "topic_name")
+    __slots__ = ("recipients", "topic_name")
 
-    def __init__(self, topic_name: str, topic: Topic | None) -> None:
+    def __init__(self, topic_name: str) -> None:
         self.topic_name = topic_name
-        self.topic = topic
         self.recipients: list[Group | Member] = []
 
     def members(self) -> Iterator[Member]:
@@ -313,14 +335,14 @@ class Filter:
 
     @property
     def qos(self) -> int:
-        """The highest that anybody wants."""
+        """The highest that a client requests."""
         wanted = [subscription.qos for subscription in self.members.values()]
         wanted += [join.subscription.qos for join in (*self.asking, *self.joining)]
         return max(wanted, default=0)
 
     @property
     def is_unused(self) -> bool:
-        """Does nobody want it, or wait for an answer about it?"""
+        """Has it no client, and none that waits for an answer about it?"""
         return not (self.members or self.joining or self.asking or self.packet_id)
 
     def leave(self, session: Session) -> int:
@@ -339,7 +361,7 @@ class Filter:
         return before - len(self.joining) - len(self.asking)
 
     def ask_again(self) -> None:
-        """What was asked will not be answered: all of it is to be asked anew."""
+        """The requests on their way will not be answered: they are to be sent again."""
         self.joining = [*self.asking, *self.joining]
         self.asking = []
         self.packet_id = 0
@@ -389,12 +411,12 @@ class Identifiers:
 
 
 class BrokerLink:
-    """A way to the broker: which filters are subscribed there for whom, over which connections (`lanes`).
+    """A route to the broker: which filters are subscribed there for whom, over which connections (`lanes`).
 
     The aggregating mode has one link for all clients, the transparent mode one for each (and one for those who publish
     without a connection). `key` is the client's id in transparent mode, else empty; the link's `owner` hears what the
     broker says, and with `most_waiting` requests without an answer it is busy. A link to the broker of another gateway,
-    a peer, is `beside` the one to our own: what comes over either goes to the same clients.
+    is a peer of the one to our own (`peer_of`): what comes over either goes to the same clients.
     """
 
     def __init__(
@@ -406,20 +428,20 @@ class BrokerLink:
         version: int,
         most_waiting: int,
         now_ns: int,
-        beside: BrokerLink | None = None,
+        peer_of: BrokerLink | None = None,
         number: int = 0,
     ) -> None:
         self.key = key
-        self.is_peer = beside is not None
+        self.is_peer = peer_of is not None
         self._first_origin = -1 - number * _MOST_LANES
         self.login = login
         self._owner = owner(self)
         self.lanes = [self.lane(login, version)]
         self.filters: dict[str, Filter] = {}
-        self.routes: RouteTable = RouteTable() if beside is None else beside.routes
+        self.routes: RouteTable = RouteTable() if peer_of is None else peer_of.routes
         self.is_down_since_ns: int | None = now_ns
         self.up_since_ns: int | None = None
-        self.identifiers: Identifiers = Identifiers() if beside is None else beside.identifiers
+        self.identifiers: Identifiers = Identifiers() if peer_of is None else peer_of.identifiers
         self.by_packet: dict[tuple[int, int], Filter] = {}
         # Filters that the broker may have for us without need, and those to ask for again over each lane.
         self.to_unsubscribe: dict[str, None] = {}
@@ -440,7 +462,7 @@ class BrokerLink:
             self.is_closed = False
 
     def begin_anew(self) -> None:
-        """Before it is opened: whatever the broker still has for us is for clients that nobody knows any more."""
+        """Before it is opened: what the broker has stored for us is for clients that have no session any more."""
         self.login = replace(self.login, purges=True)
         for lane in self.lanes:
             lane.login = self.login
@@ -455,7 +477,7 @@ class BrokerLink:
         """Do too many wait for the broker's answers to subscribe to anything more?"""
         most = self._most_waiting
         return self.waiting >= most or any(
-            lane.unanswered_requests >= most or not lane.has_room for lane in self.lanes
+            lane.outbox.unanswered_requests >= most or not lane.outbox.has_room for lane in self.lanes
         )
 
     def origin_of(self, lane: MqttSession) -> Origin:

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from triagemq.exchange.gateway import naming
-from triagemq.exchange.gateway.actions import SendMany
-from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import deliver, drop_as_planned
-from triagemq.exchange.gateway.model.messages import Publication, Subscription
-from triagemq.exchange.gateway.model.sessions import (
+from triagemq.exchange.gateway.core import GatewayCore, SendMany
+from triagemq.exchange.gateway.delivery import deliver, drop_as_planned
+from triagemq.exchange.gateway.messages import Origin, Publication, Subscription
+from triagemq.exchange.gateway.sessions import (
     BrokerLink,
     Group,
     Member,
-    Origin,
     Route,
     RouteKey,
     Session,
@@ -32,12 +29,12 @@ _LARGEST_PAYLOAD = 65_507 - 9 - 255
 _LONGEST_NAME = 255
 
 
-def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
+def fan_out(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
     """A copy of a message, as the broker sent it."""
     gateway.counters.broker_messages += 1
     gateway.counters.broker_bytes += len(message.payload)
     if message.retain:
-        spread_retained(gateway, link, origin, message)
+        fan_out_retained(gateway, link, origin, message)
         return
     key = (message.topic, origin, message.qos)
     route = link.routes.get(key)
@@ -55,8 +52,6 @@ def spread(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Mess
         for session, subscription in route.members():
             gateway.settle(session, subscription, publication, Outcome.limited, "too large for a datagram")
         return
-    if route.topic is not None:
-        route.topic.used_ns = gateway.now_ns
     sent_directly = publication.sent_directly is not None
     for one in _others(gateway, route, publication) if sent_directly else route.recipients:
         if isinstance(one, Group):
@@ -103,7 +98,7 @@ def _others(gateway: GatewayCore, route: Route, publication: Publication) -> Ite
             yield one.of(members)
 
 
-def spread_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
+def fan_out_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
     """A retained message: for those alone who have just subscribed."""
     topic_name = _topic_name(message.topic)
     if topic_name is None:
@@ -144,7 +139,7 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
         published_ns = stamped_ns(message.payload, message.user_properties)
     for name, value in message.user_properties:
         if name == PUBLISHER_PROPERTY:
-            # Anybody may have written it; names of ours are short.
+            # Any publisher may have written it; names of ours are short.
             publisher = value[:_LONGEST_NAME]
     if published_ns is None:
         published_ns = gateway.now_ns
@@ -162,7 +157,7 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
 
 def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: str) -> Route:
     _, origin, qos = key
-    route = Route(topic_name, gateway.topics.named(topic_name))
+    route = Route(topic_name)
     policy = gateway.settings.policy
     ranked: list[tuple[int, tuple[TopicIdType, int] | None, Member]] = []
     for entry in link.filters_for(origin, topic_name):
@@ -178,7 +173,7 @@ def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: st
                 and not session.draining
                 and len(session.endpoint) == 2
             ):
-                reference = naming.reference(gateway, session, best, topic_name)
+                reference = session.topics.reference(best, topic_name)
             priority_class = policy.treatment(session.client_id, topic_name).priority_class
             ranked.append((priority_class, reference, (session, best)))
     route.recipients = _in_class_order(ranked)
@@ -191,8 +186,8 @@ def _in_class_order(
 ) -> list[Group | Member]:
     """Recipients by class, topic reference (None: one by one) and who it is, in the order in which they are sent to.
 
-    Class 0 comes first, whoever subscribed first. A group goes on into the next class where the reference is the
-    same: as a rule all have one, and one system call serves them.
+    Class 0 comes first, in any order of subscribing. A group goes on into the next class where the reference is equal:
+    as a rule all have one, and one system call serves them.
     """
     by_class: dict[int, dict[tuple[TopicIdType, int] | None, list[Member]]] = {}
     for priority_class, reference, member in ranked:

@@ -14,14 +14,13 @@ from tests.full_socket import Room
 
 from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
 from triagemq.exchange import LiveTrace, Numbers
-from triagemq.exchange.egress import EgressOutlet
-from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings, Policy, naming
-from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.delivering import deliver
-from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
-from triagemq.exchange.gateway.model.sessions import Group, Session, SessionState
-from triagemq.exchange.gateway.model.topics import ClientTopics
-from triagemq.exchange.outlets import DirectOutlet
+from triagemq.exchange.gateway import HANDLERS, GatewayCore, GatewaySettings, Policy
+from triagemq.exchange.gateway.core import SendControl, SendMany, SendPublish
+from triagemq.exchange.gateway.delivery import deliver
+from triagemq.exchange.gateway.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.sessions import Group, Session, SessionState
+from triagemq.exchange.gateway.topics import ClientTopics
+from triagemq.exchange.senders import PlaneSender, SocketSender
 from triagemq.mqttsn import TopicIdType
 from triagemq.plan import Treatment
 from triagemq.trace import Outcome, Trace
@@ -56,7 +55,9 @@ def core(**settings: Any) -> GatewayCore:
 def member(
     gateway: GatewayCore, number: int, address: tuple[str, int], qos: int = 0
 ) -> tuple[Session, Subscription]:
-    session = Session(f"c{number}", number, address, gateway.link, ClientTopics(gateway.topics), True, 0)
+    session = Session(
+        f"c{number}", number, address, gateway.link, ClientTopics(gateway.topics, f"c{number}"), True, 0
+    )
     session.state = SessionState.ACTIVE
     gateway.sessions[session.client_id] = session
     subscription = Subscription("a", qos, TopicIdType.NORMAL, number)
@@ -83,7 +84,7 @@ def test_control_packets_bear_cs6_and_publish_does_not(
     receivers: list[socket.socket], sender: socket.socket
 ) -> None:
     gateway = core()
-    outlet = DirectOutlet(gateway, sender)
+    outlet = SocketSender(gateway, sender)
     address = receivers[0].getsockname()
     session, subscription = member(gateway, 0, address)
     outlet.control(SendControl(address, b"control"))
@@ -96,7 +97,7 @@ def test_control_packets_bear_cs6_and_publish_does_not(
 
 def test_one_datagram_reaches_a_whole_group(receivers: list[socket.socket], sender: socket.socket) -> None:
     gateway = core()
-    outlet = DirectOutlet(gateway, sender)
+    outlet = SocketSender(gateway, sender)
     group = group_of([member(gateway, number, one.getsockname()) for number, one in enumerate(receivers)])
     for payload in (b"one\0", b"two"):
         outlet.publish_many(SendMany(group, publication(), group.datagram(payload)))
@@ -110,7 +111,7 @@ def test_address_that_cannot_be_reached_does_not_stop_the_others(
     receivers: list[socket.socket], sender: socket.socket
 ) -> None:
     gateway = core()
-    outlet = DirectOutlet(gateway, sender)
+    outlet = SocketSender(gateway, sender)
     addresses = [("255.255.255.255", 9), *(one.getsockname() for one in receivers)]
     group = group_of([member(gateway, number, address) for number, address in enumerate(addresses)])
     outlet.publish_many(SendMany(group, publication(), group.datagram(b"x")))
@@ -135,7 +136,7 @@ def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first
             gateway.advance(next(moments))
             settle(gateway)
 
-        outlet = DirectOutlet(gateway, sender, most_waiting=4, later=later)
+        outlet = SocketSender(gateway, sender, most_waiting=4, later=later)
         session, subscription = member(gateway, 0, there)
         group = group_of([(session, subscription)])
         for topic, datagram in (("rest", b"1"), ("rest", b"2"), ("urgent", b"3"), ("rest", b"4")):
@@ -163,10 +164,38 @@ def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first
     asyncio.run(scenario())
 
 
+def test_what_waits_for_a_full_socket_is_put_where_a_new_plan_wants_it(
+    receivers: list[socket.socket], sender: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, receiver = Room(monkeypatch), receivers[0]
+    classes = {"smoke": 2, "camera": 1}
+
+    class Changing(Policy):
+        def treatment(self, client_id: str, topic: str) -> Treatment:
+            return Treatment(classes[topic])
+
+    async def scenario() -> None:
+        gateway = core(policy=Changing())
+        outlet = SocketSender(gateway, sender)
+        session, subscription = member(gateway, 0, receiver.getsockname())
+        group = group_of([(session, subscription)])
+        delivery = Delivery(1, publication("smoke"), subscription, 1, False, 2)
+        outlet.publish_many(SendMany(group, publication("camera"), b"camera"))
+        outlet.publish(SendPublish(session, delivery, b"smoke at QoS 1"))
+        outlet.publish_many(SendMany(group, publication("smoke"), b"smoke"))
+        classes["smoke"] = 0
+        outlet.rerank()
+        room.left = 100
+        await asyncio.sleep(0.05)
+        assert [receiver.recv(100) for _ in range(3)] == [b"smoke at QoS 1", b"smoke", b"camera"]
+
+    asyncio.run(scenario())
+
+
 class FakePlane:
     """A data plane that keeps packets until told what becomes of them."""
 
-    def __init__(self, outlet: EgressOutlet) -> None:
+    def __init__(self, outlet: PlaneSender) -> None:
         self.outlet = outlet
         self.packets: list[Any] = []
 
@@ -181,7 +210,7 @@ class FakePlane:
 
 def test_data_plane_gets_flows_and_its_fates_are_counted() -> None:
     gateway = core()
-    outlet = EgressOutlet(gateway)
+    outlet = PlaneSender(gateway)
     plane = FakePlane(outlet)
     outlet.attach(plane)
     group = group_of([member(gateway, number, ("10.0.0.1", 100 + number)) for number in range(3)])
@@ -210,7 +239,7 @@ def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left
     trace = LiveTrace(tmp_path, Numbers())
     settings = GatewaySettings(policy=ByClient(treated=treated))
     gateway = GatewayCore(settings, HANDLERS, now_ns=10, observer=trace)
-    outlet = EgressOutlet(gateway)
+    outlet = PlaneSender(gateway)
     plane = FakePlane(outlet)
     outlet.attach(plane)
     members = [member(gateway, number, ("10.0.0.1", 100 + number)) for number in range(2)]
@@ -233,13 +262,13 @@ def test_the_trace_says_by_which_flow_a_copy_was_sent_though_its_client_has_left
 
 def test_qos_1_dropped_by_a_full_buffer_is_sent_again() -> None:
     gateway = core(retry_seconds=1.0)
-    outlet = EgressOutlet(gateway)
+    outlet = PlaneSender(gateway)
     plane = FakePlane(outlet)
     outlet.attach(plane)
     session, subscription = member(gateway, 0, ("10.0.0.1", 100), qos=1)
-    known = naming.assign(gateway, session, "a")
+    known = session.topics.assign("a")
     assert known is not None
-    naming.confirmed(gateway, session, known)
+    session.confirm_topic(known)
 
     def pass_on() -> int:
         for action in gateway.take_actions():

@@ -1,8 +1,8 @@
-"""BrokerEar: hears what passes through a broker, and remembers topic, time and size of every message until asked.
+"""Topic, time and size of every message that passes through a broker.
 
 The session outlives connections and processes (QoS 1, a stable client id): the broker queues what is published at QoS 1
 or 2 in an outage, as far as its limits allow. What it sends from that queue has the time that its publisher wrote into
-it; without one its time is not known, and it is counted as `queued` and handed to nobody.
+it; without one its time is not known, and it is counted as `queued` and left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triagemq.exchange.mqtt.session import Login, MqttSession
 from triagemq.mqttsn.timestamps import stamped_ns
 
 _MOST_WAITING = 1_000_000
-"""Messages that wait to be asked for, at some 20 bytes each."""
+"""Messages that wait for `take`, at some 20 bytes each."""
 _PATIENCE_SECONDS = 15.0
 _PING_SECONDS = 2.0
 """Up to the last word of the broker all is known: pings are frequent, so that quiet topics do not stop the time."""
@@ -32,7 +32,7 @@ _SESSION_EXPIRY_SECONDS = 300
 _REFUSED = 0x80
 
 
-class BrokerEar:
+class TopicTap:
     """A session with the broker, in a thread of its own; also what an `MqttOwner` is.
 
     Times never go back, not even behind those of a stream before this one: the watermark has passed them. `earliest_ns`

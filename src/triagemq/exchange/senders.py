@@ -1,22 +1,25 @@
-"""How datagrams leave the gateway, and how they do so without a data plane: directly from its socket."""
+"""How datagrams leave the gateway: from its socket, or through a data plane in the same process."""
 
 from __future__ import annotations
 
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from triagemq.datagrams import AddressList, Datagrams, DatagramSender, Seal, Unsent
-from triagemq.exchange.gateway.actions import SendControl, SendMany, SendPublish
-from triagemq.exchange.gateway.core import GatewayCore
-from triagemq.exchange.gateway.delivering import fate
-from triagemq.exchange.gateway.model.messages import Delivery, Publication, Subscription
-from triagemq.exchange.gateway.model.sessions import Group, Session
+from triagemq.exchange.gateway.core import GatewayCore, SendControl, SendMany, SendPublish
+from triagemq.exchange.gateway.delivery import transmitted
+from triagemq.exchange.gateway.messages import Delivery, Publication, Subscription
+from triagemq.exchange.gateway.sessions import Group, Session
+from triagemq.plan import FlowKey, OutgoingPacket, Treatment
 from triagemq.trace.schema import Outcome
 
+if TYPE_CHECKING:
+    from triagemq.plan import Egress, Fate
 
-class Outlet(Protocol):
+
+class Sender(Protocol):
     """Sends what the core wants sent, and tells it what became of it."""
 
     def control(self, action: SendControl) -> None:
@@ -38,7 +41,7 @@ class Outlet(Protocol):
         """Stop sending."""
 
 
-class DirectOutlet:
+class SocketSender:
     """From the gateway's own socket. What the socket cannot take waits in the sender, control first, then by class.
 
     Control leaves by `control_socket`, if there is one: what others have waiting in queues of this machine fills only
@@ -81,8 +84,8 @@ class DirectOutlet:
         session, delivery, datagram = action
         self._send(
             [(session.endpoint[:2], datagram)],
-            lambda place: delivery.priority_class,
-            lambda place, outcome: fate(self._core, session, delivery, outcome, -1, -1),
+            lambda place: self._class_of(session, delivery.publication.topic),
+            lambda place, outcome: transmitted(self._core, session, delivery, outcome, -1, -1),
         )
 
     def publish_many(self, action: SendMany) -> None:
@@ -109,17 +112,14 @@ class DirectOutlet:
         for session, subscription in members[:begin]:
             settle_copy(core, session, subscription, publication, Outcome.delivered)
         rest = members[begin:]
-        treatment = core.settings.policy.treatment
         if self._as_one or places is not None:
-            # The slow way: each has a fate of its own.
+            # Slower: each has an outcome of its own.
             datagrams = [(session.endpoint[:2], datagram) for session, _ in rest]
         else:
             if group.prepared is None:
                 group.prepared = [session.endpoint[:2] for session, _ in members]
             datagrams = [(address, datagram) for address in group.prepared]
-        unsent = self._sender(
-            datagrams, lambda place: treatment(rest[place][0].client_id, publication.topic).priority_class
-        )
+        unsent = self._sender(datagrams, lambda place: self._class_of(rest[place][0], publication.topic))
         if begin == 0 and places is None and not unsent:
             self._fanned_out(group, publication)
             return
@@ -128,6 +128,9 @@ class DirectOutlet:
             len(datagrams),
             lambda place, outcome: settle_copy(core, *rest[place], publication, outcome),
         )
+
+    def _class_of(self, session: Session, topic: str) -> int:
+        return self._core.settings.policy.treatment(session.client_id, topic).priority_class
 
     def _fanned_out(self, group: Group, publication: Publication) -> None:
         """All have been sent."""
@@ -141,7 +144,8 @@ class DirectOutlet:
         """Everything has gone out already."""
 
     def rerank(self) -> None:
-        """What the socket could not take stays in its order."""
+        """What the socket could not take goes in the order of the new plan."""
+        self._sender.rerank()
 
     def close(self) -> None:
         """What still waits is in flight for ever."""
@@ -202,3 +206,85 @@ def settle_copy(
         delivery = Delivery(0, publication, subscription, 0, False, -1, flow=flow)
         delivery.enqueued_ns, delivery.dequeued_ns = times
     core.settle(session, subscription, publication, outcome, "" if delivered else "output port", delivery)
+
+
+class PlaneSender:
+    """Through a data plane, which paces and ranks; `settled` is the OnFate that it has to be given."""
+
+    def __init__(self, core: GatewayCore) -> None:
+        self._core = core
+        self._packets: list[OutgoingPacket] = []
+        self._plane: Egress | None = None
+
+    def attach(self, plane: Egress) -> None:
+        """Send through this data plane from now on."""
+        self._plane = plane
+
+    def control(self, action: SendControl) -> None:
+        """Marked as control: passes first, is never dropped."""
+        endpoint, datagram, _ = action
+        self._packets.append(OutgoingPacket(FlowKey(endpoint[0], endpoint[1]), datagram, True))
+
+    def publish(self, action: SendPublish) -> None:
+        """To one client."""
+        session, delivery, datagram = action
+        key = FlowKey(session.endpoint[0], session.endpoint[1])
+        treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
+        delivery.flow = treatment.flow_id, treatment.priority_class
+        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment))
+
+    def publish_many(self, action: SendMany) -> None:
+        """To a group."""
+        group, publication, datagram, places = action
+        keys = group.prepared
+        if keys is None:
+            keys = group.prepared = [
+                FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in group.members
+            ]
+        members, treatments = group.members, self._core.treatments(group, publication.topic)
+        for place in range(len(members)) if places is None else places:
+            member, treatment = members[place], treatments[place]
+            token = (*member, (treatment.flow_id, treatment.priority_class)), publication
+            self._packets.append(OutgoingPacket(keys[place], datagram, False, token, treatment))
+
+    def rerank(self) -> None:
+        """Have the data plane put what waits where the new plan wants it, if its queues are its own."""
+        reclassify = getattr(self._plane, "reclassify", None)
+        if reclassify is not None:
+            reclassify(self._treatment_now)
+
+    def _treatment_now(self, token: object) -> Treatment | None:
+        """How a packet that still waits is to be treated by the orders of now."""
+        assert isinstance(token, tuple)
+        who, what = token
+        if isinstance(what, Delivery):
+            treatment = self._core.settings.policy.treatment(who.client_id, what.publication.topic)
+            what.flow = treatment.flow_id, treatment.priority_class
+            what.priority_class = treatment.priority_class
+            return treatment
+        return self._core.settings.policy.treatment(who[0].client_id, what.topic)
+
+    def flush(self) -> None:
+        """Hand everything over at once."""
+        if self._packets and self._plane is not None:
+            packets, self._packets = self._packets, []
+            self._plane.send(packets)
+
+    def close(self) -> None:
+        """The data plane ends with the gateway: what it still holds is in flight, and says so now."""
+        close = getattr(self._plane, "close", None)
+        if close is not None:
+            close()
+
+    def settled(self, fates: Sequence[Fate]) -> None:
+        """What the data plane did with some packets."""
+        core = self._core
+        for token, outcome, enqueued_ns, dequeued_ns in fates:
+            assert isinstance(token, tuple)
+            who, what = token
+            times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
+            if isinstance(what, Delivery):
+                transmitted(core, who, what, outcome, *times)
+            else:
+                session, subscription, flow = who
+                settle_copy(core, session, subscription, what, outcome, times, flow)
