@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 from tests.client.loopback import QUICK
-from tests.live.up.exchanging import TWO_PORTS, decisions, exchange, rest, status_of, until
+from tests.live.up.exchanging import (
+    CAMPUS,
+    CAMPUS_SITES,
+    TWO_PORTS,
+    decisions,
+    exchange,
+    rest,
+    status_of,
+    until,
+)
 
 from triagemq.client import Publisher, Subscriber
 from triagemq.coordinator.channel.messages import ControlError
@@ -18,6 +27,8 @@ from triagemq.live.up.exchange import Exchange
 
 PROCESSES = ("broker", "gateway", "coordinator", "publishers", "subscribers")
 TASKS, PAUSE_SECONDS = 20, 0.1
+AUTOSAVE_SECONDS = 60.0
+"""After so long Mosquitto writes a snapshot by itself."""
 
 
 class Load:
@@ -148,6 +159,31 @@ async def _kill_and_compare(running: Exchange, name: str, load: Load, number: in
 
 def test_each_process_is_killed_and_nothing_is_lost(tmp_path: Path) -> None:
     asyncio.run(_scene(tmp_path, rounds=1))
+
+
+def test_the_brokers_of_all_gateways_store_a_subscription_that_a_client_of_one_has_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Mosquitto's regular snapshots are far apart, too, as on a busy disk."""
+    monkeypatch.setattr("triagemq.exchange.broker.process._SAVE_EVERY_SECONDS", (600.0, 600.0))
+
+    async def scene() -> None:
+        async with exchange(tmp_path, scenario=CAMPUS, **CAMPUS_SITES) as running:
+            await until(lambda: status_is(running, 200))
+            databases = list(tmp_path.rglob("mosquitto.db"))
+            assert len(databases) == 3
+            async with Subscriber(running.rest, name="late", settings=QUICK) as subscriber:
+                await subscriber.subscribe("durable/subscription", qos=1)
+                await until(
+                    lambda: all(b"durable/subscription" in database.read_bytes() for database in databases),
+                    seconds=AUTOSAVE_SECONDS / 2,
+                )
+
+    asyncio.run(scene())
+
+
+async def status_is(running: Exchange, status: int) -> bool:
+    return await status_of(running.rest, "/v1/health") == status
 
 
 @pytest.mark.slow

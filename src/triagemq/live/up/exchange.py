@@ -342,7 +342,7 @@ class Exchange(Rig):
         site.broker_address = (
             str(broker.address) if further is None else self._as_advertised(str(further.address))
         )
-        self._beside(self._keep_saving(broker, site.link))
+        self._beside(self._keep_saving(site.link))
         return broker
 
     async def _let_in(self, broker: BrokerProcess) -> None:
@@ -474,11 +474,15 @@ class Exchange(Rig):
         finally:
             await end(working, ending)
 
-    async def _keep_saving(self, broker: BrokerProcess, link: GatewayLink) -> None:
-        """A broker must know subscriptions after a kill, too: it keeps their messages until the gateway is back."""
+    async def _keep_saving(self, link: GatewayLink) -> None:
+        """Brokers must know subscriptions after a kill, too: they store their messages until the gateway is back.
+
+        A gateway subscribes at all brokers, not only at its own.
+        """
         while True:
             with contextlib.suppress(OSError, RuntimeError):
                 async for event in link.events():
                     if event.kind in ("subscriptions", "connected") or event.overrun:
-                        broker.save_soon()
+                        for broker in self._own_brokers.values():
+                            broker.save_soon()
             await asyncio.sleep(0.5)
