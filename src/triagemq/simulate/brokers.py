@@ -37,28 +37,30 @@ class BrokerQueues(NamedTuple):
     unmanaged_free: Floats
     broker_free: Floats
     link_free: Floats
+    outbound_free: Floats
 
 
-def new_broker_queues(above: Above) -> BrokerQueues:
-    return BrokerQueues(
-        np.zeros(len(above.unmanaged_seconds_per_byte)), np.zeros(above.brokers), np.zeros(above.links)
-    )
+class BrokerState(NamedTuple):
+    """All that brokers read and change; `run_ends` is when the run is cut off."""
+
+    above: Above
+    epochs: Epochs
+    seeds: Seeds
+    queues: BrokerQueues
+    arriving: Buffer
+    matched: Buffer
+    copies: Buffer
+    ended: Buffer
+    run_ends: float
+
+
+def new_broker_queues(above: Above, subscribers: int) -> BrokerQueues:
+    lengths = len(above.unmanaged_seconds_per_byte), above.brokers, above.links, subscribers
+    return BrokerQueues(*(np.zeros(length) for length in lengths))
 
 
 @kernel
-def pass_brokers(
-    above: Above,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: BrokerQueues,
-    published: Buffer,
-    begin: int,
-    arriving: Buffer,
-    matched: Buffer,
-    ended: Buffer,
-    until: float,
-    run_ends: float,
-) -> int:
+def pass_brokers(state: BrokerState, published: Buffer, begin: int, until: float) -> int:
     """Bring the published events from `begin` on, and all that arrives at a broker by `until`, through the brokers.
 
     Returns how many published events are done, or one more than there are when nothing is left to do; anything else
@@ -67,71 +69,47 @@ def pass_brokers(
     count = published.filled[0]
     for number in range(begin, count):
         event = published.records[number]
-        if not _settle(above, epochs, seeds, queues, arriving, matched, ended, event.time, run_ends):
+        if not _settle(state, event.time):
             return number
-        if not (room(arriving, 1) and room(ended, above.most_members)):
+        if not (room(state.arriving, 1) and room(state.ended, state.above.most_members)):
             return number
-        _send_to_broker(above, epochs, seeds, queues, event, arriving, ended, run_ends)
-    if not _settle(above, epochs, seeds, queues, arriving, matched, ended, until, run_ends):
+        _send_to_broker(state, event)
+    if not _settle(state, until):
         return count  # type: ignore[no-any-return]
     return count + 1  # type: ignore[no-any-return]
 
 
 @step
-def lose_event(
-    above: Above,
-    epochs: Epochs,
-    ended: Buffer,
-    event: Record,
-    brokers: NDArray[np.uint64],
-    time: float,
-    run_ends: float,
-) -> None:
+def lose_event(state: BrokerState, event: Record, brokers: NDArray[np.uint64], time: float) -> None:
     """End the copies of an event that a link loses at `time`, for every subscription at a set of brokers."""
-    for broker in range(above.brokers):
+    for broker in range(state.above.brokers):
         if (brokers[broker >> 6] >> np.uint64(broker & 63)) & np.uint64(1) != 0:
-            lose_event_at(above, epochs, ended, event, broker, time, run_ends)
+            lose_event_at(state, event, broker, time)
 
 
 @step
-def lose_event_at(
-    above: Above, epochs: Epochs, ended: Buffer, event: Record, broker: int, time: float, run_ends: float
-) -> None:
+def lose_event_at(state: BrokerState, event: Record, broker: int, time: float) -> None:
     """The same at one broker. What would be lost after the end of the run is in flight then.
 
     A subscription counts if it is active at that time; at the end of the run, also if it was when the event was
     published, since nobody has looked yet.
     """
-    over = time > run_ends
-    epoch = epoch_at(epochs.ends, 0, run_ends if over else time)
+    above, epochs, over = state.above, state.epochs, time > state.run_ends
+    epoch = epoch_at(epochs.ends, 0, state.run_ends if over else time)
     at_first = epoch_at(epochs.ends, 0, event.published_ns * 1e-9) if over else epoch
     cell = broker * above.topics + above.topic[event.publication]
     for place in range(above.member_first[cell], above.member_first[cell + 1]):
         subscription = above.member[place]
         if epochs.active[epoch, subscription] or epochs.active[at_first, subscription]:
-            end_copy(
-                ended,
-                event.event,
-                event.published_ns,
-                event.size_bytes,
-                subscription,
-                epochs.priority_class[epoch, subscription],
-                IN_FLIGHT if over else LOST_ON_LINK,
-            )
+            outcome = IN_FLIGHT if over else LOST_ON_LINK
+            level = epochs.priority_class[epoch, subscription]
+            end_copy(state.ended, event, subscription, level, outcome)
 
 
 @step
-def _send_to_broker(
-    above: Above,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: BrokerQueues,
-    event: Record,
-    arriving: Buffer,
-    ended: Buffer,
-    run_ends: float,
-) -> None:
+def _send_to_broker(state: BrokerState, event: Record) -> None:
     """Unmanaged switch, then the publisher's link with its errors and its propagation."""
+    above, epochs, queues = state.above, state.epochs, state.queues
     publication = event.publication
     time = event.time
     switch = above.unmanaged_switch[publication]
@@ -143,30 +121,21 @@ def _send_to_broker(
         queues.unmanaged_free[switch] = time
     error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
     if not sets_out(above.fates, event.event) or _event_lost(
-        error_rate, event.packets, seeds[_PUBLISHER_LINK], event.event
+        error_rate, event.packets, state.seeds[_PUBLISHER_LINK], event.event
     ):
-        lose_event(above, epochs, ended, event, above.interested[above.topic[publication]], time, run_ends)
+        lose_event(state, event, above.interested[above.topic[publication]], time)
         return
     home = above.home_broker[publication]
-    _push(arriving, event, time + above.publisher_propagation[publication], home, home)
+    _push(state.arriving, event, time + above.publisher_propagation[publication], home, home)
 
 
 @step
-def _settle(
-    above: Above,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: BrokerQueues,
-    arriving: Buffer,
-    matched: Buffer,
-    ended: Buffer,
-    until: float,
-    run_ends: float,
-) -> bool:
+def _settle(state: BrokerState, until: float) -> bool:
     """Match every event that arrives at a broker by `until`; False when a buffer is full."""
+    above, queues, arriving, matched = state.above, state.queues, state.arriving, state.matched
     while arriving.filled[0] > 0 and arriving.records[0].time <= until:
         # The event leaves the heap before its copies enter it.
-        if not (room(arriving, above.links) and room(matched, 1) and room(ended, above.most_members)):
+        if not (room(arriving, above.links) and room(matched, 1) and room(state.ended, above.most_members)):
             return False
         place = append(matched)
         matched.records[place] = arriving.records[0]
@@ -175,11 +144,11 @@ def _settle(
         broker = event.broker
         service = above.inbound_seconds[broker]
         if service > 0.0:
-            service *= exponential(seeds[_BROKER_INBOUND], event.event * above.brokers + broker)
+            service *= exponential(state.seeds[_BROKER_INBOUND], event.event * above.brokers + broker)
         event.time = max(event.time, queues.broker_free[broker]) + service
         queues.broker_free[broker] = event.time
         if above.brokers > 1:
-            _forward(above, epochs, seeds, queues, event, arriving, ended, run_ends)
+            _forward(state, event)
         cell = broker * above.topics + above.topic[event.publication]
         if above.member_first[cell] == above.member_first[cell + 1]:
             matched.filled[0] -= 1
@@ -187,21 +156,13 @@ def _settle(
 
 
 @step
-def _forward(
-    above: Above,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: BrokerQueues,
-    event: Record,
-    arriving: Buffer,
-    ended: Buffer,
-    run_ends: float,
-) -> None:
+def _forward(state: BrokerState, event: Record) -> None:
     """Send copies on along the source broker's tree, to wherever the topic has subscribers."""
+    above, queues = state.above, state.queues
     source = event.source_broker
     interested = above.interested[above.topic[event.publication]]
     if event.broker == source:
-        lose_event(above, epochs, ended, event, above.unreachable[source], event.time, run_ends)
+        lose_event(state, event, above.unreachable[source], event.time)
     wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
     here = source * above.brokers + event.broker
     for place in range(above.tree_first[here], above.tree_first[here + 1]):
@@ -212,10 +173,10 @@ def _forward(
         time = max(event.time, queues.link_free[link]) + wire_bytes * above.link_seconds_per_byte[link]
         queues.link_free[link] = time
         number = event.event * above.links + link
-        if _event_lost(above.link_error[link], event.packets, seeds[_BROKER_LINK], number):
-            lose_event(above, epochs, ended, event, behind, time, run_ends)
+        if _event_lost(above.link_error[link], event.packets, state.seeds[_BROKER_LINK], number):
+            lose_event(state, event, behind, time)
         else:
-            _push(arriving, event, time + above.link_propagation[link], above.link_target[link], source)
+            _push(state.arriving, event, time + above.link_propagation[link], above.link_target[link], source)
 
 
 @step
@@ -298,18 +259,7 @@ def _swap(records: Records, first: int, second: int) -> None:
 
 
 @kernel
-def fan_out(
-    above: Above,
-    epochs: Epochs,
-    epoch: int,
-    seeds: Seeds,
-    outbound_free: Floats,
-    matched: Buffer,
-    begin: int,
-    copies: Buffer,
-    ended: Buffer,
-    until: float,
-) -> int:
+def fan_out(state: BrokerState, epoch: int, begin: int, until: float) -> int:
     """Copy the events matched before `until`, from number `begin` on; later ones move to the front of their buffer.
 
     Returns how many of the matched events were looked at: fewer than there are when `copies` or `ended` is full.
@@ -319,9 +269,10 @@ def fan_out(
     A gateway that sends by class takes one outbound time for all copies of an event: to every subscriber's queue it is
     the same as one of its own, and those that do not wait there leave together, ranked by class.
     """
-    count = matched.filled[0]
-    seed = seeds[_BROKER_OUTBOUND]
-    by_class = above.by_class
+    above, epochs, matched = state.above, state.epochs, state.matched
+    copies, ended, outbound_free = state.copies, state.ended, state.queues.outbound_free
+    seed, order_seed = state.seeds[_BROKER_OUTBOUND], state.seeds[_SENDING_ORDER]
+    count, by_class = matched.filled[0], above.by_class
     for number in range(begin, count):
         event = matched.records[number]
         if event.time >= until:
@@ -341,15 +292,9 @@ def fan_out(
             if lost or not active:
                 before = epoch_at(epochs.ends, 0, event.published_ns * 1e-9)
                 if lost or epochs.active[before, subscription]:
-                    end_copy(
-                        ended,
-                        event.event,
-                        event.published_ns,
-                        event.size_bytes,
-                        subscription,
-                        epochs.priority_class[epoch, subscription],
-                        LOST_ON_LINK if lost else SUBSCRIBER_GONE,
-                    )
+                    outcome = LOST_ON_LINK if lost else SUBSCRIBER_GONE
+                    level = epochs.priority_class[epoch, subscription]
+                    end_copy(ended, event, subscription, level, outcome)
                 continue
             subscriber = above.subscriber[subscription]
             time = max(event.time, outbound_free[subscriber])
@@ -361,7 +306,7 @@ def fan_out(
             elif service > 0.0:
                 time += service * exponential(seed, counter)
             if by_class or service == 0.0:
-                rank |= int(bits(seeds[_SENDING_ORDER], counter) >> np.uint64(64 - _RANDOM_BITS))
+                rank |= int(bits(order_seed, counter) >> np.uint64(64 - _RANDOM_BITS))
             outbound_free[subscriber] = time
             copy = copies.records[append(copies)]
             copy.time = time

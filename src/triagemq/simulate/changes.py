@@ -22,12 +22,13 @@ from triagemq.simulate.promised.direct import (
     LIMITERS,
     Direct,
     PromisedRows,
+    Releases,
     Ways,
     lay_out,
     needs_event_list,
     promised_ways,
+    released,
 )
-from triagemq.simulate.promised.releases import Releases, released
 
 Planner = Callable[[Scenario], Plan]
 

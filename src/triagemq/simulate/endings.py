@@ -35,23 +35,30 @@ def nanoseconds(seconds: float) -> int:
 
 
 @step
-def end_copy(
+def end_copy(ended: Buffer, source: Record, subscription: int, priority_class: int, outcome: int) -> None:
+    """End a copy that never came to a managed port; `source` is it or its event."""
+    end_times(ended, source, subscription, priority_class, outcome, -1, -1, -1)
+
+
+@step
+def end_times(
     ended: Buffer,
-    event: int,
-    published_ns: int,
-    size_bytes: float,
+    source: Record,
     subscription: int,
     priority_class: int,
     outcome: int,
+    enqueued_ns: int,
+    dequeued_ns: int,
+    delivered_ns: int,
 ) -> None:
-    """End a copy that never came to a managed port."""
+    """End a copy with its times at ports; `source` says what event it is one of."""
     record = ended.records[append(ended)]
-    record.event = event
-    record.published_ns = published_ns
-    record.enqueued_ns = -1
-    record.dequeued_ns = -1
-    record.delivered_ns = -1
-    record.size_bytes = size_bytes
+    record.event = source.event
+    record.published_ns = source.published_ns
+    record.enqueued_ns = enqueued_ns
+    record.dequeued_ns = dequeued_ns
+    record.delivered_ns = delivered_ns if outcome == DELIVERED else -1
+    record.size_bytes = source.size_bytes
     record.subscription = subscription
     record.priority_class = priority_class
     record.outcome = outcome
@@ -89,16 +96,8 @@ def end_packet(
         dequeued_ns = group.dequeued_ns
         delivered_ns = group.delivered_ns
         give_back(groups, number)
-    record = ended.records[append(ended)]
-    record.event = packet.event
-    record.published_ns = packet.published_ns
-    record.enqueued_ns = enqueued_ns
-    record.dequeued_ns = dequeued_ns
-    record.delivered_ns = delivered_ns if outcome == DELIVERED else -1
-    record.size_bytes = packet.size_bytes
-    record.subscription = packet.subscription
-    record.priority_class = priority_class
-    record.outcome = outcome
+    subscription = packet.subscription
+    end_times(ended, packet, subscription, priority_class, outcome, enqueued_ns, dequeued_ns, delivered_ns)
 
 
 BATCHES = 30

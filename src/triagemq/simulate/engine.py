@@ -24,7 +24,7 @@ from triagemq.simulate.network import drawn_fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.promised.mixed import MixedPath
 from triagemq.simulate.promised.promises import cut_publishers
-from triagemq.simulate.promised.under_way import PromiseTally, new_promise_tally
+from triagemq.simulate.promised.state import PromiseTally, new_promise_tally
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed

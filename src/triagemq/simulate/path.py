@@ -13,10 +13,17 @@ import numpy as np
 
 from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Scenario
-from triagemq.simulate.brokers import fan_out, lose_event, lose_event_at, new_broker_queues, pass_brokers
+from triagemq.simulate.brokers import (
+    BrokerState,
+    fan_out,
+    lose_event,
+    lose_event_at,
+    new_broker_queues,
+    pass_brokers,
+)
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
-from triagemq.simulate.network import Above, Fates, above_brokers, below_brokers
+from triagemq.simulate.network import Fates, above_brokers, below_brokers
 from triagemq.simulate.ports import catch_up_all, empty_queues
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
@@ -29,6 +36,7 @@ from triagemq.simulate.records import (
     Clock,
     Outlets,
     Pool,
+    PortState,
     enlarged_buffer,
     enlarged_pool,
     new_buffer,
@@ -58,8 +66,7 @@ class Path:
         self._epochs, self._seeds, self._collect = epochs, seeds, collect
         self._above = above_brokers(scenario, fates)
         self._below = below_brokers(scenario, classes, fates)
-        self._broker_queues = new_broker_queues(self._above)
-        self._outbound_free = np.zeros(len(scenario.subscribers))
+        self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)
         self.published = new_buffer(EVENT, 1024)
@@ -113,37 +120,14 @@ class Path:
 
     def _pass_brokers(self, until: float) -> None:
         def step(begin: int) -> int:
-            return pass_brokers(
-                self._above,
-                self._epochs,
-                self._seeds,
-                self._broker_queues,
-                self.published,
-                begin,
-                self._arriving,
-                self._matched,
-                self.ended,
-                until,
-                self.clock.run_ends,
-            )
+            return pass_brokers(self._brokers(), self.published, begin, until)
 
         self._repeat(step, int(self.published.filled[0]) + 1)
         self.published.filled[0] = 0
 
     def _fan_out(self, until: float) -> None:
         def step(begin: int) -> int:
-            return fan_out(
-                self._above,
-                self._epochs,
-                self.clock.epoch,
-                self._seeds,
-                self._outbound_free,
-                self._matched,
-                begin,
-                self._inboxes[0],
-                self.ended,
-                until,
-            )
+            return fan_out(self._brokers(), self.clock.epoch, begin, until)
 
         self._repeat(step, int(self._matched.filled[0]))
         keep_later(self._matched, until)
@@ -154,33 +138,10 @@ class Path:
         count = due(self._inboxes[hop], until, hop == 0, self._order, self._times, self._spare)
 
         def arrivals(begin: int) -> int:
-            return cross_switches(
-                self._below,
-                self._epochs,
-                self._seeds,
-                self._switch_free,
-                self.ports,
-                self._outlets(hop),
-                self.clock,
-                hop,
-                self._inboxes[hop],
-                self._order,
-                begin,
-                count,
-            )
+            return cross_switches(self._network(hop), hop, self._inboxes[hop], self._order, begin, count)
 
         def departures(begin: int) -> int:
-            return catch_up_all(
-                self._below,
-                self._epochs,
-                self._seeds,
-                self.ports,
-                self._outlets(hop),
-                self.clock,
-                hop,
-                begin,
-                until,
-            )
+            return catch_up_all(self._network(hop), hop, begin, until)
 
         self._repeat(arrivals, count)
         keep_later(self._inboxes[hop], until)
@@ -195,8 +156,7 @@ class Path:
 
     def _cut_events(self, events: Callable[[], Buffer], matched: bool) -> None:
         def step(begin: int) -> int:
-            ends = self.clock.run_ends
-            return cut_events(self._above, self._epochs, events(), matched, ends, self.ended, begin)
+            return cut_events(self._brokers(), events(), matched, begin)
 
         self._repeat(step, int(events().filled[0]))
 
@@ -213,8 +173,24 @@ class Path:
 
         self._repeat(step, int(self._inboxes[hop].filled[0]))
 
-    def _outlets(self, hop: int) -> Outlets:
-        return Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
+    def _brokers(self) -> BrokerState:
+        return BrokerState(
+            self._above,
+            self._epochs,
+            self._seeds,
+            self._broker_queues,
+            self._arriving,
+            self._matched,
+            self._inboxes[0],
+            self.ended,
+            self.clock.run_ends,
+        )
+
+    def _network(self, hop: int) -> PortState:
+        outlets = Outlets(self._inboxes[hop + 1], self.ended, self.hops, self.samples)
+        return PortState(
+            self._below, self._epochs, self._seeds, self._switch_free, self.ports, outlets, self.clock
+        )
 
     def _repeat(self, step: Callable[[int], int], end: int) -> None:
         """Call a kernel until it is through; whenever it stops short, empty and enlarge what it may have filled."""
@@ -246,25 +222,23 @@ class Path:
 
 
 @kernel
-def cut_events(
-    above: Above, epochs: Epochs, events: Buffer, matched: bool, run_ends: float, ended: Buffer, begin: int
-) -> int:
+def cut_events(state: BrokerState, events: Buffer, matched: bool, begin: int) -> int:
     """End the copies of events on their way to a broker, or matched there; returns how many events were done."""
-    count = events.filled[0]
+    above, count = state.above, events.filled[0]
     for number in range(begin, count):
-        if not room(ended, above.most_members):
+        if not room(state.ended, above.most_members):
             return number
         event = events.records[number]
         source, broker = event.source_broker, event.broker
-        lose_event_at(above, epochs, ended, event, broker, np.inf, run_ends)
+        lose_event_at(state, event, broker, np.inf)
         if matched:
             continue
         here = source * above.brokers + broker
         for place in range(above.tree_first[here], above.tree_first[here + 1]):
             behind = above.beyond[source, above.tree_link[place]]
-            lose_event(above, epochs, ended, event, behind, np.inf, run_ends)
+            lose_event(state, event, behind, np.inf)
         if broker == source:
-            lose_event(above, epochs, ended, event, above.unreachable[source], np.inf, run_ends)
+            lose_event(state, event, above.unreachable[source], np.inf)
     return count  # type: ignore[no-any-return]
 
 
@@ -281,9 +255,7 @@ def cut_packets(
         if hop == 0:
             end_copy(
                 ended,
-                packet.event,
-                packet.published_ns,
-                packet.size_bytes,
+                packet,
                 packet.subscription,
                 epochs.priority_class[epoch, packet.subscription],
                 IN_FLIGHT,

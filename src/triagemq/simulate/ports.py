@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from triagemq.compiled import kernel, routine, step
-from triagemq.simulate.changes import Epochs, epoch_at
+from triagemq.simulate.changes import epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
@@ -21,7 +21,7 @@ from triagemq.simulate.endings import (
     nanoseconds,
 )
 from triagemq.simulate.network import LOST_BEHIND, Below, fate_of
-from triagemq.simulate.random import Purpose, Seeds, split, uniform
+from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import (
     BYTES_DROPPED,
     BYTES_IN,
@@ -31,9 +31,9 @@ from triagemq.simulate.records import (
     PACKETS_OUT,
     Buffer,
     Clock,
-    Outlets,
     Pool,
     PortQueues,
+    PortState,
     Record,
     append,
     give_back,
@@ -50,101 +50,64 @@ _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 
 
 @step
-def arrive(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    number: int,
-) -> None:
+def arrive(state: PortState, port: int, number: int) -> None:
     """A packet of the pool comes to a port that has caught up with its arrival: send it, queue it or drop it."""
+    below, queues = state.below, state.queues
     packet = queues.packets.records[number]
     time, priority_class = packet.time, packet.priority_class
-    if clock.sample_seconds < np.inf:
+    if state.clock.sample_seconds < np.inf:
         queues.counters[port, priority_class, PACKETS_IN] += 1
         queues.counters[port, priority_class, BYTES_IN] += int(wire_bytes(below, queues.groups, packet))
     sending = queues.free_at[port] > time
     if not sending:
-        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, time)
+        _transmit(state, port, number, time)
         return
     waiting = queues.waiting[port]
     if waiting + 1 >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 else -1
         if lowest <= priority_class:
-            _drop(below, queues, outlets, clock, port, number, time)
+            _drop(state, port, number, time)
             return
         evicted = queues.last[port, lowest]
         unlink_last(queues, port, lowest)
-        _drop(below, queues, outlets, clock, port, evicted, time)
+        _drop(state, port, evicted, time)
     link_last(queues, port, priority_class, number)
 
 
 @step
-def catch_up(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    until: float,
-) -> bool:
+def catch_up(state: PortState, port: int, until: float) -> bool:
     """Start all that a port has to start by `until`, and sample it on the way; False if an outlet is full."""
-    if queues.next_sample[port] < until and not _catch_up_sampling(
-        below, epochs, seeds, queues, outlets, clock, port, until
-    ):
+    if state.queues.next_sample[port] < until and not _catch_up_sampling(state, port, until):
         return False
-    return _send_waiting(below, epochs, seeds, queues, outlets, clock, port, until)
+    return _send_waiting(state, port, until)
 
 
 @routine
-def _catch_up_sampling(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    until: float,
-) -> bool:
+def _catch_up_sampling(state: PortState, port: int, until: float) -> bool:
     """Catch up with every sampling instant before `until`. A call, not a step: it is rare, and would crowd the rest."""
+    below, queues, samples = state.below, state.queues, state.outlets.samples
+    interval = state.clock.sample_seconds
     while queues.next_sample[port] < until:
         instant = queues.next_sample[port]
-        if not _send_waiting(below, epochs, seeds, queues, outlets, clock, port, instant):
+        if not _send_waiting(state, port, instant):
             return False
-        if not room(outlets.samples, below.classes):
+        if not room(samples, below.classes):
             return False
         for priority_class in range(below.classes):
-            sample(queues, outlets.samples, port, port, priority_class, instant)
+            sample(queues, samples, port, port, priority_class, instant)
         # Multiples of the interval rather than a running sum: no drift, and the same instants at every port.
-        queues.next_sample[port] = clock.sample_seconds * np.rint(instant / clock.sample_seconds + 1.0)
+        queues.next_sample[port] = interval * np.rint(instant / interval + 1.0)
     return True
 
 
 @kernel
-def catch_up_all(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    hop: int,
-    begin: int,
-    until: float,
-) -> int:
+def catch_up_all(state: PortState, hop: int, begin: int, until: float) -> int:
     """Catch up every port of a hop from number `begin` on; returns the port at which an outlet was full."""
-    for port in range(begin, len(below.hop_of_port)):
-        if below.hop_of_port[port] == hop and not catch_up(
-            below, epochs, seeds, queues, outlets, clock, port, until
-        ):
+    hop_of_port = state.below.hop_of_port
+    for port in range(begin, len(hop_of_port)):
+        if hop_of_port[port] == hop and not catch_up(state, port, until):
             return port
-    return len(below.hop_of_port)
+    return len(hop_of_port)
 
 
 @kernel
@@ -175,47 +138,32 @@ def wire_bytes(below: Below, groups: Pool, packet: Record) -> float:
 
 
 @step
-def _send_waiting(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    until: float,
-) -> bool:
+def _send_waiting(state: PortState, port: int, until: float) -> bool:
+    queues, outlets = state.queues, state.outlets
     while queues.waiting[port] > 0 and queues.free_at[port] <= until:
         if not (room(outlets.ended, 1) and room(outlets.onward, 1) and room(outlets.hops, 1)):
             return False
         priority_class = highest_class(queues, port)
         number = queues.first[port, priority_class]
         unlink_first(queues, port, priority_class)
-        _transmit(below, epochs, seeds, queues, outlets, clock, port, number, queues.free_at[port])
+        _transmit(state, port, number, queues.free_at[port])
     return True
 
 
 @step
-def _transmit(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    number: int,
-    time: float,
-) -> None:
+def _transmit(state: PortState, port: int, number: int, time: float) -> None:
     """Send a packet that is in no queue any more: to the next switch, or to its subscriber."""
+    below, epochs, queues, clock = state.below, state.epochs, state.queues, state.clock
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
     wire = wire_bytes(below, queues.groups, packet)
     per_byte = epochs.seconds_per_byte[epoch, port]
     finished = begin_sending(queues, clock, port, port, packet, wire, per_byte, time)
     if clock.with_hops:
-        record_hop(below, outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED)
-    leave(below, epochs, seeds, queues, outlets, clock, port, number, epoch, finished)
+        record_hop(
+            below, state.outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED
+        )
+    leave(state, port, number, epoch, finished)
 
 
 @step
@@ -243,19 +191,10 @@ def begin_sending(
 
 
 @step
-def leave(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    number: int,
-    epoch: int,
-    finished: float,
-) -> None:
+def leave(state: PortState, port: int, number: int, epoch: int, finished: float) -> None:
     """A packet has left its port at `finished`, in or after an epoch: it moves on, arrives, or is lost."""
+    below, epochs, seeds, queues = state.below, state.epochs, state.seeds, state.queues
+    onward = state.outlets.onward
     packet = queues.packets.records[number]
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
@@ -265,11 +204,11 @@ def leave(
         error_rate = epochs.port_error[epoch_at(epochs.ends, epoch, finished), port]
         seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)
         if lost or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
-            _end(queues, outlets, clock, number, LOST_ON_LINK, finished, finished)
+            _end(state, number, LOST_ON_LINK, finished, finished)
             return
-        place = append(outlets.onward)
-        outlets.onward.records[place] = packet
-        outlets.onward.records[place].time = finished + below.link_propagation[port]
+        place = append(onward)
+        onward.records[place] = packet
+        onward.records[place].time = finished + below.link_propagation[port]
         give_back(queues.packets, number)
         return
     outcome, arrival = DELIVERED, finished + below.subscriber_propagation[subscription]
@@ -280,39 +219,36 @@ def leave(
         outcome = LOST_ON_LINK
     elif not epochs.active[epoch_at(epochs.ends, epoch, arrival), subscription]:
         outcome = SUBSCRIBER_GONE
-    _end(queues, outlets, clock, number, outcome, finished, arrival)
+    _end(state, number, outcome, finished, arrival)
 
 
 @step
 def _end(
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
+    state: PortState,
     number: int,
     outcome: int,
     finished: float,
     arrival: float,
 ) -> None:
-    packet = queues.packets.records[number]
-    if arrival > clock.run_ends:
+    packet = state.queues.packets.records[number]
+    if arrival > state.clock.run_ends:
         outcome = IN_FLIGHT
-    dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
+    dequeued_ns = nanoseconds(finished) if finished <= state.clock.run_ends else -1
     end_packet(
-        outlets.ended,
-        queues.groups,
+        state.outlets.ended,
+        state.queues.groups,
         packet,
         packet.priority_class,
         outcome,
         dequeued_ns,
         nanoseconds(arrival),
     )
-    give_back(queues.packets, number)
+    give_back(state.queues.packets, number)
 
 
 @step
-def _drop(
-    below: Below, queues: PortQueues, outlets: Outlets, clock: Clock, port: int, number: int, time: float
-) -> None:
+def _drop(state: PortState, port: int, number: int, time: float) -> None:
+    below, queues, outlets, clock = state.below, state.queues, state.outlets, state.clock
     packet = queues.packets.records[number]
     if clock.sample_seconds < np.inf:
         queues.counters[port, packet.priority_class, DROPS] += 1

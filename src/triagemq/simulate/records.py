@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import step
 from triagemq.scenario import Floats
+from triagemq.simulate.changes import Epochs
 from triagemq.simulate.network import Below
+from triagemq.simulate.random import Seeds
 
 Records: TypeAlias = NDArray[np.void]
 
@@ -244,6 +246,18 @@ class Clock(NamedTuple):
     run_ends: float
     sample_seconds: float
     with_hops: bool
+
+
+class PortState(NamedTuple):
+    """All that switches and ports read and change."""
+
+    below: Below
+    epochs: Epochs
+    seeds: Seeds
+    switch_free: Floats
+    queues: PortQueues
+    outlets: Outlets
+    clock: Clock
 
 
 def new_port_queues(below: Below, sample_seconds: float, more: int = 0) -> PortQueues:

@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
-from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
-from triagemq.simulate.network import DROPPED, Below, fate_of
+from triagemq.simulate.network import DROPPED, fate_of
 from triagemq.simulate.ports import arrive, catch_up
-from triagemq.simulate.random import Purpose, Seeds, exponential, split, uniform
-from triagemq.simulate.records import Buffer, Clock, Outlets, Pool, PortQueues, Record, Records, room, take
+from triagemq.simulate.random import Purpose, exponential, split, uniform
+from triagemq.simulate.records import (
+    Buffer,
+    Outlets,
+    Pool,
+    PortQueues,
+    PortState,
+    Record,
+    Records,
+    room,
+    take,
+)
 
 Order = NDArray[np.int32]
 
@@ -122,18 +131,7 @@ def packets_of(size_bytes: float, payload_bytes: float) -> int:
 
 @kernel
 def cross_switches(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    switch_free: Floats,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    hop: int,
-    inbox: Buffer,
-    order: NDArray[np.int32],
-    begin: int,
-    end: int,
+    state: PortState, hop: int, inbox: Buffer, order: NDArray[np.int32], begin: int, end: int
 ) -> int:
     """Bring packets number order[begin:end] through the switches of one hop into their output ports.
 
@@ -141,7 +139,9 @@ def cross_switches(
     batch of packets. Class and drop rate are those in force when a copy reaches the switch. Returns how many were
     done: fewer than asked for when an outlet or a pool is full.
     """
-    inbound_seed = split(seeds[_SWITCH_INBOUND], hop)
+    below, epochs, queues, outlets = state.below, state.epochs, state.queues, state.outlets
+    switch_free, clock = state.switch_free, state.clock
+    inbound_seed = split(state.seeds[_SWITCH_INBOUND], hop)
     for place in range(begin, end):
         copy = inbox.records[order[place]]
         subscription = copy.subscription
@@ -157,36 +157,27 @@ def cross_switches(
             for fragment in range(packets):
                 time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
         priority_class = epochs.priority_class[clock.epoch, subscription]
-        dropped = hop == 0 and is_dropped(below, epochs, seeds, clock.epoch, copy, counter)
+        dropped = hop == 0 and is_dropped(state, copy, counter)
         if dropped:
             if not room(outlets.ended, 1):
                 return place
             switch_free[switch] = time
             drop_on_purpose(outlets.ended, copy, priority_class, time, clock.run_ends)
             continue
-        if not (
-            catch_up(below, epochs, seeds, queues, outlets, clock, port, time)
-            and _room_for_arrival(queues, outlets, packets)
-        ):
+        if not (catch_up(state, port, time) and _room_for_arrival(queues, outlets, packets)):
             return place
         switch_free[switch] = time
-        _enter(below, epochs, seeds, queues, outlets, clock, port, copy, packets, hop, time, priority_class)
+        _enter(state, port, copy, packets, hop, time, priority_class)
     return end
 
 
 @step
 def lookup_ends(
-    below: Below,
-    inbound_seed: np.uint64,
-    switch_free: float,
-    switch: int,
-    copy: Record,
-    packets: int,
-    counter: int,
+    state: PortState, inbound_seed: np.uint64, switch: int, copy: Record, packets: int, counter: int
 ) -> float:
     """When a switch has looked up the packets of a copy; they wait until it is free."""
-    time = max(copy.time, switch_free)
-    service = below.inbound_seconds[switch]
+    time = max(copy.time, state.switch_free[switch])
+    service = state.below.inbound_seconds[switch]
     if service > 0.0:
         for fragment in range(packets):
             time += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
@@ -194,13 +185,12 @@ def lookup_ends(
 
 
 @step
-def is_dropped(below: Below, epochs: Epochs, seeds: Seeds, epoch: int, copy: Record, counter: int) -> bool:
+def is_dropped(state: PortState, copy: Record, counter: int) -> bool:
     """Whether the drop policy of the first switch takes a copy."""
     subscription = copy.subscription
-    drop_rate = epochs.drop_rate[epoch, subscription]
-    return (drop_rate > 0.0 and uniform(seeds[_DROP], counter) <= drop_rate) or fate_of(
-        below.fates, copy.event, subscription
-    ) == DROPPED
+    drop_rate = state.epochs.drop_rate[state.clock.epoch, subscription]
+    drawn = drop_rate > 0.0 and uniform(state.seeds[_DROP], counter) <= drop_rate
+    return drawn or fate_of(state.below.fates, copy.event, subscription) == DROPPED
 
 
 @step
@@ -218,34 +208,21 @@ def _room_for_arrival(queues: PortQueues, outlets: Outlets, packets: int) -> boo
 @step
 def drop_on_purpose(ended: Buffer, copy: Record, priority_class: int, time: float, run_ends: float) -> None:
     outcome = DROPPED_BY_POLICY if time <= run_ends else IN_FLIGHT
-    end_copy(
-        ended, copy.event, copy.published_ns, copy.size_bytes, copy.subscription, priority_class, outcome
-    )
+    end_copy(ended, copy, copy.subscription, priority_class, outcome)
 
 
 @step
 def _enter(
-    below: Below,
-    epochs: Epochs,
-    seeds: Seeds,
-    queues: PortQueues,
-    outlets: Outlets,
-    clock: Clock,
-    port: int,
-    copy: Record,
-    packets: int,
-    hop: int,
-    time: float,
-    priority_class: int,
+    state: PortState, port: int, copy: Record, packets: int, hop: int, time: float, priority_class: int
 ) -> None:
     """The packets of a copy come to their port together."""
-    enqueued_ns = copy.enqueued_ns
+    queues, enqueued_ns = state.queues, copy.enqueued_ns
     if hop == 0:
-        enqueued_ns = nanoseconds(time) if time <= clock.run_ends else -1
+        enqueued_ns = nanoseconds(time) if time <= state.clock.run_ends else -1
     group = copy.group if packets == 1 else new_group(queues.groups, packets, enqueued_ns, priority_class)
     for fragment in range(packets):
         number = packet_of(queues.packets, copy, fragment, group, time, enqueued_ns, priority_class)
-        arrive(below, epochs, seeds, queues, outlets, clock, port, number)
+        arrive(state, port, number)
 
 
 @step

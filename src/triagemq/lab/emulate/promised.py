@@ -371,7 +371,7 @@ class PromisedPublishers:
             from triagemq.simulate.replay import RecordedStream
 
             return RecordedStream(Path(self._replay), self._scenario)
-        from triagemq.simulate.promised.releases import released
+        from triagemq.simulate.promised.direct import released
         from triagemq.simulate.source import PublicationStream
 
         scenario, course = self._scenario, self._course

@@ -26,7 +26,7 @@ from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import PromiseResults
 from triagemq.simulate.promised.direct import PromisedRows
 from triagemq.simulate.promised.promises import cut_publishers, promise_results
-from triagemq.simulate.promised.under_way import new_promise_tally
+from triagemq.simulate.promised.state import new_promise_tally
 from triagemq.trace import Outcome
 
 Times = NDArray[np.int64]

@@ -26,10 +26,22 @@ from triagemq.simulate.endings import (
 )
 from triagemq.simulate.ports import begin_sending, leave, record_hop, sample
 from triagemq.simulate.promised.direct import Direct
-from triagemq.simulate.promised.happenings import COMES, FREE, LOOKED_UP, REACHED, RELEASED, pop, push
-from triagemq.simulate.promised.packets import leave_direct, set_out
-from triagemq.simulate.promised.under_way import end_legs
-from triagemq.simulate.promised.world import DONE, PLACE, Fair, World, bytes_on_wire, record_hops
+from triagemq.simulate.promised.packets import end_legs, leave_direct, set_out
+from triagemq.simulate.promised.state import (
+    COMES,
+    DONE,
+    FREE,
+    LOOKED_UP,
+    PLACE,
+    REACHED,
+    RELEASED,
+    Fair,
+    SimulationState,
+    bytes_on_wire,
+    pop,
+    push,
+    record_hops,
+)
 from triagemq.simulate.random import Purpose, split
 from triagemq.simulate.records import (
     BYTES_DROPPED,
@@ -60,31 +72,34 @@ _SWITCH_INBOUND = int(Purpose.SWITCH_INBOUND)
 
 
 @kernel
-def run_events(world: World, inbox: Buffer, order: NDArray[np.int32], count: int, until: float) -> bool:
+def run_events(
+    state: SimulationState, inbox: Buffer, order: NDArray[np.int32], count: int, until: float
+) -> bool:
     """Let everything before `until` happen, with the first `count` copies of `order`; False if something is full."""
-    direct, below, queues, progress = world.direct, world.below, world.queues, world.progress
-    happenings, pool = world.happenings, queues.packets
+    network = state.network
+    direct, below, queues, progress = state.direct, network.below, network.queues, state.progress
+    event_queue, pool = state.event_queue, queues.packets
     while True:
         place = progress[PLACE]
-        time = happenings.records[0].time if happenings.filled[0] > 0 else np.inf
+        time = event_queue.records[0].time if event_queue.filled[0] > 0 else np.inf
         is_copy = place < count and inbox.records[order[place]].time < time
         if is_copy:
             time = inbox.records[order[place]].time
         if time >= until:
-            return _sample_all(world, until)
+            return _sample_all(state, until)
         packets, kind, port, number = 1, REACHED, 0, 0
         if is_copy:
             packets = packets_of(inbox.records[order[place]].size_bytes, below.payload_bytes)
             port = below.route[inbox.records[order[place]].subscription, 0]
         else:
-            kind, port = happenings.records[0].kind, happenings.records[0].port
-            number = happenings.records[0].number
+            kind, port = event_queue.records[0].kind, event_queue.records[0].port
+            number = event_queue.records[0].number
             if kind == RELEASED:
                 payload = direct.streams[-1 - pool.records[number].subscription].payload_bytes
                 packets = packets_of(pool.records[number].size_bytes, payload)
             elif kind == LOOKED_UP and below.hop_of_port[port] == 0:
                 packets = packets_of(pool.records[number].size_bytes, below.payload_bytes)
-        if not (_sample_all(world, time) and _room(world, packets)):
+        if not (_sample_all(state, time) and _room(state, packets)):
             return False
         progress[DONE] += 1
         if is_copy:
@@ -92,140 +107,144 @@ def run_events(world: World, inbox: Buffer, order: NDArray[np.int32], count: int
             pool.records[number] = inbox.records[order[place]]
             progress[PLACE] = place + 1
         else:
-            pop(happenings, pool.records)
+            pop(event_queue, pool.records)
         if kind == RELEASED:
-            set_out(world, port, number, packets, time)
+            set_out(state, port, number, packets, time)
             continue
-        if kind == REACHED and _look_up(world, port, number, packets, time):
+        if kind == REACHED and _look_up(state, port, number, packets, time):
             kind = LOOKED_UP
-        if kind == LOOKED_UP and _enter(world, port, number, packets, time):
+        if kind == LOOKED_UP and _enter(state, port, number, packets, time):
             kind = COMES
         sending = -1
         sender = port
         if kind == FREE:
             # Made as wide as in `cut_short`, so that it is compiled once.
-            sending = _take_next(world, sender + 0, time)
+            sending = _take_next(state, sender + 0, time)
             port = direct.port_of[sender]
-        elif kind == COMES and _come(world, port, number, time):
+        elif kind == COMES and _come(state, port, number, time):
             sending = number
         if sending >= 0:
-            _send(world, port, sending, time)
+            _send(state, port, sending, time)
             if kind == FREE and queues.waiting[sender] > 0:
-                push(happenings, pool.records, queues.free_at[sender], FREE, sender, -1)
+                push(event_queue, pool.records, queues.free_at[sender], FREE, sender, -1)
 
 
 @kernel
-def cut_short(world: World, begin: int) -> int:
+def cut_short(state: SimulationState, begin: int) -> int:
     """End all that is under way as `in_flight`, first what is on the list, then port by port; returns how far it came:
     -1 for the list, else the port at which there was no more room."""
-    queues, happenings = world.queues, world.happenings
-    most = world.direct.most_legs
+    network = state.network
+    queues, event_queue = network.queues, state.event_queue
+    most = state.direct.most_legs
     if begin < 0:
-        while happenings.filled[0] > 0:
-            if not room(world.outlets.ended, most):
+        while event_queue.filled[0] > 0:
+            if not room(network.outlets.ended, most):
                 return -1
-            last = happenings.filled[0] - 1
-            happening = happenings.records[last]
-            happenings.filled[0] = last
-            if happening.kind != FREE:
-                _end_under_way(world, happening.kind, happening.port, happening.number)
+            last = event_queue.filled[0] - 1
+            next_event = event_queue.records[last]
+            event_queue.filled[0] = last
+            if next_event.kind != FREE:
+                _end_under_way(state, next_event.kind, next_event.port, next_event.number)
         begin = 0
     for port in range(begin, len(queues.free_at)):
         while queues.waiting[port] > 0:
-            if not room(world.outlets.ended, most):
+            if not room(network.outlets.ended, most):
                 return port
-            _end(world, _take_next(world, port, 0.0), IN_FLIGHT)
+            _end(state, _take_next(state, port, 0.0), IN_FLIGHT)
     return len(queues.free_at)
 
 
 @step
-def _look_up(world: World, port: int, number: int, packets: int, time: float) -> bool:
+def _look_up(state: SimulationState, port: int, number: int, packets: int, time: float) -> bool:
     """A copy, or at later switches a packet of one, is looked up by the switch of the port that it will go to; True if
     that takes no time."""
-    below, epochs, switch_free = world.below, world.epochs, world.switch_free
-    pool, epoch = world.queues.packets, world.clock.epoch
+    network = state.network
+    below, epochs, switch_free = network.below, network.epochs, network.switch_free
+    pool, epoch = network.queues.packets, network.clock.epoch
     copy = pool.records[number]
     hop, switch = below.hop_of_port[port], below.switch_of_port[port]
     counter = copy.event * below.subscriptions + copy.subscription
-    inbound_seed = split(world.seeds[_SWITCH_INBOUND], hop)
+    inbound_seed = split(network.seeds[_SWITCH_INBOUND], hop)
     copy.time = time
-    ends = lookup_ends(below, inbound_seed, switch_free[switch], switch, copy, packets, counter)
+    ends = lookup_ends(network, inbound_seed, switch, copy, packets, counter)
     switch_free[switch] = ends
     copy.priority_class = epochs.priority_class[epoch, copy.subscription]
-    if hop == 0 and is_dropped(below, epochs, world.seeds, epoch, copy, counter):
-        drop_on_purpose(world.outlets.ended, copy, copy.priority_class, ends, world.clock.run_ends)
+    if hop == 0 and is_dropped(network, copy, counter):
+        drop_on_purpose(network.outlets.ended, copy, copy.priority_class, ends, network.clock.run_ends)
         give_back(pool, number)
         return False
     if ends > time:
-        push(world.happenings, pool.records, ends, LOOKED_UP, port, number)
+        push(state.event_queue, pool.records, ends, LOOKED_UP, port, number)
     return ends <= time
 
 
 @step
-def _enter(world: World, port: int, number: int, packets: int, time: float) -> bool:
+def _enter(state: SimulationState, port: int, number: int, packets: int, time: float) -> bool:
     """The packets of a copy come to their port together; True if it is only one."""
-    pool = world.queues.packets
+    network = state.network
+    pool = network.queues.packets
     copy = pool.records[number]
-    if world.below.hop_of_port[port] == 0:
-        copy.enqueued_ns = nanoseconds(time) if time <= world.clock.run_ends else -1
+    if network.below.hop_of_port[port] == 0:
+        copy.enqueued_ns = nanoseconds(time) if time <= network.clock.run_ends else -1
     if packets == 1:
         return True
     enqueued_ns, level = copy.enqueued_ns, copy.priority_class
-    group = new_group(world.queues.groups, packets, enqueued_ns, level)
+    group = new_group(network.queues.groups, packets, enqueued_ns, level)
     for fragment in range(packets):
         each = packet_of(pool, copy, fragment, group, time, enqueued_ns, level)
         pool.records[each].next = copy.next
-        push(world.happenings, pool.records, time, COMES, port, each)
+        push(state.event_queue, pool.records, time, COMES, port, each)
     give_back(pool, number)
     return False
 
 
 @step
-def _come(world: World, port: int, number: int, time: float) -> bool:
+def _come(state: SimulationState, port: int, number: int, time: float) -> bool:
     """A packet comes to a port: True if it is to be sent at once; else it waits, or is dropped."""
-    below, queues, direct = world.below, world.queues, world.direct
+    network = state.network
+    below, queues, direct = network.below, network.queues, state.direct
     packet = queues.packets.records[number]
     packet.time = time
     level = packet.priority_class
     if packet.subscription < 0 and port < direct.ports:
-        message = world.under_way.messages.records[packet.group]
-        if message.enqueued_ns < 0 and time <= world.clock.run_ends:
+        message = state.under_way.messages.records[packet.group]
+        if message.enqueued_ns < 0 and time <= network.clock.run_ends:
             message.enqueued_ns = nanoseconds(time)
-    if world.clock.sample_seconds < np.inf:
+    if network.clock.sample_seconds < np.inf:
         queues.counters[port, level, PACKETS_IN] += 1
-        queues.counters[port, level, BYTES_IN] += int(bytes_on_wire(world, packet))
+        queues.counters[port, level, BYTES_IN] += int(bytes_on_wire(state, packet))
     sender = _sender(direct, port, level)
     if queues.free_at[sender] <= time:
         if port < direct.ports and direct.borrowing[port]:
-            world.tags.sent[port] = _tag(world, port, level, number, time)
+            state.tags.sent[port] = _tag(state, port, level, number, time)
         return True
     waiting = queues.waiting[sender]
     is_fair = port < direct.ports and direct.fair[port]
     has_widths = port < direct.ports and direct.queue_first[port] >= 0
-    line = _line_of(world, port, packet) if is_fair else -1
+    line = _line_of(state, port, packet) if is_fair else -1
     row = direct.queue_first[port] + level if has_widths else port
     on_wire = 1 if sender == row or queues.sending_class[port] == level else 0
     if port < direct.ports and queues.waiting[row] + on_wire >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 and not (is_fair or has_widths) else -1
         dropped = number
         if is_fair:
-            dropped = _push_out(world, port, line, number)
+            dropped = _push_out(state, port, line, number)
         elif lowest > level:
             dropped = queues.last[port, lowest]
             unlink_last(queues, port, lowest)
-        _drop(world, port, dropped)
+        _drop(state, port, dropped)
         if dropped == number:
             return False
     if is_fair:
-        _join_line(world, port, line, number)
+        _join_line(state, port, line, number)
     else:
         if row != sender:
             queues.waiting[port] += 1
             if queues.waiting[row] == 0:
-                _tag(world, port, level, number, time)
+                _tag(state, port, level, number, time)
         link_last(queues, row, level, number)
     if waiting == 0:
-        push(world.happenings, queues.packets.records, queues.free_at[sender], FREE, sender, -1)
+        push(state.event_queue, queues.packets.records, queues.free_at[sender], FREE, sender, -1)
     return False
 
 
@@ -238,23 +257,25 @@ def _sender(direct: Direct, port: int, level: int) -> int:
 
 
 @step
-def _tag(world: World, port: int, level: int, number: int, time: float) -> float:
+def _tag(state: SimulationState, port: int, level: int, number: int, time: float) -> float:
     """When the packet that is now the first of a queue would be done at the width of the queue; that is its tag."""
-    epochs, tags = world.epochs, world.tags
-    per_byte = epochs.queue_seconds_per_byte[epoch_at(epochs.ends, world.clock.epoch, time), port, level]
-    wire = bytes_on_wire(world, world.queues.packets.records[number])
+    network = state.network
+    epochs, tags = network.epochs, state.tags
+    per_byte = epochs.queue_seconds_per_byte[epoch_at(epochs.ends, network.clock.epoch, time), port, level]
+    wire = bytes_on_wire(state, network.queues.packets.records[number])
     tags.first[port, level] = max(tags.sent[port], tags.first[port, level]) + wire * per_byte
     return tags.first[port, level]  # type: ignore[no-any-return]
 
 
 @step
-def _send(world: World, port: int, number: int, time: float) -> None:
+def _send(state: SimulationState, port: int, number: int, time: float) -> None:
     """Send a packet that is in no queue any more."""
-    below, epochs, queues, clock = world.below, world.epochs, world.queues, world.clock
-    direct, onward = world.direct, world.outlets.onward
+    network = state.network
+    below, epochs, queues, clock = network.below, network.epochs, network.queues, network.clock
+    direct, onward = state.direct, network.outlets.onward
     packet = queues.packets.records[number]
     epoch = epoch_at(epochs.ends, clock.epoch, time)
-    sender, wire = _sender(direct, port, packet.priority_class), bytes_on_wire(world, packet)
+    sender, wire = _sender(direct, port, packet.priority_class), bytes_on_wire(state, packet)
     if sender != port:
         per_byte = epochs.queue_seconds_per_byte[epoch, port, packet.priority_class]
         queues.busy_seconds[port] += wire * epochs.seconds_per_byte[epoch, port]
@@ -264,13 +285,13 @@ def _send(world: World, port: int, number: int, time: float) -> None:
         per_byte = direct.access_seconds_per_byte[port - direct.ports]
     finished = begin_sending(queues, clock, port, sender, packet, wire, per_byte, time)
     if packet.subscription < 0:
-        leave_direct(world, port, number, epoch, finished)
+        leave_direct(state, port, number, epoch, finished)
         return
     if clock.with_hops:
         record_hop(
-            below, world.outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED
+            below, network.outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED
         )
-    leave(below, epochs, world.seeds, queues, world.outlets, clock, port, number, epoch, finished)
+    leave(network, port, number, epoch, finished)
     if onward.filled[0] > 0:
         onward.filled[0] = 0
         following = take(queues.packets)
@@ -278,22 +299,15 @@ def _send(world: World, port: int, number: int, time: float) -> None:
         queues.packets.records[following].next = 0
         subscription = onward.records[0].subscription
         towards = below.route[subscription, below.hop_of_port[port] + 1]
-        push(
-            world.happenings,
-            world.queues.packets.records,
-            onward.records[0].time,
-            REACHED,
-            towards,
-            following,
-        )
+        push(state.event_queue, queues.packets.records, onward.records[0].time, REACHED, towards, following)
 
 
 @routine
-def _take_next(world: World, port: int, time: float) -> int:
+def _take_next(state: SimulationState, port: int, time: float) -> int:
     """Whose turn it is at a port, or at a queue that sends by itself, taken out of its queue."""
-    direct, queues, fair = world.direct, world.queues, world.fair
+    direct, queues, fair = state.direct, state.network.queues, state.fair
     if port < direct.ports and direct.borrowing[port]:
-        return _take_first_tag(world, port, time)
+        return _take_first_tag(state, port, time)
     if port >= direct.ports or not direct.fair[port]:
         level = highest_class(queues, port)
         number = queues.first[port, level]
@@ -312,11 +326,12 @@ def _take_next(world: World, port: int, time: float) -> int:
 
 
 @step
-def _take_first_tag(world: World, port: int, time: float) -> int:
+def _take_first_tag(state: SimulationState, port: int, time: float) -> int:
     """The packet of a port whose queues borrow that would be done first at the width of its queue."""
-    queues, tags, first_row = world.queues, world.tags, world.direct.queue_first[port]
+    network = state.network
+    queues, tags, first_row = network.queues, state.tags, state.direct.queue_first[port]
     level = -1
-    for each in range(world.below.classes):
+    for each in range(network.below.classes):
         if queues.waiting[first_row + each] > 0 and (
             level < 0 or tags.first[port, each] < tags.first[port, level]
         ):
@@ -327,26 +342,27 @@ def _take_first_tag(world: World, port: int, time: float) -> int:
     tags.sent[port] = tags.first[port, level]
     following = queues.first[first_row + level, level]
     if following >= 0:
-        _tag(world, port, level, following, time)
+        _tag(state, port, level, following, time)
     return number  # type: ignore[no-any-return]
 
 
 @step
-def _line_of(world: World, port: int, packet: Record) -> int:
+def _line_of(state: SimulationState, port: int, packet: Record) -> int:
     """The queue of a packet's flow at a fair port."""
-    direct = world.direct
+    direct = state.direct
     if packet.subscription >= 0:
-        flow = direct.flow[world.clock.epoch, packet.subscription]
+        flow = direct.flow[state.network.clock.epoch, packet.subscription]
     else:
-        stream = world.under_way.messages.records[packet.group].stream
+        stream = state.under_way.messages.records[packet.group].stream
         flow = direct.flows + direct.streams[stream].publication
     return direct.fair_first[port] + flow  # type: ignore[no-any-return]
 
 
 @step
-def _join_line(world: World, port: int, line: int, number: int) -> None:
+def _join_line(state: SimulationState, port: int, line: int, number: int) -> None:
     """A packet waits behind those of its flow."""
-    fair, packets = world.fair, world.queues.packets.records
+    network = state.network
+    fair, packets = state.fair, network.queues.packets.records
     packets[number].next = -1
     if fair.first[line] < 0:
         packets[number].previous = -1
@@ -357,13 +373,14 @@ def _join_line(world: World, port: int, line: int, number: int) -> None:
         packets[fair.last[line]].next = number
     fair.last[line] = number
     fair.length[line] += 1
-    world.queues.waiting[port] += 1
+    network.queues.waiting[port] += 1
 
 
 @step
-def _push_out(world: World, port: int, line: int, number: int) -> int:
+def _push_out(state: SimulationState, port: int, line: int, number: int) -> int:
     """The buffer of a fair port is full: the newest packet of the longest queue goes; it may be the one that comes."""
-    fair, packets = world.fair, world.queues.packets.records
+    network = state.network
+    fair, packets = state.fair, network.queues.packets.records
     longest, most = line, fair.length[line] + 1
     each = fair.turn_first[port]
     while each >= 0:
@@ -377,7 +394,7 @@ def _push_out(world: World, port: int, line: int, number: int) -> int:
     fair.last[longest] = packets[dropped].previous
     packets[fair.last[longest]].next = -1
     fair.length[longest] -= 1
-    world.queues.waiting[port] -= 1
+    network.queues.waiting[port] -= 1
     return dropped  # type: ignore[no-any-return]
 
 
@@ -393,94 +410,81 @@ def _line_up(fair: Fair, port: int, line: int) -> None:
 
 
 @step
-def _drop(world: World, port: int, number: int) -> None:
+def _drop(state: SimulationState, port: int, number: int) -> None:
     """A buffer is full."""
-    queues, packet = world.queues, world.queues.packets.records[number]
-    if world.clock.sample_seconds < np.inf:
+    network = state.network
+    queues, packet = network.queues, network.queues.packets.records[number]
+    if network.clock.sample_seconds < np.inf:
         queues.counters[port, packet.priority_class, DROPS] += 1
-        queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(bytes_on_wire(world, packet))
-    if world.clock.with_hops:
+        queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(bytes_on_wire(state, packet))
+    if network.clock.with_hops:
         if packet.subscription >= 0:
             record_hop(
-                world.below, world.outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER
+                network.below, network.outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER
             )
         else:
-            node = -1 - packet.subscription - len(world.direct.streams)
-            record_hops(world, packet, node, port, -1, DROPPED_BY_BUFFER)
-    _end(world, number, DROPPED_BY_BUFFER)
+            node = -1 - packet.subscription - len(state.direct.streams)
+            record_hops(state, packet, node, port, -1, DROPPED_BY_BUFFER)
+    _end(state, number, DROPPED_BY_BUFFER)
 
 
 @step
-def _end(world: World, number: int, outcome: int) -> None:
+def _end(state: SimulationState, number: int, outcome: int) -> None:
     """A packet goes no further than where it waits."""
-    direct, clock, packet = world.direct, world.clock, world.queues.packets.records[number]
+    network = state.network
+    direct, packet = state.direct, network.queues.packets.records[number]
     if packet.subscription >= 0:
-        end_packet(world.outlets.ended, world.queues.groups, packet, packet.priority_class, outcome, -1, -1)
+        end_packet(
+            network.outlets.ended, network.queues.groups, packet, packet.priority_class, outcome, -1, -1
+        )
     else:
         node = -1 - packet.subscription - len(direct.streams)
-        stream = world.under_way.messages.records[packet.group].stream
+        stream = state.under_way.messages.records[packet.group].stream
         first = direct.nodes[node].leg if node >= 0 else 0
         end = direct.nodes[node].leg_end if node >= 0 else direct.streams[stream].legs
-        end_legs(
-            direct,
-            world.under_way,
-            world.outlets.ended,
-            clock.run_ends,
-            packet,
-            first,
-            end,
-            outcome,
-            -1,
-            -1,
-            0.0,
-        )
-    give_back(world.queues.packets, number)
+        end_legs(state, packet, first, end, outcome, -1, -1, 0.0)
+    give_back(network.queues.packets, number)
 
 
 @step
-def _end_under_way(world: World, kind: int, port: int, number: int) -> None:
-    packet = world.queues.packets.records[number]
-    if kind >= LOOKED_UP and world.below.hop_of_port[port] == 0:
-        end_copy(
-            world.outlets.ended,
-            packet.event,
-            packet.published_ns,
-            packet.size_bytes,
-            packet.subscription,
-            packet.priority_class,
-            IN_FLIGHT,
-        )
-        give_back(world.queues.packets, number)
+def _end_under_way(state: SimulationState, kind: int, port: int, number: int) -> None:
+    network = state.network
+    packet = network.queues.packets.records[number]
+    if kind >= LOOKED_UP and network.below.hop_of_port[port] == 0:
+        end_copy(network.outlets.ended, packet, packet.subscription, packet.priority_class, IN_FLIGHT)
+        give_back(network.queues.packets, number)
     else:
-        _end(world, number, IN_FLIGHT)
+        _end(state, number, IN_FLIGHT)
 
 
 @step
-def _room(world: World, packets: int) -> bool:
+def _room(state: SimulationState, packets: int) -> bool:
     """Whether there is room for all that so many packets can bring about where they are now."""
-    direct, outlets = world.direct, world.outlets
+    network = state.network
+    direct, outlets = state.direct, network.outlets
     many = packets + 1
     return (
-        world.queues.packets.free_count[0] > many * direct.most_children
-        and world.queues.groups.free_count[0] >= 1
-        and world.under_way.messages.free_count[0] >= 1
-        and room(world.happenings, many * (direct.most_children + 1))
+        network.queues.packets.free_count[0] > many * direct.most_children
+        and network.queues.groups.free_count[0] >= 1
+        and state.under_way.messages.free_count[0] >= 1
+        and room(state.event_queue, many * (direct.most_children + 1))
         and room(outlets.ended, 2 * many * direct.most_legs)
         and room(outlets.hops, 2 * many * direct.most_legs)
     )
 
 
 @routine
-def _sample_all(world: World, until: float) -> bool:
+def _sample_all(state: SimulationState, until: float) -> bool:
     """Sample every port at each instant before `until` that is due; False if there is no room."""
-    next_sample = world.queues.next_sample
+    network = state.network
+    next_sample = network.queues.next_sample
     while next_sample[0] < until:
         instant = next_sample[0]
-        if not room(world.outlets.samples, world.below.classes * world.direct.ports):
+        if not room(network.outlets.samples, network.below.classes * state.direct.ports):
             return False
-        for port in range(world.direct.ports):
-            for level in range(world.below.classes):
-                sender = _sender(world.direct, port, level)
-                sample(world.queues, world.outlets.samples, port, sender, level, instant)
-        next_sample[0] = world.clock.sample_seconds * np.rint(instant / world.clock.sample_seconds + 1.0)
+        for port in range(state.direct.ports):
+            for level in range(network.below.classes):
+                sender = _sender(state.direct, port, level)
+                sample(network.queues, network.outlets.samples, port, sender, level, instant)
+        next_sample[0] = network.clock.sample_seconds * np.rint(instant / network.clock.sample_seconds + 1.0)
     return True

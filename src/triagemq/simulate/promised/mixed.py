@@ -13,11 +13,20 @@ from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.event_list import cut_short, run_events
-from triagemq.simulate.promised.happenings import HAPPENING
-from triagemq.simulate.promised.limiters import new_limiters
 from triagemq.simulate.promised.packets import release
-from triagemq.simulate.promised.under_way import LEG, PromiseTally, UnderWay, new_under_way
-from triagemq.simulate.promised.world import DONE, PLACE, World, new_fair, new_tags
+from triagemq.simulate.promised.state import (
+    DONE,
+    LEG,
+    NEXT_EVENT,
+    PLACE,
+    PromiseTally,
+    SimulationState,
+    UnderWay,
+    new_fair,
+    new_limiters,
+    new_tags,
+    new_under_way,
+)
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
@@ -50,7 +59,7 @@ class MixedPath(Path):
         self._fair = new_fair(direct)
         self._tags = new_tags(direct.ports, classes)
         self._under_way = new_under_way(direct, promises)
-        self._happenings = new_buffer(HAPPENING, 1024)
+        self._event_queue = new_buffer(NEXT_EVENT, 1024)
         self._limiters = new_limiters(direct.stream.shape[1])
         self._progress = np.zeros(2, dtype=np.int64)
         self.ports = new_port_queues(
@@ -99,8 +108,8 @@ class MixedPath(Path):
 
     def _enlarge(self, wanted: int) -> None:
         super()._enlarge(wanted)
-        if len(self._happenings.records) - int(self._happenings.filled[0]) < wanted:
-            self._happenings = enlarged_buffer(self._happenings, wanted)
+        if len(self._event_queue.records) - int(self._event_queue.filled[0]) < wanted:
+            self._event_queue = enlarged_buffer(self._event_queue, wanted)
         messages, legs, tally = self._under_way
         if messages.free_count[0] < wanted:
             messages = enlarged_pool(messages, wanted)
@@ -108,21 +117,15 @@ class MixedPath(Path):
             more[: len(legs)] = legs
             self._under_way = UnderWay(messages, more, tally)
 
-    def _world(self) -> World:
-        outlets = self._outlets(0)._replace(onward=self._onward)
-        return World(
+    def _world(self) -> SimulationState:
+        network = self._network(0)
+        return SimulationState(
             self._direct,
-            self._below,
-            self._epochs,
-            self._seeds,
-            self._switch_free,
-            self.ports,
+            network._replace(outlets=network.outlets._replace(onward=self._onward)),
             self._fair,
             self._tags,
             self._under_way,
-            self._happenings,
+            self._event_queue,
             self._limiters,
             self._progress,
-            outlets,
-            self.clock,
         )

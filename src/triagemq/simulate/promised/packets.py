@@ -9,16 +9,30 @@ is lost to all behind that place.
 
 from __future__ import annotations
 
-from triagemq.compiled import kernel, step
+from triagemq.compiled import kernel, routine, step
 from triagemq.simulate.changes import epoch_at
-from triagemq.simulate.endings import DELIVERED, LIMITED, LOST_ON_LINK, SUBSCRIBER_GONE, nanoseconds
+from triagemq.simulate.endings import (
+    DELIVERED,
+    IN_FLIGHT,
+    LIMITED,
+    LOST_ON_LINK,
+    SUBSCRIBER_GONE,
+    end_times,
+    nanoseconds,
+)
 from triagemq.simulate.network import PASSES, fate_of
-from triagemq.simulate.promised.happenings import COMES, RELEASED, push
-from triagemq.simulate.promised.limiters import passes
-from triagemq.simulate.promised.under_way import ABSENT, branch, end_legs
-from triagemq.simulate.promised.world import World, bytes_on_wire, record_hops
+from triagemq.simulate.promised.state import (
+    ABSENT,
+    COMES,
+    RELEASED,
+    SimulationState,
+    bytes_on_wire,
+    passes,
+    push,
+    record_hops,
+)
 from triagemq.simulate.random import Purpose, split, uniform
-from triagemq.simulate.records import Buffer, give_back, take
+from triagemq.simulate.records import Buffer, Record, give_back, take
 from triagemq.simulate.switches import packet_of
 
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
@@ -27,10 +41,11 @@ _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 
 
 @kernel
-def release(world: World, published: Buffer) -> None:
+def release(state: SimulationState, published: Buffer) -> None:
     """Put published events that have a direct way on the list, which has room, and forget those that go no other."""
-    direct, epoch = world.direct, world.clock.epoch
-    pool = world.queues.packets
+    network = state.network
+    direct, epoch = state.direct, network.clock.epoch
+    pool = network.queues.packets
     kept = 0
     for place in range(published.filled[0]):
         event = published.records[place]
@@ -44,14 +59,8 @@ def release(world: World, published: Buffer) -> None:
             packet.subscription = -1 - stream
             packet.fragment = 0
             packet.next = 0
-            push(
-                world.happenings,
-                world.queues.packets.records,
-                event.time,
-                RELEASED,
-                direct.streams[stream].access_port,
-                number,
-            )
+            port = direct.streams[stream].access_port
+            push(state.event_queue, pool.records, event.time, RELEASED, port, number)
         if stream < 0 or direct.brokered[epoch, event.publication]:
             if kept != place:
                 published.records[kept] = event
@@ -60,9 +69,10 @@ def release(world: World, published: Buffer) -> None:
 
 
 @step
-def set_out(world: World, port: int, number: int, packets: int, time: float) -> None:
+def set_out(state: SimulationState, port: int, number: int, packets: int, time: float) -> None:
     """A publisher begins to send a message: its packets come to the access link."""
-    direct, under_way, pool = world.direct, world.under_way, world.queues.packets
+    network = state.network
+    direct, under_way, pool = state.direct, state.under_way, network.queues.packets
     released = pool.records[number]
     stream = -1 - released.subscription
     group = take(under_way.messages)
@@ -78,7 +88,7 @@ def set_out(world: World, port: int, number: int, packets: int, time: float) -> 
     for leg in range(direct.streams[stream].legs):
         way = under_way.legs[group * direct.most_legs + leg]
         subscription = direct.ways[direct.streams[stream].leg_first + leg].subscription
-        there = direct.present[world.clock.epoch, subscription]
+        there = direct.present[network.clock.epoch, subscription]
         nobody = nobody and not there
         way.remaining = packets
         way.outcome = DELIVERED if there else ABSENT
@@ -90,22 +100,18 @@ def set_out(world: World, port: int, number: int, packets: int, time: float) -> 
     for fragment in range(packets):
         each = packet_of(pool, released, fragment, group, time, -1, direct.streams[stream].access_level)
         pool.records[each].next = 0
-        push(world.happenings, pool.records, time, COMES, port, each)
+        push(state.event_queue, pool.records, time, COMES, port, each)
     give_back(pool, number)
 
 
 @step
-def leave_direct(world: World, port: int, number: int, epoch: int, finished: float) -> None:
+def leave_direct(state: SimulationState, port: int, number: int, epoch: int, finished: float) -> None:
     """A packet has left its port at `finished`: to the limiter, to the next switch, to its subscribers."""
-    direct, epochs, seeds, clock = world.direct, world.epochs, world.seeds, world.clock
-    pool, under_way, ended, run_ends = (
-        world.queues.packets,
-        world.under_way,
-        world.outlets.ended,
-        clock.run_ends,
-    )
+    network = state.network
+    direct, epochs, seeds, clock = state.direct, network.epochs, network.seeds, network.clock
+    pool = network.queues.packets
     packet = pool.records[number]
-    message = world.under_way.messages.records[packet.group]
+    message = state.under_way.messages.records[packet.group]
     stream, event, fragment = message.stream, message.event, packet.fragment
     epoch = epoch_at(epochs.ends, epoch, finished)
     if port >= direct.ports:
@@ -113,119 +119,118 @@ def leave_direct(world: World, port: int, number: int, epoch: int, finished: flo
         error_rate = epochs.publisher_error[epoch, publication]
         seed = split(seeds[_PUBLISHER_LINK], fragment + 1)
         if error_rate > 0.0 and uniform(seed, event) <= error_rate:
-            end_legs(
-                direct,
-                under_way,
-                ended,
-                run_ends,
-                packet,
-                0,
-                direct.streams[stream].legs,
-                LOST_ON_LINK,
-                -1,
-                -1,
-                finished,
-            )
+            end_legs(state, packet, 0, direct.streams[stream].legs, LOST_ON_LINK, -1, -1, finished)
             give_back(pool, number)
-        elif _is_cut(world, publication, stream, bytes_on_wire(world, packet), finished):
-            end_legs(
-                direct,
-                under_way,
-                ended,
-                run_ends,
-                packet,
-                0,
-                direct.streams[stream].legs,
-                LIMITED,
-                -1,
-                -1,
-                finished,
-            )
+        elif _is_cut(state, publication, stream, bytes_on_wire(state, packet), finished):
+            end_legs(state, packet, 0, direct.streams[stream].legs, LIMITED, -1, -1, finished)
             give_back(pool, number)
         else:
             first, end = direct.streams[stream].child_first, direct.streams[stream].child_end
-            branch(
-                direct,
-                pool,
-                world.happenings,
-                number,
-                first,
-                end,
-                finished + direct.streams[stream].to_first_port,
-            )
+            _branch(state, number, first, end, finished + direct.streams[stream].to_first_port)
         return
     node = -1 - packet.subscription - len(direct.streams)
     first_leg, own_end = direct.nodes[node].leg, direct.nodes[node].own_end
     dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
     if clock.with_hops:
-        record_hops(world, packet, node, port, nanoseconds(finished), DELIVERED)
+        record_hops(state, packet, node, port, nanoseconds(finished), DELIVERED)
     for leg in range(first_leg, own_end):
         row = direct.streams[stream].leg_first + leg
         subscription = direct.ways[row].subscription
         arrival = finished + direct.ways[row].seconds
         error_rate = epochs.subscriber_error[epoch, subscription]
         seed = split(seeds[_SUBSCRIBER_LINK], fragment)
-        counter = event * world.below.subscriptions + subscription
+        counter = event * network.below.subscriptions + subscription
         outcome = DELIVERED
-        recorded = fragment == 0 and fate_of(world.below.fates, event, subscription) != PASSES
+        recorded = fragment == 0 and fate_of(network.below.fates, event, subscription) != PASSES
         if recorded or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
             outcome = LOST_ON_LINK
         elif not direct.present[epoch_at(epochs.ends, epoch, arrival), subscription]:
             outcome = SUBSCRIBER_GONE
-        end_legs(
-            direct,
-            under_way,
-            ended,
-            run_ends,
-            packet,
-            leg,
-            leg + 1,
-            outcome,
-            dequeued_ns,
-            nanoseconds(arrival),
-            arrival,
-        )
+        end_legs(state, packet, leg, leg + 1, outcome, dequeued_ns, nanoseconds(arrival), arrival)
     child_first, child_end = direct.nodes[node].child_first, direct.nodes[node].child_end
     if child_first < child_end:
         error_rate = epochs.port_error[epoch, port]
         seed = split(split(seeds[_PORT_LINK], direct.nodes[node].hop), fragment)
         behind = direct.ways[direct.streams[stream].leg_first + own_end].subscription
-        counter = event * world.below.subscriptions + behind
+        counter = event * network.below.subscriptions + behind
         if error_rate <= 0.0 or uniform(seed, counter) > error_rate:
-            branch(
-                direct,
-                pool,
-                world.happenings,
-                number,
-                child_first,
-                child_end,
-                finished + direct.nodes[node].seconds,
-            )
+            _branch(state, number, child_first, child_end, finished + direct.nodes[node].seconds)
             return
-        end_legs(
-            direct,
-            under_way,
-            ended,
-            run_ends,
-            packet,
-            own_end,
-            direct.nodes[node].leg_end,
-            LOST_ON_LINK,
-            dequeued_ns,
-            -1,
-            finished,
-        )
+        end_legs(state, packet, own_end, direct.nodes[node].leg_end, LOST_ON_LINK, dequeued_ns, -1, finished)
     give_back(pool, number)
 
 
 @step
-def _is_cut(world: World, publication: int, stream: int, wire: float, time: float) -> bool:
+def _is_cut(state: SimulationState, publication: int, stream: int, wire: float, time: float) -> bool:
     """Whether the limiter of a stream has no room for a packet; if it has, the packet takes it."""
-    if passes(world.limiters, publication, world.direct.streams[stream], wire, time):
+    if passes(state.limiters, publication, state.direct.streams[stream], wire, time):
         return False
-    tally = world.under_way.tally
-    if time <= world.clock.run_ends:
+    tally = state.under_way.tally
+    if time <= state.network.clock.run_ends:
         tally.cut_packets[publication] += 1
         if tally.first_cut_ns[publication] < 0:
             tally.first_cut_ns[publication] = nanoseconds(time)
     return True
+
+
+@routine
+def _branch(state: SimulationState, number: int, first: int, end: int, time: float) -> None:
+    """A packet goes on to each of some nodes; it becomes the last of its copies itself."""
+    direct, pool = state.direct, state.network.queues.packets
+    for node in range(first, end):
+        each = number
+        if node + 1 < end:
+            each = take(pool)
+            pool.records[each] = pool.records[number]
+        packet = pool.records[each]
+        packet.subscription = -1 - len(direct.streams) - node
+        packet.priority_class = direct.nodes[node].level
+        packet.next = 0
+        push(state.event_queue, pool.records, time, COMES, direct.nodes[node].port, each)
+
+
+@routine
+def end_legs(
+    state: SimulationState,
+    packet: Record,
+    first: int,
+    end: int,
+    outcome: int,
+    dequeued_ns: int,
+    delivered_ns: int,
+    time: float,
+) -> None:
+    """A packet ends on the legs of its message from `first` to before `end`, and with the last packet a leg does."""
+    network = state.network
+    direct, under_way, ended = state.direct, state.under_way, network.outlets.ended
+    tally, group = under_way.tally, packet.group
+    message = under_way.messages.records[group]
+    stream = message.stream
+    if time > network.clock.run_ends:
+        outcome = IN_FLIGHT
+    for leg in range(first, end):
+        way = under_way.legs[group * direct.most_legs + leg]
+        way.remaining -= 1
+        way.dequeued_ns = max(way.dequeued_ns, dequeued_ns)
+        way.delivered_ns = max(way.delivered_ns, delivered_ns)
+        if outcome != DELIVERED and (way.outcome == DELIVERED or outcome < way.outcome):
+            way.outcome = outcome
+        if way.remaining > 0:
+            continue
+        message.open -= 1
+        if way.outcome == ABSENT:
+            continue
+        row = direct.streams[stream].leg_first + leg
+        promise = direct.ways[row].promise
+        subscription, level = direct.ways[row].subscription, direct.ways[row].priority_class
+        enqueued_ns, dequeued, delivered = message.enqueued_ns, way.dequeued_ns, way.delivered_ns
+        end_times(ended, message, subscription, level, way.outcome, enqueued_ns, dequeued, delivered)
+        tally.outcomes[promise, way.outcome] += 1
+        if way.outcome == DELIVERED:
+            latency = way.delivered_ns - message.published_ns
+            tally.latency_ns[promise] += latency
+            tally.worst_ns[promise] = max(tally.worst_ns[promise], latency)
+            if latency > direct.ways[row].deadline_ns:
+                tally.late[promise] += 1
+    if message.open == 0:
+        give_back(under_way.messages, group)

@@ -13,7 +13,7 @@ from triagemq.scenario import Floats, Scenario, Table
 from triagemq.scenario.model import Names
 from triagemq.simulate.endings import ratio
 from triagemq.simulate.promised.direct import PromisedRows
-from triagemq.simulate.promised.under_way import PromiseTally
+from triagemq.simulate.promised.state import PromiseTally
 from triagemq.trace.schema import Outcome
 
 
