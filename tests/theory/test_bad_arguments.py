@@ -89,7 +89,6 @@ def fragmented(**changes: object) -> object:
         (lambda: waits(keep=[0.5, NAN]), "keep", "element 1 is nan"),
         (lambda: waits(queues=[0, -1]), "queues", "element 1 is -1"),
         (lambda: waits(queues=[0.0, 0.25]), "queues", "element 1 is 0.25"),
-        (lambda: waits(copies_scale=[1.0, -1.0]), "copies_scale", "element 1 is -1.0"),
         (lambda: served_share([0.5, -0.1]), "loads_by_class", "element 1 is -0.1"),
         (lambda: served_share(0.5), "loads_by_class", "scalar"),
         (lambda: served_share([[0.5, NAN]]), "loads_by_class", "element (0, 1) is nan"),
@@ -162,7 +161,6 @@ def test_extreme_but_legal_arguments_give_numbers_and_no_warning() -> None:
                 scv,
                 [0, 1, 1],
                 batch_topics=[0, 0, 1],
-                copies_scale=1e50,
             )
             assert not np.isnan(result).any()
     assert not np.isnan(finite_buffer_loss([1e50, 0.0, 1e-50], [1, 1e50, INF])).any()

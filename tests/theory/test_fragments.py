@@ -159,7 +159,7 @@ def random_arguments(seed: int, count: int = 25) -> dict[str, NDArray[np.float64
 @pytest.mark.parametrize("seed", range(5))
 def test_one_packet_per_event_is_exactly_priority_waits(seed: int) -> None:
     a = random_arguments(seed)
-    batches = {"batch_topics": a["topics"], "keep": a["keep"], "queues": a["topics"] % 2, "copies_scale": 0.7}
+    batches = {"batch_topics": a["topics"], "keep": a["keep"], "queues": a["topics"] % 2}
     second_moment = (1 + a["scv"]) * a["service"] ** 2
     fragmented = fragmented_waits(
         a["rates"], a["service"], a["scv"], a["rates"], second_moment, a["service"], a["classes"], **batches

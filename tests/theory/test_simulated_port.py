@@ -41,7 +41,6 @@ def simulate(
     rng: np.random.Generator,
     seconds_per_byte: float,
     exponential: bool,
-    shared: bool,
     packets_of: Packets,
     classes: NDArray[np.int64],
     random_order: bool,
@@ -72,7 +71,7 @@ def simulate(
             n, topic = next_publication, topic_of[next_publication]
             for r in subscribers[topic]:
                 if passes[n][r]:
-                    size = scale[topic] * float(factors[n, 0 if shared or not exponential else r])
+                    size = scale[topic] * float(factors[n, 0])
                     heapq.heappush(queue, (class_of[r], n, order[n][r], r, packets_of(size)))
             next_publication += 1
         if not queue:
@@ -96,7 +95,6 @@ def replicate(
     seconds_per_byte: float,
     *,
     exponential: bool,
-    shared: bool = True,
     packets_of: Packets = whole,
     classes: NDArray[np.int64] = CLASSES,
     random_order: bool = False,
@@ -108,7 +106,6 @@ def replicate(
                 np.random.default_rng(seed),
                 seconds_per_byte,
                 exponential,
-                shared,
                 packets_of,
                 classes,
                 random_order,
@@ -130,15 +127,11 @@ SECONDS_PER_BYTE = LOAD / float(np.sum(RATES * TOPIC_BYTES[TOPICS]))
 SERVICE = TOPIC_BYTES[TOPICS] * SECONDS_PER_BYTE
 
 
-@pytest.mark.parametrize(
-    ("exponential", "shared"),
-    [(False, True), (True, True), (True, False)],
-    ids=["constant", "shared", "per copy"],
-)
-def test_batch_waits_agree_with_the_simulated_port(exponential: bool, shared: bool) -> None:
-    estimate = replicate(SECONDS_PER_BYTE, exponential=exponential, shared=shared)
+@pytest.mark.parametrize("exponential", [False, True], ids=["constant", "shared"])
+def test_batch_waits_agree_with_the_simulated_port(exponential: bool) -> None:
+    estimate = replicate(SECONDS_PER_BYTE, exponential=exponential)
     scv = 1.0 if exponential else 0.0
-    waits = priority_waits(RATES, SERVICE, scv, CLASSES, batch_topics=TOPICS, keep=KEEP, shared_sizes=shared)
+    waits = priority_waits(RATES, SERVICE, scv, CLASSES, batch_topics=TOPICS, keep=KEEP)
     assert_agrees(waits, estimate)
     # The papers' Poisson arrivals are refuted by the same simulation, so it can tell the two apart.
     poisson = priority_waits(RATES, SERVICE, scv, CLASSES)

@@ -27,15 +27,9 @@ class Port:
     topics: NDArray[np.int64]
     keep: Floats
 
-    def waits(self, *, shared_sizes: bool = True) -> Floats:
+    def waits(self) -> Floats:
         return priority_waits(
-            self.rates,
-            self.service,
-            self.scv,
-            self.classes,
-            batch_topics=self.topics,
-            keep=self.keep,
-            shared_sizes=shared_sizes,
+            self.rates, self.service, self.scv, self.classes, batch_topics=self.topics, keep=self.keep
         )
 
     def rows(self, rows: NDArray[np.int64]) -> Port:
@@ -79,10 +73,10 @@ def copies_by_pairs(port: Port) -> Floats:
     return ahead
 
 
-def waits_by_recursion(port: Port, *, shared_sizes: bool) -> Floats:
+def waits_by_recursion(port: Port) -> Floats:
     """theory.md section 2, class by class."""
     ahead = copies_by_pairs(port)
-    variance = port.scv * port.service**2 if shared_sizes else np.zeros(len(port.rates))
+    variance = port.scv * port.service**2
     residual = 0.5 * np.sum(port.rates * (1 + port.scv) * port.service**2)
     sigma = queued = 0.0
     waits = np.zeros(len(port.rates))
@@ -121,10 +115,9 @@ def test_single_batch_of_two_constant_copies_in_one_class_by_hand() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(port=ports, shared_sizes=st.booleans())
-def test_closed_form_equals_the_recursion_class_by_class(port: Port, shared_sizes: bool) -> None:
-    expected = waits_by_recursion(port, shared_sizes=shared_sizes)
-    np.testing.assert_allclose(port.waits(shared_sizes=shared_sizes), expected, rtol=1e-9)
+@given(port=ports)
+def test_closed_form_equals_the_recursion_class_by_class(port: Port) -> None:
+    np.testing.assert_allclose(port.waits(), waits_by_recursion(port), rtol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -149,9 +142,11 @@ def test_kleinrock_conservation_law_holds_for_any_assignment_of_classes(port: Po
 @settings(max_examples=60, deadline=None)
 @given(port=ports, shift=st.integers(0, 2**32))
 def test_queued_work_with_batches_does_not_depend_on_the_classes(port: Port, shift: int) -> None:
+    # Only with constant sizes are those of the copies of one event independent.
+    port = replace(port, scv=np.zeros(len(port.rates)))
     shuffled = replace(port, classes=np.random.default_rng(shift).permutation(port.classes))
     load = port.rates * port.service
-    before, after = (np.sum(load * p.waits(shared_sizes=False)) for p in (port, shuffled))
+    before, after = (np.sum(load * p.waits()) for p in (port, shuffled))
     assert after == pytest.approx(before, rel=1e-9)
 
 
@@ -185,28 +180,6 @@ def test_many_queues_in_one_call_equal_separate_calls(members: list[Port], seed:
 def test_an_overloaded_queue_leaves_the_figures_of_its_neighbours_untouched() -> None:
     waits = priority_waits([1e12, 0.25, 0.5], 1.0, 1.0, [0, 0, 1], queues=[0, 1, 1])
     assert waits.tolist() == [np.inf, 1.0, 4.0]
-
-
-def test_copies_scale_zero_gives_cobham_and_one_changes_nothing() -> None:
-    port = random_port(3, 20, 0.8)
-    arguments = (port.rates, port.service, port.scv, port.classes)
-    without = priority_waits(*arguments, batch_topics=port.topics, keep=port.keep, copies_scale=0.0)
-    np.testing.assert_array_equal(without, priority_waits(*arguments))
-    same = priority_waits(*arguments, batch_topics=port.topics, keep=port.keep, copies_scale=1.0)
-    np.testing.assert_array_equal(same, port.waits())
-
-
-def test_copies_scale_halves_the_copies_ahead() -> None:
-    # M^[2]/D/1 with half the copies ahead: (0.25 + 2*0.25*0.25) / 0.5 + 0.25
-    waits = priority_waits([0.25, 0.25], 1.0, 0.0, [0, 0], batch_topics=[0, 0], copies_scale=0.5)
-    assert waits == pytest.approx([1.0, 1.0])
-
-
-def test_shared_sizes_wait_longer_than_independent_ones_unless_constant() -> None:
-    port = random_port(5, 12, 0.7)
-    assert np.all(port.waits() >= port.waits(shared_sizes=False) * (1 - 1e-12))
-    constant = replace(port, scv=np.zeros(12))
-    np.testing.assert_allclose(constant.waits(), constant.waits(shared_sizes=False), rtol=1e-12)
 
 
 def test_unstable_classes_wait_forever_and_block_only_with_what_is_served() -> None:

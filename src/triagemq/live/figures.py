@@ -285,7 +285,7 @@ def _by_phase(
 ) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
     """Utility and phases of a run in which what subscriptions are worth changes, counted as a simulation's are."""
     from triagemq.simulate.changes import Phase
-    from triagemq.simulate.worth import worth as worth_of
+    from triagemq.simulate.result import worth as worth_of
 
     subscription, stamp, delivered, latency_ns = copies
     begins_ns = np.array([since_ns for since_ns, _ in worth])

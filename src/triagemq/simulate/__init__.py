@@ -8,16 +8,22 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
 - The way of an event, led by `path`: `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it
   up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
 - Where there are promises, or ports that are fair, `promised` runs all ports on one list of events.
-- After a run: `result` and `worth` turn counts into figures; `sink` turns endings into rows of a Trace.
+- After a run: `result` turns counts into figures and what they are worth; `sink` turns endings into rows of a Trace.
 """
 
 from triagemq.simulate.changes import Change, Control, Steering
 from triagemq.simulate.promised.direct import Limit, Way, Ways, promised_ways, unmanaged_ways
-from triagemq.simulate.promised.promises import PromiseResults
-from triagemq.simulate.result import ClassResults, PortResults, SimulationResult, SubscriptionResults
+from triagemq.simulate.result import (
+    ClassResults,
+    PhaseResults,
+    PortResults,
+    PromiseResults,
+    SimulatedUtility,
+    SimulationResult,
+    SubscriptionResults,
+)
 from triagemq.simulate.run import simulate
 from triagemq.simulate.sink import Sink
-from triagemq.simulate.worth import PhaseResults, SimulatedUtility
 
 __all__ = [
     "Change",

@@ -19,7 +19,7 @@ from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, SUBSCRIBER_GONE, end_copy
 from triagemq.simulate.network import LOST_BEFORE, Above, fate_of, sets_out
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
-from triagemq.simulate.records import Buffer, Record, Records, append, room
+from triagemq.simulate.records import Buffer, Record, append, room
 
 _PUBLISHER_LINK = int(Purpose.PUBLISHER_LINK)
 _BROKER_INBOUND = int(Purpose.BROKER_INBOUND)
@@ -71,7 +71,7 @@ def pass_brokers(state: BrokerState, published: Buffer, begin: int, until: float
         event = published.records[number]
         if not _settle(state, event.time):
             return number
-        if not (room(state.arriving, 1) and room(state.ended, state.above.most_members)):
+        if not (room(state.arriving, 2) and room(state.ended, state.above.most_members)):
             return number
         _send_to_broker(state, event)
     if not _settle(state, until):
@@ -135,7 +135,9 @@ def _settle(state: BrokerState, until: float) -> bool:
     above, queues, arriving, matched = state.above, state.queues, state.arriving, state.matched
     while arriving.filled[0] > 0 and arriving.records[0].time <= until:
         # The event leaves the heap before its copies enter it.
-        if not (room(arriving, above.links) and room(matched, 1) and room(state.ended, above.most_members)):
+        if not (
+            room(arriving, above.links + 1) and room(matched, 1) and room(state.ended, above.most_members)
+        ):
             return False
         place = append(matched)
         matched.records[place] = arriving.records[0]
@@ -209,53 +211,34 @@ def _earlier(first: Record, second: Record) -> bool:
 
 @step
 def _push(heap: Buffer, event: Record, time: float, broker: int, source_broker: int) -> None:
+    """Add to a heap that has room for one more than this, where the record is until its place is found."""
     records = heap.records
-    child = append(heap)
-    # The new record is built at the end and swaps its way up through whole-record copies.
-    records[child] = event
-    records[child].time = time
-    records[child].broker = broker
-    records[child].source_broker = source_broker
-    while child > 0:
-        parent = (child - 1) >> 1
-        if not _earlier(records[child], records[parent]):
-            break
-        _swap(records, child, parent)
-        child = parent
+    place = append(heap)
+    added = place + 1
+    records[added] = event
+    records[added].time = time
+    records[added].broker = broker
+    records[added].source_broker = source_broker
+    while place > 0 and _earlier(records[added], records[(place - 1) >> 1]):
+        records[place] = records[(place - 1) >> 1]
+        place = (place - 1) >> 1
+    records[place] = records[added]
 
 
 @step
 def _pop(heap: Buffer) -> None:
     records = heap.records
-    count = heap.filled[0] - 1
-    heap.filled[0] = count
-    if count == 0:
-        return
-    records[0] = records[count]
-    parent = 0
-    while True:
-        child = 2 * parent + 1
-        if child >= count:
-            return
-        if child + 1 < count and _earlier(records[child + 1], records[child]):
+    last = heap.filled[0] - 1
+    heap.filled[0] = last
+    place, child = 0, 1
+    while child < last:
+        if child + 1 < last and _earlier(records[child + 1], records[child]):
             child += 1
-        if not _earlier(records[child], records[parent]):
-            return
-        _swap(records, child, parent)
-        parent = child
-
-
-@step
-def _swap(records: Records, first: int, second: int) -> None:
-    one, other = records[first], records[second]
-    one.time, other.time = other.time, one.time
-    one.published_ns, other.published_ns = other.published_ns, one.published_ns
-    one.event, other.event = other.event, one.event
-    one.size_bytes, other.size_bytes = other.size_bytes, one.size_bytes
-    one.publication, other.publication = other.publication, one.publication
-    one.packets, other.packets = other.packets, one.packets
-    one.broker, other.broker = other.broker, one.broker
-    one.source_broker, other.source_broker = other.source_broker, one.source_broker
+        if not _earlier(records[child], records[last]):
+            break
+        records[place] = records[child]
+        place, child = child, 2 * child + 1
+    records[place] = records[last]
 
 
 @kernel

@@ -23,12 +23,18 @@ from triagemq.simulate.endings import (
 from triagemq.simulate.network import drawn_fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.promised.mixed import MixedPath
-from triagemq.simulate.promised.promises import cut_publishers
 from triagemq.simulate.promised.state import PromiseTally, new_promise_tally
 from triagemq.simulate.random import seeds_for
 from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
 from triagemq.simulate.replay import Replayed
-from triagemq.simulate.sink import SAMPLE_SECONDS, Sink, TraceColumns, queue_sample_columns, wants_hops
+from triagemq.simulate.sink import (
+    SAMPLE_SECONDS,
+    Sink,
+    TraceColumns,
+    cut_publishers,
+    queue_sample_columns,
+    wants_hops,
+)
 from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
 
@@ -75,33 +81,20 @@ class Replication:
     promises: PromiseTally
 
 
-def run_replication(
-    scenario: Scenario,
-    timeline: Timeline,
-    extent: Extent,
-    *,
-    seed: int,
-    replication: int,
-    replay: Replayed | None = None,
-    sink: Sink | None = None,
-    control: Control | None = None,
-    progress: Callable[[float], None] | None = None,
-) -> Replication:
-    """Publish, follow everything through the network, and count. `progress` may raise to stop the run."""
-    return _Run(scenario, timeline, extent, seed, replication, replay, sink, control).run(progress)
+class Run:
+    """One replication: it publishes, follows everything through the network, and counts."""
 
-
-class _Run:
     def __init__(
         self,
         scenario: Scenario,
         timeline: Timeline,
         extent: Extent,
+        *,
         seed: int,
         replication: int,
-        replay: Replayed | None,
-        sink: Sink | None,
-        control: Control | None,
+        replay: Replayed | None = None,
+        sink: Sink | None = None,
+        control: Control | None = None,
     ) -> None:
         self._scenario, self._extent, self._control = scenario, extent, control
         if control is not None:
@@ -128,20 +121,11 @@ class _Run:
             with_hops=wants_hops(sink),
         )
         fates = drawn_fates() if replay is None else replay.fates
+        common = scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect
         self._path: Path = (
-            Path(scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect)
+            Path(*common)
             if timeline.direct is None
-            else MixedPath(
-                timeline.direct,
-                len(timeline.promised.publication),
-                scenario,
-                timeline.epochs,
-                timeline.classes,
-                fates,
-                seeds,
-                clock,
-                self._collect,
-            )
+            else MixedPath(timeline.direct, len(timeline.promised.publication), *common)
         )
         self._path.make_room(extent.block_events)
         self._tally = new_tally(
@@ -164,7 +148,8 @@ class _Run:
         self._periods = 0
         self._rate_share = np.ones(len(scenario.publications))
 
-    def run(self, progress: Callable[[float], None] | None) -> Replication:
+    def run(self, progress: Callable[[float], None] | None = None) -> Replication:
+        """Bring it to its end. `progress` may raise to stop it."""
         extent = self._extent
         if self._trace:
             self._trace.plan(self._timeline.plans[self._path.clock.epoch], 0)

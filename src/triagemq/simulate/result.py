@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
 from typing import Any
 
@@ -12,18 +13,32 @@ from numpy.typing import NDArray
 
 from triagemq.plain import plain
 from triagemq.plan.model import Decision
-from triagemq.scenario import Floats, Integers, Scenario, Table, deadline_figures
+from triagemq.scenario import (
+    Floats,
+    Integers,
+    Scenario,
+    Subscriptions,
+    Table,
+    achieved_utility,
+    deadline_figures,
+    maximum_utility,
+)
+from triagemq.scenario.model import Names
 from triagemq.simulate.changes import Phase
-from triagemq.simulate.endings import NO_DEADLINE, Tally, add_tallies, ratio
+from triagemq.simulate.endings import (
+    ARRIVED,
+    COPIES,
+    LATE,
+    LATENCY_NS,
+    NO_DEADLINE,
+    Tally,
+    add_tallies,
+    ratio,
+)
 from triagemq.simulate.engine import PERCENTILES, Replication
 from triagemq.simulate.promised.direct import PromisedRows
-from triagemq.simulate.promised.promises import (
-    PromiseResults,
-    add_promise_tallies,
-    cut_publishers,
-    promise_results,
-)
-from triagemq.simulate.worth import PhaseResults, SimulatedUtility, worth
+from triagemq.simulate.promised.state import PromiseTally
+from triagemq.simulate.sink import cut_publishers
 from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
@@ -93,6 +108,55 @@ class PortResults(Table):
 
     name: tuple[str, ...]
     utilisation: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromiseResults(Table):
+    """One row per promise, of all messages from the first on: a promise knows no warm-up.
+
+    `late` are those of the delivered whose latency exceeds what was asked for, `max_latency_seconds`; no latency
+    should exceed `bound_seconds`, which was proven. `limited` were cut at the first switch, because their
+    publisher sent more than it had declared. `lost` were dropped by a buffer, lost on a link, or their subscriber was
+    gone. Latencies are NaN where nothing was delivered.
+    """
+
+    publisher: Names
+    topic: Names
+    subscriber: Names
+    messages: NDArray[np.int64]
+    delivered: NDArray[np.int64]
+    late: NDArray[np.int64]
+    limited: NDArray[np.int64]
+    lost: NDArray[np.int64]
+    in_flight: NDArray[np.int64]
+    worst_latency_seconds: Floats
+    mean_latency_seconds: Floats
+    bound_seconds: Floats
+    max_latency_seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PhaseResults(Table):
+    """One row per phase of a run in which what subscriptions are worth changes: what was published in it, and what
+    that was worth. `utility` is the sum achieved, `utility_rate` that over the sum of maxima."""
+
+    begins_seconds: Floats
+    count: NDArray[np.int64]
+    success_rate: Floats
+    utility: Floats
+    utility_rate: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedUtility:
+    """What the measured success rates and latencies are worth; `rate` is achieved over maximum, `rate_mean` the mean
+    of that ratio over subscriptions, as the papers print it. Where worth changes during a run, phases count by the
+    measured time that they last."""
+
+    achieved: float
+    maximum: float
+    rate: float
+    rate_mean: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -313,3 +377,105 @@ def _rows(table: Table) -> list[dict[str, Any]]:
     names = table.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     columns = {name: getattr(table, name) for name in names}
     return [{name: values[row] for name, values in columns.items()} for row in range(len(table))]
+
+
+def add_promise_tallies(tallies: Sequence[PromiseTally]) -> PromiseTally:
+    """All replications together."""
+    first = np.array([each.first_cut_ns for each in tallies])
+    never = np.iinfo(np.int64).max
+    earliest = np.where(first < 0, never, first).min(axis=0)
+    return PromiseTally(
+        outcomes=np.sum([each.outcomes for each in tallies], axis=0),
+        late=np.sum([each.late for each in tallies], axis=0),
+        worst_ns=np.max([each.worst_ns for each in tallies], axis=0),
+        latency_ns=np.sum([each.latency_ns for each in tallies], axis=0),
+        cut_packets=np.sum([each.cut_packets for each in tallies], axis=0),
+        first_cut_ns=np.where(earliest == never, -1, earliest),
+    )
+
+
+def promise_results(scenario: Scenario, promised: PromisedRows, tally: PromiseTally) -> PromiseResults:
+    publications, wanted = scenario.publications, scenario.subscriptions
+    publisher = publications.publisher[promised.publication]
+    topic, subscriber = wanted.topic[promised.subscription], wanted.subscriber[promised.subscription]
+    delivered = tally.outcomes[:, Outcome.delivered]
+    limited, in_flight = tally.outcomes[:, Outcome.limited], tally.outcomes[:, Outcome.in_flight]
+    messages = tally.outcomes.sum(axis=1)
+    return PromiseResults(
+        publisher=tuple(scenario.publishers.name[row] for row in publisher),
+        topic=tuple(scenario.topics.name[row] for row in topic),
+        subscriber=tuple(scenario.subscribers.name[row] for row in subscriber),
+        messages=messages,
+        delivered=delivered.copy(),
+        late=tally.late,
+        limited=limited.copy(),
+        lost=messages - delivered - limited - in_flight,
+        in_flight=in_flight.copy(),
+        worst_latency_seconds=np.where(delivered > 0, tally.worst_ns * 1e-9, np.nan),
+        mean_latency_seconds=ratio(tally.latency_ns * 1e-9, delivered),
+        bound_seconds=promised.bound_seconds,
+        max_latency_seconds=wanted.max_latency_seconds[promised.subscription],
+    )
+
+
+def worth(
+    scenario: Scenario,
+    phases: Sequence[Phase],
+    counts: NDArray[np.int64],
+    measured: tuple[Floats, Floats, Floats],
+    judged: bool,
+    between: tuple[float, float],
+) -> tuple[SimulatedUtility, PhaseResults]:
+    """What a run was worth, and each of its phases; one without changes of worth has no phases to tell of.
+
+    `counts` has what Tally.phases has: by phase and subscription, copies, arrivals, late ones and latencies. `measured`
+    are success rates, mean latencies and shares within the latency asked for over the whole run, which was
+    measured `between` two times; where its end is `judged`, late copies are no success.
+    """
+    if len(phases) == 1:
+        weighed = replace(scenario.subscriptions, utility_weight=phases[0].utility_weight)
+        none = np.zeros(0)
+        return _utility(*_utilities(weighed, *measured)), PhaseResults(
+            none, none.astype(np.int64), none, none, none
+        )
+    begins = np.array([each.begins_seconds for each in phases])
+    lasts = np.diff(np.clip(np.append(begins, np.inf), between[0], max(between)))
+    share = ratio(lasts, np.full(len(lasts), lasts.sum()))
+    delivered = counts[:, :, ARRIVED] - (counts[:, :, LATE] if judged else 0)
+    rows = [
+        _utilities(
+            replace(scenario.subscriptions, utility_weight=phase.utility_weight),
+            ratio(delivered[row], counts[row, :, COPIES]),
+            ratio(counts[row, :, LATENCY_NS], counts[row, :, ARRIVED]) * 1e-9,
+            measured[2],
+        )
+        for row, phase in enumerate(phases)
+    ]
+    achieved, maximum = (np.stack(each) for each in zip(*rows, strict=True))
+    found = PhaseResults(
+        begins_seconds=begins,
+        count=counts[:, :, COPIES].sum(axis=1),
+        success_rate=ratio(delivered.sum(axis=1), counts[:, :, COPIES].sum(axis=1)),
+        # What falls into the warm-up, or after the end, was not measured.
+        utility=np.where(lasts > 0, achieved.sum(axis=1), np.nan),
+        utility_rate=np.where(lasts > 0, ratio(achieved.sum(axis=1), maximum.sum(axis=1)), np.nan),
+    )
+    return _utility(share @ achieved, share @ maximum), found
+
+
+def _utilities(
+    wanted: Subscriptions, success: Floats, latency_seconds: Floats, share_within: Floats
+) -> tuple[Floats, Floats]:
+    """Achieved and maximum; a subscription of which nothing was published, or nothing arrived, is worth nothing."""
+    latency = np.where(np.isfinite(latency_seconds), latency_seconds, np.inf)
+    achieved = achieved_utility(wanted, np.nan_to_num(success, nan=0.0), latency, share_within)
+    return achieved, maximum_utility(wanted)
+
+
+def _utility(achieved: Floats, maximum: Floats) -> SimulatedUtility:
+    return SimulatedUtility(
+        achieved=float(achieved.sum()),
+        maximum=float(maximum.sum()),
+        rate=float(ratio(achieved.sum(), maximum.sum())),
+        rate_mean=float(np.nanmean(ratio(achieved, maximum))) if (maximum > 0).any() else math.nan,
+    )

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,7 +17,7 @@ from triagemq.plan.demands import copy_rate
 from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Control, Timeline, timeline
-from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, run_replication
+from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, Run
 from triagemq.simulate.network import without_chances
 from triagemq.simulate.promised.direct import Ways
 from triagemq.simulate.replay import Replayed
@@ -126,24 +126,19 @@ class _Stopped(BaseException):
     """Raised inside a replication when another one failed or the user interrupted the run."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Runner:
-    def __init__(
-        self,
-        scenario: Scenario,
-        when: Timeline,
-        extent: Extent,
-        seed: int,
-        recorded: Replayed | None,
-        sink: Sink | None,
-        progress: Callable[[float], None] | None,
-        threads: int,
-        control: Callable[[int], Control] | None,
-    ) -> None:
-        self._scenario, self._when, self._extent = scenario, when, extent
-        self._seed, self._recorded, self._sink = seed, recorded, sink
-        self._progress, self._threads, self._control = progress, threads, control
-        self._stop = threading.Event()
-        self._fractions: dict[int, float] = {}
+    scenario: Scenario
+    when: Timeline
+    extent: Extent
+    seed: int
+    recorded: Replayed | None
+    sink: Sink | None
+    progress: Callable[[float], None] | None
+    threads: int
+    control: Callable[[int], Control] | None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _fractions: dict[int, float] = field(default_factory=dict)
 
     def run(self, replications: int, precision: float | None) -> tuple[list[Replication], bool | None]:
         """The replications in their order, and whether they reached the precision."""
@@ -158,9 +153,9 @@ class _Runner:
 
     def _batch(self, begin: int, end: int) -> list[Replication]:
         if end - begin == 1:
-            return [self._one(begin, self._progress)]
+            return [self._one(begin, self.progress)]
         self._fractions.clear()
-        with ThreadPoolExecutor(min(self._threads, end - begin)) as pool:
+        with ThreadPoolExecutor(min(self.threads, end - begin)) as pool:
             futures = [pool.submit(self._one, number, self._note(number)) for number in range(begin, end)]
             try:
                 self._watch(futures)
@@ -172,18 +167,16 @@ class _Runner:
                 raise
 
     def _one(self, number: int, progress: Callable[[float], None] | None) -> Replication:
-        recorded = None if self._recorded is None else self._recorded.again()
-        return run_replication(
-            self._scenario,
-            self._when,
-            self._extent,
-            seed=self._seed,
+        return Run(
+            self.scenario,
+            self.when,
+            self.extent,
+            seed=self.seed,
             replication=number,
-            replay=recorded,
-            sink=self._sink,
-            control=None if self._control is None else self._control(number),
-            progress=progress,
-        )
+            replay=self.recorded and self.recorded.again(),
+            sink=self.sink,
+            control=self.control and self.control(number),
+        ).run(progress)
 
     def _note(self, number: int) -> Callable[[float], None]:
         def note(fraction: float) -> None:
@@ -200,8 +193,8 @@ class _Runner:
             finished, pending = wait(pending, timeout=_PROGRESS_SECONDS, return_when=FIRST_COMPLETED)
             for future in finished:
                 future.result()
-            if self._progress:
-                self._progress(sum(list(self._fractions.values())) / len(futures))
+            if self.progress:
+                self.progress(sum(list(self._fractions.values())) / len(futures))
 
 
 def _tight(done: Sequence[Replication], precision: float) -> bool:
@@ -300,5 +293,5 @@ def _warm_kernels(scenario: Scenario, when: Timeline, extent: Extent) -> float:
         measured_from_ns=0,
         block_events=8,
     )
-    run_replication(scenario, when, few, seed=0, replication=0)
+    Run(scenario, when, few, seed=0, replication=0).run()
     return time.perf_counter() - started

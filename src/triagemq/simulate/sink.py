@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Floats, Scenario
+from triagemq.simulate.promised.state import PromiseTally
 from triagemq.simulate.records import Buffer, Records
 
 SAMPLE_SECONDS = 0.2
@@ -109,6 +110,27 @@ class TraceColumns:
     def queue_samples(self, columns: Mapping[str, NDArray[Any]]) -> None:
         if len(columns["port_id"]):
             self._sink.queue_samples(columns)
+
+
+def cut_publishers(scenario: Scenario, tally: PromiseTally) -> tuple[tuple[Decision, ...], NDArray[np.int64]]:
+    """A decision for each publication that its limiter cut, and when it first did, in nanoseconds."""
+    rows = np.flatnonzero(tally.cut_packets)
+    publications = scenario.publications
+    return (
+        tuple(
+            Decision(
+                kind="limited",
+                subject=f"{scenario.publishers.name[publications.publisher[row]]} on "
+                f"{scenario.topics.name[publications.topic[row]]}",
+                before="as fast as it sent",
+                after=f"a message in {publications.min_separation_seconds[row]:g} s",
+                reason=f"it sent more than it had declared: {tally.cut_packets[row]} packets were cut where it enters "
+                "the network",
+            )
+            for row in rows.tolist()
+        ),
+        tally.first_cut_ns[rows],
+    )
 
 
 def queue_sample_columns(samples: Buffer, width_bps: Floats) -> dict[str, NDArray[Any]]:

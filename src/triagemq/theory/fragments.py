@@ -159,7 +159,6 @@ def fragmented_work(
     batch_topics: ArrayLike | None = None,
     keep: ArrayLike | None = None,
     queues: ArrayLike | None = None,
-    copies_scale: ArrayLike | None = None,
     random_order: FirstPackets | None = None,
     own_event_mean: ArrayLike | None = None,
 ) -> tuple[Work, CopyBatches]:
@@ -193,9 +192,7 @@ def fragmented_work(
         raise ParameterError(
             "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {own[row]}"
         )
-    batches = check_batches(
-        count, classes, batch_topics, keep, queues, copies_scale, random_order=random_order is not None
-    )
+    batches = check_batches(count, classes, batch_topics, keep, queues, random_order=random_order is not None)
     second_moment = (1.0 + variability) * event**2
     first = random_order or FirstPackets(0.0, 0.0, 0.0)
     work = Work(

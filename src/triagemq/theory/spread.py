@@ -201,31 +201,27 @@ def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     if ladder is None:
         unattributed = (nothing, nothing, nothing)
         return _Copies(jumps, nothing, unattributed, unattributed, nothing)
-    keep, spread, step = batches.keep, batches.copies_scale, ladder.step_of_row
+    keep, step = batches.keep, ladder.step_of_row
     square = keep * keep
     powers = (keep, square, keep * square, square * square)
     sums = [ladder.total(each) for each in powers]
     above = _factorial(*(ladder.above(each) for each in sums))
     through = _factorial(*(ladder.through(each) for each in sums))
-    # What comes with a step is told to one of its rows; the rows of a step and topic are events of one law.
-    told = np.zeros(len(sums[0]), dtype=np.int64)
-    told[step] = np.arange(step.size)
+    # What comes with a step is counted at one of its rows; the rows of a step and topic are events of one law.
+    counted = np.zeros(len(sums[0]), dtype=np.int64)
+    counted[step] = np.arange(step.size)
     rate = _ratio(ladder.through(ladder.total(work.rates)), ladder.through(sums[0]))
-    apart = spread[told]
-    scale = rate * apart
-    pairs = scale * (through[1] - above[1])
-    triples = scale * apart * (through[2] - above[2])
-    fours = scale * apart * apart * (through[3] - above[3])
-    jumps[0][told] += pairs * two[told]
-    jumps[1][told] += (3 * pairs + triples) * three[told]
-    jumps[2][told] += (7 * pairs + 6 * triples + fours) * four[told]
+    pairs, triples, fours = (rate * (through[power] - above[power]) for power in (1, 2, 3))
+    jumps[0][counted] += pairs * two[counted]
+    jumps[1][counted] += (3 * pairs + triples) * three[counted]
+    jumps[2][counted] += (7 * pairs + 6 * triples + fours) * four[counted]
     same = _factorial(*(np.maximum(each[step] - own, 0.0) for own, each in zip(powers, sums, strict=True)))
     high = tuple(each[step] for each in above)
     shared = (same[0] / 2, same[1] / 3, same[2] / 4)
     ahead = _raw(
-        spread * (high[0] + shared[0]),
-        spread * spread * (high[1] + 2 * high[0] * shared[0] + shared[1]),
-        spread * spread * spread * (high[2] + 3 * high[1] * shared[0] + 3 * high[0] * shared[1] + shared[2]),
+        high[0] + shared[0],
+        high[1] + 2 * high[0] * shared[0] + shared[1],
+        high[2] + 3 * high[1] * shared[0] + 3 * high[0] * shared[1] + shared[2],
     )
     count = ladder.total((keep > 0).astype(np.float64))
     most_ahead = ladder.through(count)[step] - 1
@@ -234,9 +230,9 @@ def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     first = batches.first
     return _Copies(
         jumps,
-        spread * work.rates * work.first_product * (first.lower - first.higher),
+        work.rates * work.first_product * (first.lower - first.higher),
         ahead,
-        _ahead_at_idle(work, ahead, _raw(*high[:3]), first, spread),
+        _ahead_at_idle(work, ahead, _raw(*high[:3]), first),
         most_ahead + (ladder.below(count)[step] > 0),
     )
 
@@ -246,11 +242,10 @@ def _ahead_at_idle(
     ahead: tuple[Floats, Floats, Floats],
     higher: tuple[Floats, Floats, Floats],
     first: FirstCopies,
-    spread: Floats,
 ) -> tuple[Floats, Floats, Floats]:
     """Copies ahead where the first to come has started: one more if it is of a lower class, none if it is the own."""
-    before = spread * first.lower * work.first_mean / work.mean
-    behind = _ratio(spread * first.higher * work.single_mean / work.mean, higher[0])
+    before = first.lower * work.first_mean / work.mean
+    behind = _ratio(first.higher * work.single_mean / work.mean, higher[0])
     one, two, three = ahead
     return (
         np.maximum(one + before - behind * higher[0], 0.0),

@@ -54,9 +54,7 @@ def priority_waits(
     *,
     batch_topics: ArrayLike | None = None,
     keep: ArrayLike | None = None,
-    shared_sizes: bool = True,
     queues: ArrayLike | None = None,
-    copies_scale: ArrayLike | None = None,
     random_order: bool = False,
 ) -> NDArray[np.float64]:
     """Mean wait before service of each subscription; class 0 first, not preempting; inf when unstable.
@@ -71,19 +69,16 @@ def priority_waits(
     FireDeX 3.2 take Poisson arrivals there, too low by a factor that grows with the number of copies.
 
     `arrival_rates` are after drops; `keep` (default 1) is each copy's chance to pass its drop and only
-    thins the batches. `shared_sizes` says that the copies of an event have its one size (the real case).
-    `queues` solves many independent queues in one call. `copies_scale` multiplies the number of copies ahead,
-    for copies that arrive spread out. With `random_order` the copies of an event come in any order, and an idle
-    server starts with the first, whatever its class; else they come in the order of their classes. Below a stable
-    class, an unstable one blocks only with what is served.
+    thins the batches. The copies of an event have its one size. `queues` solves many independent queues in one
+    call. With `random_order` the copies of an event come in any order, and an idle server starts with the first,
+    whatever its class; else they come in the order of their classes. Below a stable class, an unstable one blocks
+    only with what is served.
 
     >>> priority_waits([0.25, 0.5], [1.0, 1.0], 1.0, [0, 1])
     array([1., 4.])
     >>> priority_waits([0.25, 0.25], [1.0, 1.0], 1.0, [0, 1], batch_topics=[3, 3])
     array([0.66666667, 4.        ])
     """
-    work = Work.of_packets(arrival_rates, mean_service, scv, shared_sizes=shared_sizes)
-    batches = check_batches(
-        work.rates.size, classes, batch_topics, keep, queues, copies_scale, random_order=random_order
-    )
+    work = Work.of_packets(arrival_rates, mean_service, scv)
+    batches = check_batches(work.rates.size, classes, batch_topics, keep, queues, random_order=random_order)
     return mean_waits(work, batches)

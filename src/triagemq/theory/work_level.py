@@ -80,21 +80,18 @@ class Work:
     packet_rates: NDArray[np.float64]
 
     @classmethod
-    def of_packets(
-        cls, arrival_rates: ArrayLike, mean_service: ArrayLike, scv: ArrayLike, *, shared_sizes: bool = True
-    ) -> Work:
-        """Where every event is one packet; with `shared_sizes` its copies have its one size."""
+    def of_packets(cls, arrival_rates: ArrayLike, mean_service: ArrayLike, scv: ArrayLike) -> Work:
+        """Where every event is one packet, and its copies have its one size."""
         rates = per_row("arrival_rates", arrival_rates)
         service = per_row("mean_service", mean_service, rates.size, positive=True)
         second_moment = (1.0 + per_row("scv", scv, rates.size)) * service**2
-        copy_product = second_moment if shared_sizes else service**2
         return cls(
             rates=rates,
             mean=service,
             second_moment=second_moment,
-            copy_product=copy_product,
+            copy_product=second_moment,
             blocking=0.5 * rates * second_moment,
-            first_product=copy_product,
+            first_product=second_moment,
             own_mean=service,
             before_last=np.zeros(rates.size),
             first_mean=service,
@@ -114,7 +111,6 @@ class CopyBatches:
     queues: NDArray[np.int64]
     topics: NDArray[np.int64] | None
     keep: NDArray[np.float64]
-    copies_scale: NDArray[np.float64]
     random_order: bool = False
 
     @cached_property
@@ -143,7 +139,6 @@ def check_batches(
     batch_topics: ArrayLike | None = None,
     keep: ArrayLike | None = None,
     queues: ArrayLike | None = None,
-    copies_scale: ArrayLike | None = None,
     *,
     random_order: bool = False,
 ) -> CopyBatches:
@@ -157,9 +152,6 @@ def check_batches(
         queues=np.zeros(length, dtype=np.int64) if queues is None else integers("queues", queues, length),
         topics=None if batch_topics is None else integers("batch_topics", batch_topics, length),
         keep=np.ones(length) if keep is None else per_row("keep", keep, length, high=1.0),
-        copies_scale=np.ones(length)
-        if copies_scale is None
-        else per_row("copies_scale", copies_scale, length),
         random_order=random_order,
     )
 
@@ -179,8 +171,7 @@ def copies_ahead(batches: CopyBatches) -> NDArray[np.float64]:
         return np.zeros(batches.classes.size)
     kept = ladder.total(batches.keep)
     same_class = kept[ladder.step_of_row] - batches.keep
-    ahead = ladder.above(kept)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
-    return ahead * batches.copies_scale
+    return ladder.above(kept)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
 
 
 def mean_waits(work: Work, batches: CopyBatches, *, together: bool = True) -> NDArray[np.float64]:
@@ -202,7 +193,7 @@ def mean_waits(work: Work, batches: CopyBatches, *, together: bool = True) -> ND
     work_ahead = ahead * work.own_mean + work.before_last
     first = batches.first if together else None
     if first is not None:
-        idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row] * batches.copies_scale
+        idle = np.maximum(1.0 - sigma - ladder.below(load), 0.0)[ladder.step_of_row]
         # A pair counts at every class from r's down to the one above j's: it comes with r and goes with j.
         jumps += idle * work.rates * work.first_product * (first.lower - first.higher)
         work_ahead += idle * (first.lower * work.first_mean - first.higher * work.single_mean)

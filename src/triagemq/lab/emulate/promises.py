@@ -25,8 +25,9 @@ from triagemq.plan import Counters, Decision
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import PromiseResults
 from triagemq.simulate.promised.direct import PromisedRows
-from triagemq.simulate.promised.promises import cut_publishers, promise_results
 from triagemq.simulate.promised.state import new_promise_tally
+from triagemq.simulate.result import promise_results
+from triagemq.simulate.sink import cut_publishers
 from triagemq.trace import Outcome
 
 Times = NDArray[np.int64]

@@ -467,7 +467,7 @@ def _room(state: SimulationState, packets: int) -> bool:
         network.queues.packets.free_count[0] > many * direct.most_children
         and network.queues.groups.free_count[0] >= 1
         and state.under_way.messages.free_count[0] >= 1
-        and room(state.event_queue, many * (direct.most_children + 1))
+        and room(state.event_queue, many * (direct.most_children + 1) + 1)
         and room(outlets.ended, 2 * many * direct.most_legs)
         and room(outlets.hops, 2 * many * direct.most_legs)
     )

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.network import Fates
 from triagemq.simulate.path import Path
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.event_list import cut_short, run_events
@@ -27,10 +26,8 @@ from triagemq.simulate.promised.state import (
     new_tags,
     new_under_way,
 )
-from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     PACKET,
-    Clock,
     enlarged_buffer,
     enlarged_pool,
     new_buffer,
@@ -49,12 +46,9 @@ class MixedPath(Path):
         scenario: Scenario,
         epochs: Epochs,
         classes: int,
-        fates: Fates,
-        seeds: Seeds,
-        clock: Clock,
-        collect: Callable[[Path], None],
+        *others: Any,
     ) -> None:
-        super().__init__(scenario, epochs, classes, fates, seeds, clock, collect)
+        super().__init__(scenario, epochs, classes, *others)
         self._direct = direct
         self._fair = new_fair(direct)
         self._tags = new_tags(direct.ports, classes)
@@ -73,7 +67,7 @@ class MixedPath(Path):
 
     def advance(self, until: float) -> None:
         """Bring everything forward to `until`; the published events are used up."""
-        self._enlarge(max(self._headroom, int(self.published.filled[0])))
+        self._enlarge(max(self._headroom, int(self.published.filled[0]) + 1))
         release(self._world(), self.published)
         self._pass_brokers(until)
         self._fan_out(until)

@@ -241,41 +241,35 @@ NEXT_EVENT = np.dtype([("time", np.float64), ("kind", np.int32), ("port", np.int
 
 @routine
 def push(heap: Buffer, packets: Records, time: float, kind: int, port: int, number: int) -> None:
-    """Add to a list that has room."""
+    """Add to a queue that has room for one more than this, where the record is until its place is found."""
     records = heap.records
-    child = append(heap)
-    records[child].time = time
-    records[child].kind = kind
-    records[child].port = port
-    records[child].number = number
-    while child > 0:
-        parent = (child - 1) >> 1
-        if not _earlier(packets, records[child], records[parent]):
-            break
-        _swap(records, child, parent)
-        child = parent
+    place = append(heap)
+    added = place + 1
+    records[added].time = time
+    records[added].kind = kind
+    records[added].port = port
+    records[added].number = number
+    while place > 0 and _earlier(packets, records[added], records[(place - 1) >> 1]):
+        records[place] = records[(place - 1) >> 1]
+        place = (place - 1) >> 1
+    records[place] = records[added]
 
 
 @routine
 def pop(heap: Buffer, packets: Records) -> None:
     """Forget what came first."""
     records = heap.records
-    count = heap.filled[0] - 1
-    heap.filled[0] = count
-    if count == 0:
-        return
-    records[0] = records[count]
-    parent = 0
-    while True:
-        child = 2 * parent + 1
-        if child >= count:
-            return
-        if child + 1 < count and _earlier(packets, records[child + 1], records[child]):
+    last = heap.filled[0] - 1
+    heap.filled[0] = last
+    place, child = 0, 1
+    while child < last:
+        if child + 1 < last and _earlier(packets, records[child + 1], records[child]):
             child += 1
-        if not _earlier(packets, records[child], records[parent]):
-            return
-        _swap(records, child, parent)
-        parent = child
+        if not _earlier(packets, records[child], records[last]):
+            break
+        records[place] = records[child]
+        place, child = child, 2 * child + 1
+    records[place] = records[last]
 
 
 @step
@@ -295,12 +289,3 @@ def _earlier(packets: Records, first: Record, second: Record) -> bool:
     if one.subscription != other.subscription:
         return one.subscription < other.subscription  # type: ignore[no-any-return]
     return one.fragment < other.fragment  # type: ignore[no-any-return]
-
-
-@step
-def _swap(records: Records, first: int, second: int) -> None:
-    one, other = records[first], records[second]
-    one.time, other.time = other.time, one.time
-    one.kind, other.kind = other.kind, one.kind
-    one.port, other.port = other.port, one.port
-    one.number, other.number = other.number, one.number
