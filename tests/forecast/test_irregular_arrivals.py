@@ -148,9 +148,15 @@ def _many_shares(seed: int) -> Scenario:
     return loads(yaml.safe_dump(document))
 
 
+@pytest.mark.parametrize("formulas", [True, False], ids=["formulas", "sample"])
 @pytest.mark.parametrize("seed", range(60))
-def test_shares_that_add_up_are_shares(seed: int) -> None:
+def test_shares_that_add_up_are_shares(seed: int, formulas: bool) -> None:
     scenario = _many_shares(seed)
-    predicted = forecast(scenario, make_plan(scenario), formulas=True)
+    predicted = forecast(scenario, make_plan(scenario), formulas=formulas, most_copies=20_000)
     assert ((predicted.success >= 0) & (predicted.success <= 1)).all()
     assert not (predicted.latency_seconds < 0).any()
+    assert not ((predicted.share_within < 0) | (predicted.share_within > 1)).any()
+    assert (predicted.utility <= predicted.maximum_utility * (1 + 1e-9)).all()
+    assert np.isfinite(predicted.latency_error).all()
+    assert np.isfinite(predicted.success_error).all()
+    assert not np.isneginf(predicted.percentile_seconds(0.99)).any()

@@ -148,6 +148,21 @@ def test_a_plan_made_by_forecast_is_given_up_when_another_is_worth_more() -> Non
     assert utility(urgent, after) == pytest.approx(utility(urgent, rounds.plan(urgent)), rel=0.01)
 
 
+def test_a_gain_that_stated_errors_may_undo_changes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario, first = aging(1), make_plan(aging(1))
+
+    def less_sure_of_the_first(scenario: Scenario, plan: Plan, **_: Any) -> Forecast:
+        predicted = forecast(scenario, plan, formulas=True)
+        error = 0.4 if (plan.flow == first.flow).all() else 0.0
+        return replace(predicted, latency_error=np.full(len(predicted.success), error))
+
+    assert rounds.plan(scenario).latency is not None
+    monkeypatch.setattr(rounds, "forecast", less_sure_of_the_first)
+    plan = rounds.plan(scenario)
+    assert plan.flow.tolist() == first.flow.tolist()
+    assert "stated errors" in plan.decisions[-1].reason
+
+
 def test_a_forecast_that_may_be_off_by_a_factor_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scenario = aging(1)
 

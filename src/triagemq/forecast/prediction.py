@@ -43,6 +43,8 @@ _TOO_MANY = (
     f"formulas alone, though approximate: too many subscriptions to sample (over {_MOST_SUBSCRIPTIONS:,})"
 )
 _FEWEST_EVENTS = 100
+_NONE_OF = 3.0
+"""Copies expected, and none seen: that is so once in twenty times."""
 _UNDER_WAY = 500
 """Runs are longer than the longest mean latency by this factor, if there are copies enough."""
 _SEED = 1_618_033_988
@@ -175,7 +177,9 @@ def _sampled(
     stated = np.fmax(predicted.latency_error, predicted.success_error)
     # What has no latency by formula has no error of it either: anything that is known of it is more.
     stated[np.isnan(predicted.latency_seconds)] = np.inf
-    nothing = (found.success == 0) & (predicted.success < CLAIMED)
+    # Where none of n copies arrives, less than 3 / n does: by far the most likely.
+    refuted = found.copies * predicted.success > _NONE_OF
+    nothing = (found.success == 0) & (refuted | (predicted.success < CLAIMED))
     surer = doubtful & ((found.error < stated) | nothing)
     success = np.where(surer, found.success, predicted.success)
     latency = np.where(surer, found.latency, predicted.latency_seconds)
@@ -206,6 +210,7 @@ class _Found:
     `seconds` is how long each replication was.
     """
 
+    copies: NDArray[np.int64]
     success: Floats
     latency: Floats
     times: LatencyDistribution
@@ -243,6 +248,7 @@ def _follow(
     found = result.subscriptions
     quantile = float(t_quantile(replications))
     return _Found(
+        copies=found.count,
         success=found.success_rate,
         latency=found.mean_latency_seconds,
         times=LatencyDistribution.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),

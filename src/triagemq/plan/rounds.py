@@ -15,7 +15,7 @@ from triagemq.forecast.prediction import forecast
 from triagemq.plan.difference import carry
 from triagemq.plan.model import LEAST_GAIN, Decision, LatencyFactors, Plan
 from triagemq.plan.planner import make_plan
-from triagemq.scenario import Floats, Scenario, deadline_factor, deadline_figures
+from triagemq.scenario import Floats, Scenario, achieved_utility, deadline_factor, deadline_figures
 from triagemq.theory import share_within
 
 MOST_ROUNDS = 4
@@ -88,8 +88,9 @@ def plan(
 
     Where no worth depends on latency that is `make_plan`, and nothing is forecast. Else every round plans by the
     `latency_factors` of the round before, until the utility stands still or MOST_ROUNDS are made. The first plan stays
-    unless another gains LEAST_GAIN; so does, if there is one, the `previous` plan, made for the scenario `before`, with
-    its flows and classes and with drops for the rates of now. A decision of the plan says what the rounds gained.
+    unless another gains LEAST_GAIN, and gains too where latencies are off as far as their stated errors; so does, if
+    there is one, the `previous` plan, made for the scenario `before`, with its flows and classes and with drops for
+    the rates of now. A decision of the plan says what the rounds gained.
 
     >>> from triagemq.scenario.building import building
     >>> scenario = building()
@@ -125,9 +126,8 @@ def plan(
         if still:
             break
         last = tried[-1]
-    best = max(range(len(tried)), key=lambda which: tried[which].utility if tried[which].sure else -np.inf)
-    if tried[best].utility <= tried[stays].utility * (1 + LEAST_GAIN):
-        best = stays
+    gaining = [which for which, each in enumerate(tried) if each.gains_over(tried[stays])]
+    best = max(gaining, key=lambda which: tried[which].utility, default=stays)
     chosen = tried[best].plan
     added = (
         _decision(scenario.name, tried, stays, best, still=still),
@@ -142,6 +142,8 @@ class _Tried:
     predicted: Forecast
     utility: float
     sure: bool
+    bounds: tuple[float, float]
+    """The utility where every latency is shorter, or longer, by the error that the forecast states."""
 
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> _Tried:
@@ -151,7 +153,18 @@ class _Tried:
         worth = np.where(judged & (predicted.received_rate > 0), predicted.maximum_utility, 0.0)
         doubted = np.isnan(predicted.latency_seconds) | (predicted.latency_error > OFF_BY_A_FACTOR)
         sure = bool(worth[doubted].sum() <= MOST_DOUBTED * worth.sum())
-        return cls(plan, predicted, float(predicted.utility.sum()), sure)
+        late = np.where(np.isnan(predicted.latency_seconds), np.inf, predicted.latency_seconds)
+        error = np.minimum(predicted.latency_error, OFF_BY_A_FACTOR)
+        shorter, longer = (
+            float(achieved_utility(wanted, predicted.success, each, predicted.share_within).sum())
+            for each in (late * (1 - error), late * (1 + error))
+        )
+        return cls(plan, predicted, float(predicted.utility.sum()), sure, (shorter, longer))
+
+    def gains_over(self, other: _Tried) -> bool:
+        """Whether it is worth a change, and worth more even where the forecast is off as far as it says."""
+        surely = all(own > its for own, its in zip(self.bounds, other.bounds, strict=True))
+        return self.sure and surely and self.utility > other.utility * (1 + LEAST_GAIN)
 
 
 def _still_known(scenario: Scenario, factors: LatencyFactors | None) -> LatencyFactors | None:
@@ -185,6 +198,8 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
         outcome = (
             f"round {best - stays} is the best and gains {gain}" if best else f"from nothing it gains {gain}"
         )
+    elif largest > utility * (1 + LEAST_GAIN):
+        outcome = f"{stayed}, the best would gain {gain}, which the stated errors of latencies may undo"
     elif largest > utility:
         outcome = f"{stayed}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
     else:
