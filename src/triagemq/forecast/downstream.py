@@ -11,12 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.model import ErrorEstimate, Reason
-from triagemq.forecast.ports import AtPorts, Variability, cross_ports, overlapped
+from triagemq.forecast.ports import AtPorts, Variability, by_queues, cross_ports, overlapped
 from triagemq.forecast.promised import PromisedLoad
-from triagemq.forecast.switches import Lookup, Lookups, broker_outbound, lookups
-from triagemq.forecast.tandem import OVERLAP_DOUBT, Spread, meeting_bound
+from triagemq.forecast.tandem import (
+    OVERLAP_DOUBT,
+    Lookup,
+    Lookups,
+    Spread,
+    broker_outbound,
+    lookups,
+    meeting_bound,
+)
 from triagemq.forecast.upstream import Streams, TopicArrivals
-from triagemq.forecast.widths import by_queues
 from triagemq.plan.demands import Demand
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
