@@ -17,11 +17,11 @@ import numba
 from numba.core import caching, event
 
 SAY_COMPILING = "TRIAGE_SAY_COMPILING"
-"""An environment variable: somebody waits at a terminal, and is told why."""
+"""An environment variable: a user waits at a terminal, and a message says why."""
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
 
-# Nobody takes the address of a kernel to call it from C.
+# No kernel is called from C by its address.
 _OPTIONS: Any = {"cache": True, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 _UNCOUNTED: Any = {**_OPTIONS, "_nrt": False}
 # What takes a hundred arrays from Python and hands them on took half the time of compiling.

@@ -53,7 +53,7 @@ class Crossing:
 def cross_network(
     scenario: Scenario,
     plan: Plan,
-    asked: Demand,
+    demanded: Demand,
     arrivals: TopicArrivals,
     errors: ErrorEstimate,
     promised: PromisedLoad | None = None,
@@ -62,21 +62,21 @@ def cross_network(
 
     `promised` is traffic that crosses ports, too.
     """
-    path = _Path(scenario, plan, asked, arrivals, errors, promised)
+    path = _Path(scenario, plan, demanded, arrivals, errors, promised)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
     for hop in range(hops.shape[1] - 1):
-        port = hops[asked.port, hop]
+        port = hops[demanded.port, hop]
         on = np.flatnonzero(port >= 0)
         switches = path.lookups(on, port[on], first=hop == 0)
         for some in _by_ports(port[on]):
             rows = on[some]
             behind = path.from_broker(rows) if hop == 0 else path.behind[rows]
             found = switches.look_up(some, behind.spread)
-            further = hops[asked.port[rows], hop + 1] >= 0
+            further = hops[demanded.port[rows], hop + 1] >= 0
             path.cross(rows, port[rows], behind, found, further, first=hop == 0)
     subscriber = scenario.subscriptions.subscriber
     return Crossing(
-        path.survival * asked.whole_share,
+        path.survival * demanded.whole_share,
         path.seconds + scenario.subscribers.propagation_seconds[subscriber],
         path.times,
     )
@@ -111,12 +111,12 @@ class _Path:
         self,
         scenario: Scenario,
         plan: Plan,
-        asked: Demand,
+        demanded: Demand,
         arrivals: TopicArrivals,
         errors: ErrorEstimate,
         promised: PromisedLoad | None,
     ) -> None:
-        self._scenario, self._asked, self._arrivals, self._errors = scenario, asked, arrivals, errors
+        self._scenario, self._demanded, self._arrivals, self._errors = scenario, demanded, arrivals, errors
         self._class, self._keep = plan.subscription_class, plan.subscription_keep
         self._by_class = scenario.sending_order is SendingOrder.BY_CLASS
         self._promised = promised
@@ -152,7 +152,7 @@ class _Path:
 
     def lookups(self, rows: Rows, port: Integers, *, first: bool) -> Lookups:
         """The lookups of the switches before these ports."""
-        packets = self._asked.sizes.packets[rows]
+        packets = self._demanded.sizes.packets[rows]
         return lookups(
             self._scenario,
             port,
@@ -245,8 +245,8 @@ class _Path:
     def _at_ports(self, rows: NDArray[np.int64], port: Integers) -> AtPorts:
         """What comes to these ports, which are numbered from the first of them."""
         ports, arriving = self._scenario.ports, self.survival[rows] * self._packets_left[rows]
-        sizes = self._asked.sizes.of(rows)
-        own = sizes if self._asked.delivered is self._asked.sizes else self._asked.delivered.of(rows)
+        sizes = self._demanded.sizes.of(rows)
+        own = sizes if self._demanded.delivered is self._demanded.sizes else self._demanded.delivered.of(rows)
         lowest = port.min()
         bytes_per_second = ports.bandwidth_bps[port] / 8
         return AtPorts(

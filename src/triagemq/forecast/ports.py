@@ -145,7 +145,7 @@ def cross_ports(
         batch_topics=copies.batch,
         keep=copies.present,
         queues=copies.port,
-        # Whoever sends by class sends class 0 first, and every queue on the way keeps that order.
+        # A gateway that sends by class sends class 0 first, and every queue on the way keeps that order.
         random_order=copies.first_packets if random_order else None,
         own_event_mean=copies.own_event_seconds,
     )

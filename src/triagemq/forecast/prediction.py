@@ -38,7 +38,7 @@ _FIRST_COPIES, _FIRST_REPLICATIONS = 500_000, 8
 _REPLICATIONS = 32
 """Many, since streams that go by the clock keep their phases throughout each."""
 _MOST_SUBSCRIPTIONS = 5_000
-"""Of more, a second's sample would tell too little of each; and 16 KB of counts for each are enough."""
+"""Of more, a second's sample would say too little of each; and 16 KB of counts for each are enough."""
 _TOO_MANY = (
     f"formulas alone, though approximate: too many subscriptions to sample (over {_MOST_SUBSCRIPTIONS:,})"
 )
@@ -102,15 +102,15 @@ def _by_formulas(
     scenario: Scenario, plan: Plan, claimed: float, promised: PromisedLoad | None = None
 ) -> Forecast:
     """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
-    asked = demand(scenario)
+    demanded = demand(scenario)
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
     errors = ErrorEstimate(len(subscriptions))
-    copies = cross_network(scenario, plan, asked, arrivals, errors, promised)
+    copies = cross_network(scenario, plan, demanded, arrivals, errors, promised)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
     received = arrivals.rate[cell] * copies.survival
     success = np.divide(
-        received, asked.published_rate, out=np.zeros_like(received), where=asked.published_rate > 0
+        received, demanded.published_rate, out=np.zeros_like(received), where=demanded.published_rate > 0
     )
     success = np.minimum(success, 1.0)
     latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
@@ -120,7 +120,7 @@ def _by_formulas(
     timely = _share_within(times, subscriptions.max_latency_seconds)
     reason, latency_error, success_error = errors.flag(latency, success, claimed)
     return Forecast(
-        published_rate=asked.published_rate,
+        published_rate=demanded.published_rate,
         received_rate=received,
         success=success,
         latency_seconds=latency,

@@ -122,8 +122,8 @@ class PromisedLoad(ByRow):
 
 def _crossings(scenario: Scenario, plan: Plan) -> tuple[Integers, Floats, Integers, Integers]:
     """Every promised publication at every port it crosses: it, the rate of the link before, the port, the level."""
-    kept = plan.promises.admitted > 0
-    publication = np.repeat(plan.promises.publication[kept], plan.promises.hop_count[kept])
+    admitted = plan.promises.admitted > 0
+    publication = np.repeat(plan.promises.publication[admitted], plan.promises.hop_count[admitted])
     hops = plan.hops
     access = scenario.publishers.access_bps[scenario.publications.publisher[publication]]
     rate = np.where(hops.port >= 0, np.append(scenario.ports.bandwidth_bps, np.inf)[hops.port], access)
@@ -167,11 +167,14 @@ def with_promised(
 ) -> Forecast:
     """The forecast of all subscriptions, from that of those which are not promised."""
     wanted, promises = scenario.subscriptions, plan.promises
-    kept = np.flatnonzero(promises.admitted)
-    row, rate = promises.subscription[kept], scenario.publications.rate_per_second[promises.publication[kept]]
-    received = total_by(row, rate * _whole_share(scenario, plan, kept), len(wanted))
+    admitted = np.flatnonzero(promises.admitted)
+    row, rate = (
+        promises.subscription[admitted],
+        scenario.publications.rate_per_second[promises.publication[admitted]],
+    )
+    received = total_by(row, rate * _whole_share(scenario, plan, admitted), len(wanted))
     bound = np.zeros(len(wanted))
-    np.maximum.at(bound, row, promises.bound_seconds[kept])
+    np.maximum.at(bound, row, promises.bound_seconds[admitted])
     success = np.divide(received, published_rate, out=np.zeros_like(received), where=published_rate > 0)
     found = Forecast(
         published_rate=published_rate,
@@ -192,17 +195,17 @@ def with_promised(
     return found
 
 
-def _whole_share(scenario: Scenario, plan: Plan, kept: NDArray[np.int64]) -> Floats:
+def _whole_share(scenario: Scenario, plan: Plan, admitted: NDArray[np.int64]) -> Floats:
     """Per admitted promise, the share of messages that lose no packet on the links of its path."""
     promises, hops = plan.promises, plan.hops
-    publisher = scenario.publications.publisher[promises.publication[kept]]
-    subscriber = scenario.subscriptions.subscriber[promises.subscription[kept]]
+    publisher = scenario.publications.publisher[promises.publication[admitted]]
+    subscriber = scenario.subscriptions.subscriber[promises.subscription[admitted]]
     survives = (1 - scenario.publishers.error_rate[publisher]) * (
         1 - scenario.subscribers.error_rate[subscriber]
     )
-    for number, row in enumerate(kept.tolist()):
+    for number, row in enumerate(admitted.tolist()):
         ports = hops.port[plan.hops_of(row)][1:-1]
         survives[number] *= float(np.prod(1 - scenario.ports.error_rate[ports]))
     packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
-    sizes = wire_sizes(replace(scenario, mtu_bytes=packet_bytes), promises.publication[kept], survives)
+    sizes = wire_sizes(replace(scenario, mtu_bytes=packet_bytes), promises.publication[admitted], survives)
     return sizes.survival

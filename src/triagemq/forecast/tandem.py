@@ -11,7 +11,7 @@ median error 0.6 %.
 
 For two cases no formula is known: a queue behind another that has spread its packets, and copies of one event that meet
 at a port after different brokers. There the wait lies between two bounds; the middle is taken, half the range is the
-error, and a sample tells more (`prediction`).
+error, and a sample says more (`prediction`).
 """
 
 from __future__ import annotations
@@ -108,9 +108,11 @@ def batch_of(batches: CopyBatches) -> BatchAt:
 
 def _along(ladder: Ladder, keep: Floats) -> BatchAt:
     """The others in every copy's batch, a group of the ladder, of which each is there with probability `keep`."""
-    kept = ladder.total(keep)
+    present = ladder.total(keep)
     step = ladder.step_of_row
-    return BatchAt(ladder.above(kept)[step], np.maximum(kept[step] - keep, 0.0), ladder.below(kept)[step])
+    return BatchAt(
+        ladder.above(present)[step], np.maximum(present[step] - keep, 0.0), ladder.below(present)[step]
+    )
 
 
 def sharpness(scv: Floats) -> Floats:

@@ -44,7 +44,7 @@ MOST_HISTOGRAMS = 20_000
 """With more subscriptions than these their percentiles are not counted: 16 KB each, in every thread."""
 
 DEFAULT_COPIES = 20_000_000
-"""Simulated in all replications together, where nobody says for how long."""
+"""Simulated in all replications together, by default."""
 DEFAULT_REPLICATIONS = 16
 
 Kind = Literal["subscription", "class"]
@@ -165,7 +165,7 @@ class Comparison:
 
     def rows(self) -> list[dict[str, Any]]:
         """One object per cell: its names, every figure, the reason in words; null for what is unknown or infinite."""
-        told = [
+        rows = [
             dict(zip(self.names, values, strict=True)) for values in zip(*self.names.values(), strict=True)
         ]
         for name, figure in self.figures.items():
@@ -176,15 +176,15 @@ class Comparison:
                 "error": figure.error,
                 "expected_error": np.where(figure.flagged, figure.expected_error, np.nan),
             }
-            for place, row in enumerate(told):
+            for place, row in enumerate(rows):
                 row[name] = {
                     **{key: plain(values[place]) for key, values in columns.items()},
                     "known": bool(figure.known[place]),
                     "outside": bool(figure.outside[place]),
                 }
-        for row, flag, sampled in zip(told, self.flags, self.sampled, strict=True):
+        for row, flag, sampled in zip(rows, self.flags, self.sampled, strict=True):
             row |= {"flag": flag, "sampled": float(sampled)}
-        return told
+        return rows
 
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`."""
@@ -301,13 +301,13 @@ def _by_subscription(
 
 
 def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: SimulationResult) -> _Cells:
-    told = summary(scenario, plan, predicted)["classes"]
-    levels = [row["priority_class"] for row in told]
+    rows = summary(scenario, plan, predicted)["classes"]
+    levels = [row["priority_class"] for row in rows]
     found = simulated.classes
     place = {int(level): row for row, level in enumerate(found.priority_class)}
 
     def column(name: str) -> Floats:
-        return np.array([np.nan if row[name] is None else row[name] for row in told], dtype=np.float64)
+        return np.array([np.nan if row[name] is None else row[name] for row in rows], dtype=np.float64)
 
     def measured(values: Floats) -> Floats:
         return np.array([values[place[level]] if level in place else np.nan for level in levels])
@@ -342,6 +342,6 @@ def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: Si
     doubtful = _any([figure.flagged | ~np.isfinite(figure.forecast) for figure in figures.values()])
     names: dict[str, tuple[Any, ...]] = {
         "priority_class": tuple(levels),
-        "subscriptions": tuple(row["subscriptions"] for row in told),
+        "subscriptions": tuple(row["subscriptions"] for row in rows),
     }
-    return names, figures, tuple(row["flag"] if doubtful[each] else None for each, row in enumerate(told))
+    return names, figures, tuple(row["flag"] if doubtful[each] else None for each, row in enumerate(rows))

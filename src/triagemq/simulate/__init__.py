@@ -2,7 +2,7 @@
 
 In come a scenario, a plan and what changes meanwhile; out comes a SimulationResult, and a Trace into a Sink.
 
-- `run` checks what is asked and runs replications side by side; `engine` is one of them, block by block in time.
+- `run` checks its arguments and runs replications side by side; `engine` is one of them, block by block in time.
 - Before a run: `network` and `changes` lay the scenario and its changes out as arrays; `random` draws by counter. Which
   copies are dropped and lost is drawn on the way, or recorded and part of `network`.
 - The way of an event, led by `path`: `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it

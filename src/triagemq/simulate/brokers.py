@@ -17,7 +17,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, SUBSCRIBER_GONE, end_copy
-from triagemq.simulate.network import LOST_BEFORE, Above, fate_of, sets_out
+from triagemq.simulate.network import LOST_BEFORE, BrokerSide, fate_of, reaches_broker
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
 from triagemq.simulate.records import Buffer, Record, append, room
 
@@ -43,7 +43,7 @@ class BrokerQueues(NamedTuple):
 class BrokerState(NamedTuple):
     """All that brokers read and change; `run_ends` is when the run is cut off."""
 
-    above: Above
+    above: BrokerSide
     epochs: Epochs
     seeds: Seeds
     queues: BrokerQueues
@@ -54,7 +54,7 @@ class BrokerState(NamedTuple):
     run_ends: float
 
 
-def new_broker_queues(above: Above, subscribers: int) -> BrokerQueues:
+def new_broker_queues(above: BrokerSide, subscribers: int) -> BrokerQueues:
     lengths = len(above.unmanaged_seconds_per_byte), above.brokers, above.links, subscribers
     return BrokerQueues(*(np.zeros(length) for length in lengths))
 
@@ -92,7 +92,7 @@ def lose_event_at(state: BrokerState, event: Record, broker: int, time: float) -
     """The same at one broker. What would be lost after the end of the run is in flight then.
 
     A subscription counts if it is active at that time; at the end of the run, also if it was when the event was
-    published, since nobody has looked yet.
+    published, since it has not been matched yet.
     """
     above, epochs, over = state.above, state.epochs, time > state.run_ends
     epoch = epoch_at(epochs.ends, 0, state.run_ends if over else time)
@@ -120,7 +120,7 @@ def _send_to_broker(state: BrokerState, event: Record) -> None:
         )
         queues.unmanaged_free[switch] = time
     error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
-    if not sets_out(above.fates, event.event) or _event_lost(
+    if not reaches_broker(above.fates, event.event) or _event_lost(
         error_rate, event.packets, state.seeds[_PUBLISHER_LINK], event.event
     ):
         lose_event(state, event, above.interested[above.topic[publication]], time)
@@ -195,8 +195,8 @@ def _event_lost(error_rate: float, packets: int, seed: np.uint64, counter: int) 
     """Whether a link loses at least one of the packets of an event."""
     if error_rate <= 0.0:
         return False
-    kept = 1.0 - error_rate if packets == 1 else (1.0 - error_rate) ** packets
-    return uniform(seed, counter) > kept
+    passing = 1.0 - error_rate if packets == 1 else (1.0 - error_rate) ** packets
+    return uniform(seed, counter) > passing
 
 
 @step

@@ -73,7 +73,7 @@ class Steering:
 
 
 class Control(Protocol):
-    """Decides while a run goes on. It is asked at every sampling instant, and what it changes is in force at once."""
+    """Decides while a run goes on. It decides at every sampling instant, and its changes are in force at once."""
 
     def sampled(self, seconds: float, queue_samples: Mapping[str, NDArray[Any]], /) -> Steering:
         """All queues were sampled: the columns of the Trace's table, without rows of other instants."""
@@ -358,13 +358,13 @@ def condition_changes(
 
 
 def _plan(scenario: Scenario, situation: Situation, planner: Planner) -> Plan:
-    """What is decided in a situation: whoever has left takes nothing from the others."""
+    """The plan of a situation: absent subscribers take nothing from the others."""
     network, wanted = situation.network(scenario), scenario.subscriptions
     there = np.flatnonzero(situation.subscriber_present[wanted.subscriber])
     if not there.size:
         there = np.arange(len(wanted))
     plan = planner(replace(network, subscriptions=take(network.subscriptions, there)))
-    # Those of nobody need a flow, too; what is on its way to them is in nobody's.
+    # Absent subscribers keep a placeholder flow.
     last = int(np.argmax(plan.flows.priority_class))
     flow, rank = np.full(len(wanted), last, dtype=plan.flow.dtype), np.zeros(len(wanted))
     flow[there], rank[there] = plan.flow, plan.rank

@@ -1,7 +1,7 @@
 """How a copy ends (delivered, dropped, lost, gone or still under way; every one exactly once) and what is counted then.
 
 Outcomes and latencies are counted per subscription and class, in batches and histograms, from the whole nanoseconds
-that a trace would hold, in integers: whoever computes the same figures from the trace gets the same numbers.
+that a trace would hold, in integers: the same figures from the trace are the same numbers.
 """
 
 from __future__ import annotations
@@ -241,13 +241,13 @@ def count_endings(
 @kernel
 def forget_arrived(ahead: Buffer, frontier_ns: int) -> None:
     """Copies that arrive by the frontier are not ahead of it any more."""
-    kept = 0
+    left = 0
     for number in range(ahead.filled[0]):
         if ahead.records[number].delivered_ns > frontier_ns:
-            if kept != number:
-                ahead.records[kept] = ahead.records[number]
-            kept += 1
-    ahead.filled[0] = kept
+            if left != number:
+                ahead.records[left] = ahead.records[number]
+            left += 1
+    ahead.filled[0] = left
 
 
 @kernel

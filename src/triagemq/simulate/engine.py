@@ -68,7 +68,7 @@ class Replication:
     followed.
 
     `drained_seconds` is how long after the last publication the last copy arrived; 0 where none did.
-    `percentiles_ns` has a row for each of PERCENTILES and a column per subscription, none if nobody asked for them.
+    `percentiles_ns` has a row for each of PERCENTILES and a column per subscription, none if they are not requested.
     """
 
     tally: Tally
@@ -233,7 +233,7 @@ class Run:
             self._trace.plan(timeline.plans[after], round(time * 1e9))
 
     def _next_steering(self) -> float:
-        """When the control is asked next."""
+        """When the control decides next."""
         if self._control is None:
             return np.inf
         return SAMPLE_SECONDS * (self._periods + 1) + STEERING_LAG_SECONDS

@@ -1,6 +1,6 @@
 """A scenario as the flat arrays that kernels read: everything that does not change during a run.
 
-And what became of copies that a trace recorded (`Fates`), where it is told: then nothing is dropped or lost but those.
+And what became of copies that a trace recorded (`Fates`), if they are given: then nothing else is dropped or lost.
 Drops and losses are chances, and the only ones that no queue explains. A simulation that draws them anew has other
 packets in its queues than the run it stands beside, and near overload other waits. What buffers drop is no chance: the
 simulator finds that out itself.
@@ -38,7 +38,7 @@ _COLUMNS = ("event", "subscription", "outcome", "hop")
 _MOST_HOPS = 250
 
 
-class Above(NamedTuple):
+class BrokerSide(NamedTuple):
     """From the publishers to the copies: publications, unmanaged switches, brokers and the links between them.
 
     Sets of brokers are rows of bits. `tree_first[source * brokers + here]` is where the list of the links begins by
@@ -75,7 +75,7 @@ class Above(NamedTuple):
     fates: Fates
 
 
-class Below(NamedTuple):
+class NetworkSide(NamedTuple):
     """From the home broker to the subscribers: `route[subscription, hop]` is the output port taken at each hop."""
 
     route: Integers
@@ -98,7 +98,7 @@ def word_count(brokers: int) -> int:
     return (brokers + 63) // 64
 
 
-def above_brokers(scenario: Scenario, fates: Fates) -> Above:
+def broker_side(scenario: Scenario, fates: Fates) -> BrokerSide:
     """The arrays of the upper half; copies, because kernels are compiled for writable arrays only."""
     publications, publishers = scenario.publications, scenario.publishers
     links, brokers = scenario.broker_links, scenario.brokers
@@ -112,7 +112,7 @@ def above_brokers(scenario: Scenario, fates: Fates) -> Above:
         interested[topic, broker // 64] |= np.uint64(1 << (int(broker) % 64))
     tree_first, tree_link, beyond, unreachable = _broker_trees(scenario)
     per_topic = np.bincount(subscriptions.topic, minlength=1)
-    return Above(
+    return BrokerSide(
         topic=_integers(publications.topic),
         home_broker=_integers(publishers.broker[publisher]),
         unmanaged_switch=_integers(publishers.unmanaged_switch[publisher]),
@@ -143,7 +143,7 @@ def above_brokers(scenario: Scenario, fates: Fates) -> Above:
     )
 
 
-def below_brokers(scenario: Scenario, classes: int, fates: Fates) -> Below:
+def network_side(scenario: Scenario, classes: int, fates: Fates) -> NetworkSide:
     """The arrays of the lower half, for plans with `classes` priority classes."""
     ports, subscribers = scenario.ports, scenario.subscribers
     subscriber = scenario.subscriptions.subscriber
@@ -151,7 +151,7 @@ def below_brokers(scenario: Scenario, classes: int, fates: Fates) -> Below:
     last_port = subscribers.port[subscriber]
     unlimited = np.iinfo(np.int64).max
     limit = np.where(np.isfinite(ports.buffer_packets), ports.buffer_packets, 0.0).astype(np.int64)
-    return Below(
+    return NetworkSide(
         route=_integers(port_hops(scenario)[last_port]),
         path_length=_integers(depth[last_port] + 1),
         subscriber_propagation=_floats(subscribers.propagation_seconds[subscriber]),
@@ -206,13 +206,13 @@ def _integers(values: Any) -> Integers:
 class Fates(NamedTuple):
     """One octet a copy: those of an event begin at `first`, in the order of its topic's subscriptions (`rank`).
 
-    All are empty where fates are drawn. `never_left` marks events that were lost for everybody before any broker.
+    All are empty where fates are drawn. `lost_at_source` marks events that reached no broker.
     """
 
     first: NDArray[np.int64]
     rank: Integers
     fate: NDArray[np.uint8]
-    never_left: NDArray[np.uint8]
+    lost_at_source: NDArray[np.uint8]
 
     @property
     def are_recorded(self) -> bool:
@@ -259,8 +259,8 @@ def recorded_fates(scenario: Scenario, publication: Integers, table: Mapping[str
         dropped, DROPPED, np.where(hop < 0, LOST_BEFORE, LOST_BEHIND + hop)
     )
     lost_so_far = np.concatenate([[0], np.cumsum(fate == LOST_BEFORE)])
-    never_left = (copies > 0) & (lost_so_far[ends] - lost_so_far[first] == copies)
-    return Fates(first.astype(np.int64), rank, fate, never_left.astype(np.uint8))
+    lost_at_source = (copies > 0) & (lost_so_far[ends] - lost_so_far[first] == copies)
+    return Fates(first.astype(np.int64), rank, fate, lost_at_source.astype(np.uint8))
 
 
 def without_chances(epochs: Epochs) -> Epochs:
@@ -278,6 +278,6 @@ def fate_of(fates: Fates, event: int, subscription: int) -> int:
 
 
 @step
-def sets_out(fates: Fates, event: int) -> bool:
+def reaches_broker(fates: Fates, event: int) -> bool:
     """Whether an event reaches its broker, as far as is recorded."""
-    return len(fates.never_left) == 0 or fates.never_left[event] == 0
+    return len(fates.lost_at_source) == 0 or fates.lost_at_source[event] == 0

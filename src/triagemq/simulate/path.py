@@ -23,7 +23,7 @@ from triagemq.simulate.brokers import (
 )
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
-from triagemq.simulate.network import Fates, above_brokers, below_brokers
+from triagemq.simulate.network import Fates, broker_side, network_side
 from triagemq.simulate.ports import catch_up_all, empty_queues
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
@@ -64,8 +64,8 @@ class Path:
     ) -> None:
         self.clock = clock
         self._epochs, self._seeds, self._collect = epochs, seeds, collect
-        self._above = above_brokers(scenario, fates)
-        self._below = below_brokers(scenario, classes, fates)
+        self._above = broker_side(scenario, fates)
+        self._below = network_side(scenario, classes, fates)
         self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)
@@ -203,8 +203,8 @@ class Path:
             self._enlarge(wanted)
 
     def _enlarge(self, wanted: int) -> None:
-        """Give everything room for `wanted` more. An enlarged buffer is another one: whoever still held the old one
-        would change records that nobody looks at any more, so every step asks the path for its buffers anew."""
+        """Give everything room for `wanted` more. An enlarged buffer is another one, and changes to the old one
+        would be lost: every step takes its buffers from the path anew."""
 
         def with_room(buffer: Buffer) -> Buffer:
             left = len(buffer.records) - int(buffer.filled[0])

@@ -20,7 +20,7 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.network import LOST_BEHIND, Below, fate_of
+from triagemq.simulate.network import LOST_BEHIND, NetworkSide, fate_of
 from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import (
     BYTES_DROPPED,
@@ -127,7 +127,7 @@ def empty_queues(queues: PortQueues, ended: Buffer, begin: int) -> int:
 
 
 @step
-def wire_bytes(below: Below, groups: Pool, packet: Record) -> float:
+def wire_bytes(below: NetworkSide, groups: Pool, packet: Record) -> float:
     """The bytes of one packet on the wire: a whole event, or its share of a cut one."""
     if packet.group < 0:
         return packet.size_bytes + below.overhead_bytes  # type: ignore[no-any-return]
@@ -264,7 +264,7 @@ def _drop(state: PortState, port: int, number: int, time: float) -> None:
 
 @step
 def record_hop(
-    below: Below,
+    below: NetworkSide,
     hops: Buffer,
     packet: Record,
     subscription: int,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from triagemq.compiled import step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.network import Below
+from triagemq.simulate.network import NetworkSide
 from triagemq.simulate.random import Seeds
 
 Records: TypeAlias = NDArray[np.void]
@@ -251,7 +251,7 @@ class Clock(NamedTuple):
 class PortState(NamedTuple):
     """All that switches and ports read and change."""
 
-    below: Below
+    below: NetworkSide
     epochs: Epochs
     seeds: Seeds
     switch_free: Floats
@@ -260,7 +260,7 @@ class PortState(NamedTuple):
     clock: Clock
 
 
-def new_port_queues(below: Below, sample_seconds: float, more: int = 0) -> PortQueues:
+def new_port_queues(below: NetworkSide, sample_seconds: float, more: int = 0) -> PortQueues:
     """Those of all ports, and so many rows behind them."""
     ports = len(below.hop_of_port) + more
     return PortQueues(

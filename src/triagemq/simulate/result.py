@@ -77,7 +77,7 @@ class SubscriptionResults(Table):
     """One row per subscription: copies of events published in the measured time, by what became of them.
 
     `success_ci95` and `ci95_seconds` are half-widths of 95 % intervals over the replications, NaN for a single one.
-    Percentiles are the mean over the replications, with their intervals; NaN where they were not asked for.
+    Percentiles are the mean over the replications, with their intervals; NaN where they were not requested.
     `share_within_max_latency` is the share of the delivered that came within the latency that the subscription asks
     for, NaN where it asks for none.
     """
@@ -172,7 +172,7 @@ class SimulationResult:
     limiter cut them.
 
     `wall_seconds` is the engine's time; what compiling or loading the kernels took is `compile_seconds`.
-    `precision_reached` is None where no precision was asked for, and False where the limit on replications came first.
+    `precision_reached` is None where no precision was requested, and False where the limit on replications came first.
     """
 
     publications: int
@@ -426,7 +426,7 @@ def worth(
     judged: bool,
     between: tuple[float, float],
 ) -> tuple[SimulatedUtility, PhaseResults]:
-    """What a run was worth, and each of its phases; one without changes of worth has no phases to tell of.
+    """What a run was worth, and each of its phases; one without changes of worth has no phases.
 
     `counts` has what Tally.phases has: by phase and subscription, copies, arrivals, late ones and latencies. `measured`
     are success rates, mean latencies and shares within the latency asked for over the whole run, which was

@@ -1,4 +1,4 @@
-"""simulate(): checks what is asked, warms the kernels, and runs replications on all cores until they are enough."""
+"""simulate(): checks its arguments, warms the kernels, and runs replications on all cores until they are enough."""
 
 from __future__ import annotations
 

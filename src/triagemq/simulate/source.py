@@ -338,7 +338,7 @@ def _sift_down(times: Floats, rows: Integers) -> None:
 
 
 class PublicationStream:
-    """Events in order of time, drawn when asked for. `rates` are those of the publications from each time on, in order,
+    """Events in order of time, drawn on demand. `rates` are those of the publications from each time on, in order,
     and the rest is as in Generated.
 
     >>> from triagemq.scenario.building import building

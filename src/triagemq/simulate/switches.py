@@ -59,14 +59,14 @@ def due(packets: Buffer, until: float, sort: bool, order: Order, times: Floats, 
 @kernel
 def keep_later(packets: Buffer, until: float) -> None:
     """Forget the packets that were due before `until`; the others keep their order."""
-    kept = 0
+    left = 0
     records = packets.records
     for number in range(packets.filled[0]):
         if records[number].time >= until:
-            if kept != number:
-                records[kept] = records[number]
-            kept += 1
-    packets.filled[0] = kept
+            if left != number:
+                records[left] = records[number]
+            left += 1
+    packets.filled[0] = left
 
 
 @step

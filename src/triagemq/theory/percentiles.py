@@ -1,6 +1,6 @@
 """The law of a time of which cumulants are known: its percentiles, and the share of times within a limit.
 
-A copy finds its port idle or busy, and the two are told apart, because at light load one is nearly a constant and the
+A copy finds its port idle or busy, and the two have laws of their own: at light load one is nearly a constant and the
 other is not. Each has the gamma law, shifted (Pearson's type III), that has its mean, variance and third cumulant:
 exact for constants and for M/M/1, close for the waits of priority queues. Where transmissions are constant, a copy that
 finds the port idle takes a whole number of them.
@@ -26,7 +26,7 @@ MOSTLY_BUSY = 0.6
 # Below this skewness a gamma law is a normal one to four digits; above the other no time here comes.
 _NEARLY_SYMMETRIC = 0.01
 _MOST_SKEWED = 200.0
-_MOST_TOLD = 5.0
+_MOST_TABULATED = 5.0
 _GRID = 600
 _HALVINGS = 16
 # A search ends where the share that takes longer is as near as this to what it should be, or the time is.
@@ -72,12 +72,12 @@ class LatencyDistribution(ByRow):
         skewness, near = _distances(0.95)
         far = _distances(0.99)[1]
         # Further out the 95th percentile is below the mean.
-        told = np.abs(skewness) <= _MOST_TOLD
+        known = np.abs(skewness) <= _MOST_TABULATED
         ratio = np.divide(p99 - mean, p95 - mean, out=np.full_like(mean, np.inf), where=p95 > mean)
-        skewed = np.interp(ratio, (far / near)[told], skewness[told])
+        skewed = np.interp(ratio, (far / near)[known], skewness[known])
         deviation = np.maximum((p99 - mean) / np.interp(skewed, skewness, far), 0.0)
         law = cls.of(Cumulants(mean, deviation**2, skewed * deviation**3))
-        rows = np.flatnonzero(ratio > (far / near)[told].max())
+        rows = np.flatnonzero(ratio > (far / near)[known].max())
         if rows.size:
             law = law[np.arange(mean.size)]
             law[rows] = cls._with_exponential_tail(mean[rows], p95[rows], p99[rows], law[rows])
@@ -301,7 +301,7 @@ def _within(law: Cumulants, limit: Floats) -> Floats:
     shape = 4 / steep**2
     reached = np.maximum(shape + np.sign(steep) * away * np.sqrt(shape), 0.0)
     found = ndtr(away)
-    # Most of the time goes into these two: they are computed where they are asked for.
+    # Most of the time goes into these two: they are computed where they are needed.
     for share, rows in ((gammainc, skewed & (steep > 0)), (gammaincc, skewed & (steep < 0))):
         found[rows] = share(shape[rows], reached[rows])
     return np.where(np.isfinite(law.mean), found, 0.0)

@@ -67,16 +67,16 @@ def assign_classes(
     flows = port_flows(transmission, separation, jitter, packet, spread, bucket, passing)
     count = flows.transmission.size
     within = per_row("deadline", deadline, count, infinite=True)
-    kept = np.zeros(count, dtype=np.bool_) if above is None else np.asarray(above)
-    if kept.dtype != np.bool_ or kept.shape != (count,):
+    fixed = np.zeros(count, dtype=np.bool_) if above is None else np.asarray(above)
+    if fixed.dtype != np.bool_ or fixed.shape != (count,):
         raise ParameterError("above", f"must hold true or false for each of {count} flows")
     if isinstance(levels, bool) or not isinstance(levels, int | np.integer) or levels < 1:
         raise ParameterError("levels", f"is {levels!r}; must be a whole number above 0")
     blocking = blocking_seconds(lower_priority_blocking)
-    highest = np.flatnonzero(kept)
+    highest = np.flatnonzero(fixed)
     bounds = np.full(count, np.inf)
     depth = np.zeros(count, dtype=np.int64)
-    waiting = np.flatnonzero(~kept)
+    waiting = np.flatnonzero(~fixed)
     level = 0
     while waiting.size:
         level += 1
@@ -95,8 +95,8 @@ def assign_classes(
         blocking = flows.packet[members].max(initial=blocking)
         waiting = np.setdiff1d(waiting, members)
     bounds[highest] = bounds_of_class(highest, waiting, blocking, flows, method)
-    classes = np.where(kept, -1, level - depth)
-    misses = ~kept & (bounds > within)
+    classes = np.where(fixed, -1, level - depth)
+    misses = ~fixed & (bounds > within)
     if not misses.any():
         return ClassAssignment(classes, bounds)
     missed = int(np.argmax(np.subtract(bounds, within, out=np.full(count, -np.inf), where=misses)))

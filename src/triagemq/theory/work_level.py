@@ -169,9 +169,9 @@ def copies_ahead(batches: CopyBatches) -> NDArray[np.float64]:
     ladder = batches.together
     if ladder is None:
         return np.zeros(batches.classes.size)
-    kept = ladder.total(batches.keep)
-    same_class = kept[ladder.step_of_row] - batches.keep
-    return ladder.above(kept)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
+    present = ladder.total(batches.keep)
+    same_class = present[ladder.step_of_row] - batches.keep
+    return ladder.above(present)[ladder.step_of_row] + 0.5 * np.maximum(same_class, 0.0)
 
 
 def mean_waits(work: Work, batches: CopyBatches, *, together: bool = True) -> NDArray[np.float64]:
@@ -237,16 +237,16 @@ def first_copies(batches: Ladder, keep: NDArray[np.float64]) -> FirstCopies:
     step = number[batches.step_of_row[rows]]
     ladder = Ladder(step, batches.steps_above[mixed], batches.steps_below[mixed])
     batch_of_step = np.cumsum(ladder.steps_above == 0) - 1
-    kept, batch = keep[rows], batch_of_step[step]
-    width = np.minimum(1.0, _DECAY / np.maximum(np.bincount(batch, kept), 1.0))
+    chance, batch = keep[rows], batch_of_step[step]
+    width = np.minimum(1.0, _DECAY / np.maximum(np.bincount(batch, chance), 1.0))
     points, weights = np.polynomial.legendre.leggauss(min(_NODES, (int(np.bincount(batch).max()) + 1) // 2))
     below, above = np.zeros(rows.size), np.zeros(rows.size)
     for point, weight in zip(points, weights, strict=True):
         distance = 0.5 * (1.0 + point) * width
-        factor = 1.0 - kept * distance[batch]
+        factor = 1.0 - chance * distance[batch]
         product = np.exp(np.bincount(batch, np.log(factor)))
         share = (0.5 * weight * width * (1.0 - distance) * product)[batch] / factor
-        present = ladder.total(kept / factor)
+        present = ladder.total(chance / factor)
         below += share * ladder.below(present)[step]
         above += share * ladder.above(present)[step]
     lower[rows], higher[rows] = below, above

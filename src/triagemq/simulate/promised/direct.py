@@ -194,7 +194,7 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str | None = None) ->
 
 
 def unmanaged_ways(scenario: Scenario) -> Ways:
-    """Guaranteed topics in a network that nobody manages: the shortest ways, one class for all, and no limiters."""
+    """Guaranteed topics in an unmanaged network: the shortest ways, one class for all, and no limiters."""
     plain = scenario.with_tables(
         ports=replace(scenario.ports, discipline=np.zeros_like(scenario.ports.discipline))
     )
@@ -395,8 +395,8 @@ def released(
     ever = np.asarray(direct.any(axis=0))
     periodic = ever & (publications.min_separation_seconds > 0)
     if not (periodic.any() or babbling):
-        nobody = np.zeros(len(publications), dtype=bool)
-        return rates, Releases(scenario, np.zeros(0), nobody)
+        none = np.zeros(len(publications), dtype=bool)
+        return rates, Releases(scenario, np.zeros(0), none)
     declared = publications.rate_per_second
     factor = np.divide(rates, declared, out=np.ones_like(rates), where=declared > 0)
     often = factor / np.where(periodic, publications.min_separation_seconds, 1.0)

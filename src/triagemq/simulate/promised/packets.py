@@ -46,7 +46,7 @@ def release(state: SimulationState, published: Buffer) -> None:
     network = state.network
     direct, epoch = state.direct, network.clock.epoch
     pool = network.queues.packets
-    kept = 0
+    left = 0
     for place in range(published.filled[0]):
         event = published.records[place]
         stream = direct.stream[epoch, event.publication]
@@ -62,10 +62,10 @@ def release(state: SimulationState, published: Buffer) -> None:
             port = direct.streams[stream].access_port
             push(state.event_queue, pool.records, event.time, RELEASED, port, number)
         if stream < 0 or direct.brokered[epoch, event.publication]:
-            if kept != place:
-                published.records[kept] = event
-            kept += 1
-    published.filled[0] = kept
+            if left != place:
+                published.records[left] = event
+            left += 1
+    published.filled[0] = left
 
 
 @step
@@ -84,17 +84,17 @@ def set_out(state: SimulationState, port: int, number: int, packets: int, time: 
     message.stream = stream
     message.packets = packets
     message.open = direct.streams[stream].legs
-    nobody = True
+    absent = True
     for leg in range(direct.streams[stream].legs):
         way = under_way.legs[group * direct.most_legs + leg]
         subscription = direct.ways[direct.streams[stream].leg_first + leg].subscription
         there = direct.present[network.clock.epoch, subscription]
-        nobody = nobody and not there
+        absent = absent and not there
         way.remaining = packets
         way.outcome = DELIVERED if there else ABSENT
         way.dequeued_ns = -1
         way.delivered_ns = -1
-    if nobody:
+    if absent:
         give_back(under_way.messages, group)
         packets = 0
     for fragment in range(packets):
