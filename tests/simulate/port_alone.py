@@ -11,7 +11,7 @@ from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Integers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
-from triagemq.simulate.network import Below, drawn_fates
+from triagemq.simulate.network import NetworkSide, drawn_fates
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.random import Seeds, alias_table, seeds_for
 from triagemq.simulate.records import (
@@ -24,6 +24,7 @@ from triagemq.simulate.records import (
     Buffer,
     Clock,
     Outlets,
+    PortState,
     append,
     enlarged_pool,
     new_buffer,
@@ -100,14 +101,14 @@ class _Queue:
     ) -> None:
         streams, classes = len(rate), int(priority_class.max()) + 1
         share, alias = alias_table(rate)
-        nothing, nobody = np.zeros(streams), np.zeros(streams, dtype=np.int32)
+        nothing, zeros = np.zeros(streams), np.zeros(streams, dtype=np.int32)
         self._rate = float(rate.sum())
         self._law = Publishing(
             np.arange(streams, dtype=np.int32),
             share,
             alias,
             self._rate,
-            nobody,
+            zeros,
             rate,
             nothing,
             nothing,
@@ -117,7 +118,7 @@ class _Queue:
         self._sizes = Sizes(
             np.full(streams, 1 - scv, dtype=np.int32),
             service,
-            nobody,
+            zeros,
             np.zeros(1, dtype=np.int64),
             np.empty(0),
             np.empty(0),
@@ -126,7 +127,7 @@ class _Queue:
         )
         limit = int(buffer_packets) if np.isfinite(buffer_packets) else np.iinfo(np.int64).max
         one, none = np.ones(1), np.zeros(1)
-        self._below = Below(
+        self._below = NetworkSide(
             route=np.zeros((streams, 1), dtype=np.int32),
             path_length=np.ones(streams, dtype=np.int32),
             subscriber_propagation=nothing,
@@ -169,7 +170,7 @@ class _Queue:
         batches_per_ns = BATCHES / max(expected * 1e9 - measured_from_ns, 1.0)
 
         def count() -> None:
-            # Late are those after the end of a run; here nobody asks.
+            # Late are those after the end of a run, which do not matter here.
             ended, ahead, one_phase = self._outlets.ended, new_buffer(AHEAD, 1), np.zeros(1, dtype=np.int64)
             count_endings(self._tally, ended, measured_from_ns, batches_per_ns, 0, ahead, True, one_phase)
             self._outlets.ended.filled[0] = 0
@@ -192,7 +193,13 @@ class _Queue:
         return self._tally
 
     def _arrivals(self, begin: int, end: int) -> int:
-        return cross_switches(
+        return cross_switches(self._state(), 0, self._inbox, self._order, begin, end)
+
+    def _departures(self) -> int:
+        return catch_up_all(self._state(), 0, 0, np.inf)
+
+    def _state(self) -> PortState:
+        return PortState(
             self._below,
             self._epochs,
             self._seeds,
@@ -200,24 +207,6 @@ class _Queue:
             self._ports,
             self._outlets,
             self._clock,
-            0,
-            self._inbox,
-            self._order,
-            begin,
-            end,
-        )
-
-    def _departures(self) -> int:
-        return catch_up_all(
-            self._below,
-            self._epochs,
-            self._seeds,
-            self._ports,
-            self._outlets,
-            self._clock,
-            0,
-            0,
-            np.inf,
         )
 
     def _make_room(self) -> None:
