@@ -26,7 +26,7 @@ from triagemq.forecast.upstream import Streams, TopicArrivals
 from triagemq.plan.demands import Demand
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
-from triagemq.theory import Cumulants, FirstPackets, LatencyDistribution
+from triagemq.theory import Cumulants, LatencyDistribution
 from triagemq.theory.cumulants import ByRow
 
 MOST_TOGETHER = 1 << 14
@@ -187,8 +187,8 @@ class _Path:
         if self._promised is not None:
             crossing, load = self._promised.join(copies, int(port.min()))
             variability = load.with_variability(variability)
-            at = np.append(rows, np.full(len(load.port), errors.unattributed))
-            nothing = np.zeros(len(load.port))
+            at = np.append(rows, np.full(len(load), errors.unattributed))
+            nothing = np.zeros(len(load))
             spread = Spread(*(np.append(each, nothing) for each in spread.columns))
         crossing = by_queues(crossing, ports, int(port.min()))
         copies = by_queues(copies, ports, int(port.min()))
@@ -262,11 +262,9 @@ class _Path:
             packet_square_seconds=sizes.packet_square_bytes / bytes_per_second**2,
             own_event_seconds=own.event_bytes / bytes_per_second,
             last_packet_seconds=own.last_packet_bytes / bytes_per_second,
-            first_packets=FirstPackets(
-                mean=own.first_packet_bytes / bytes_per_second,
-                product=sizes.first_packet_product / bytes_per_second**2,
-                single=own.single_packet_bytes / bytes_per_second,
-            ),
+            first_packet_seconds=own.first_packet_bytes / bytes_per_second,
+            first_product=sizes.first_packet_product / bytes_per_second**2,
+            single_packet_seconds=own.single_packet_bytes / bytes_per_second,
         )
 
 

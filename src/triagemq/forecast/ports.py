@@ -12,7 +12,9 @@ comes and goes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +48,8 @@ class AtPorts:
     """The copies that cross some output ports; columns over the crossing subscriptions, but `buffer_packets` over
     the ports, which `port` numbers.
 
-    `own_event_seconds`, `last_packet_seconds` and the means of `first_packets` are of the events that will arrive.
+    `own_event_seconds`, `last_packet_seconds`, `first_packet_seconds` and `single_packet_seconds` (FirstPackets) are of
+    the events that will arrive.
     """
 
     buffer_packets: Floats
@@ -61,15 +64,36 @@ class AtPorts:
     packet_square_seconds: Floats
     own_event_seconds: Floats
     last_packet_seconds: Floats
-    first_packets: FirstPackets
+    first_packet_seconds: Floats
+    first_product: Floats
+    single_packet_seconds: Floats
 
     @property
     def load(self) -> Floats:
         return self.rate * self.event_seconds
 
+    @property
+    def first_packets(self) -> FirstPackets:
+        return FirstPackets(self.first_packet_seconds, self.first_product, self.single_packet_seconds)
+
+    def with_columns(self, change: Callable[[str, Any], Any]) -> AtPorts:
+        """Each column of copies changed, by its name and its values."""
+        return replace(self, **{name: change(name, getattr(self, name)) for name in COPY_COLUMNS})
+
     def by_port(self, values: Floats) -> Floats:
         """Values of copies added up, per port."""
         return total_by(self.port, values, len(self.buffer_packets))
+
+
+COPY_COLUMNS = tuple(each.name for each in fields(AtPorts) if each.name != "buffer_packets")
+TIMES = (
+    "event_seconds",
+    "own_event_seconds",
+    "last_packet_seconds",
+    "first_packet_seconds",
+    "single_packet_seconds",
+)
+SQUARES = ("packet_square_seconds", "first_product")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -196,7 +220,7 @@ def overlapped(copies: AtPorts, crossed: Crossed, spread: Spread) -> Floats:
         return np.zeros_like(late)
     # At an idle port the first to come starts; of a packet of a lower class about a third is left when r comes.
     first = np.maximum(1.0 - crossed.port_load, 0.0) / (others.others + 1.0) if random_order else 0.0
-    begun = np.asarray(copies.first_packets.mean, dtype=np.float64) / 3.0
+    begun = copies.first_packet_seconds / 3.0
     own = others.ahead * copies.event_seconds + first * (
         others.lower * begun - others.higher * copies.event_seconds
     )
@@ -312,21 +336,11 @@ def by_queues(copies: AtPorts, ports: OutputPorts, first_port: int) -> AtPorts:
         share[borrowing] = available_share(share[borrowing], load[borrowing])
     first = count + (np.cumsum(has_widths) - 1) * classes
     slower = np.where(here, 1 / share[copies.port, level], 1.0)
-    packets = copies.first_packets
-    return replace(
-        copies,
-        buffer_packets=np.append(
-            copies.buffer_packets, np.repeat(copies.buffer_packets[has_widths], classes)
-        ),
-        port=np.where(here, first[copies.port] + level, copies.port).astype(copies.port.dtype),
-        event_seconds=copies.event_seconds * slower,
-        packet_square_seconds=copies.packet_square_seconds * slower**2,
-        own_event_seconds=copies.own_event_seconds * slower,
-        last_packet_seconds=copies.last_packet_seconds * slower,
-        first_packets=FirstPackets(
-            mean=packets.mean * slower, product=packets.product * slower**2, single=packets.single * slower
-        ),
-    )
+    port = np.where(here, first[copies.port] + level, copies.port).astype(copies.port.dtype)
+    powers = dict.fromkeys(TIMES, slower) | dict.fromkeys(SQUARES, slower**2)
+    queued = copies.with_columns(lambda name, values: values * powers[name] if name in powers else values)
+    queues = np.repeat(copies.buffer_packets[has_widths], classes)
+    return replace(queued, port=port, buffer_packets=np.append(copies.buffer_packets, queues))
 
 
 def available_share(share: Floats, load: Floats) -> Floats:

@@ -21,28 +21,17 @@ from triagemq.plan.demands import total_by, wire_sizes
 from triagemq.plan.model import NO_HOPS, NO_LIMITERS, NO_PROMISES, Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.scenario.model import take
-from triagemq.theory import Cumulants, FirstPackets, LatencyDistribution
-from triagemq.theory.cumulants import ByRow
+from triagemq.theory import Cumulants, LatencyDistribution
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PromisedLoad(ByRow):
-    """Promised publications at the ports they cross; a row for every pair of them, columns as in AtPorts."""
+class PromisedLoad:
+    """Promised publications at the ports they cross: a row for every pair of them."""
 
-    port: Integers
-    level: Integers
-    batch: Integers
-    rate: Floats
-    event_seconds: Floats
-    event_scv: Floats
-    packets: Floats
-    packet_square_seconds: Floats
-    last_packet_seconds: Floats
-    first_packet_seconds: Floats
-    first_product: Floats
-    single_packet_seconds: Floats
-    ca2: Floats
-    irregular: Floats
+    copies: AtPorts
+
+    def __len__(self) -> int:
+        return len(self.copies.port)
 
     @classmethod
     def of(cls, scenario: Scenario, plan: Plan) -> PromisedLoad:
@@ -50,73 +39,51 @@ class PromisedLoad(ByRow):
         publication, before, port, level = _crossings(scenario, plan)
         packet_bytes = float(scenario.switches.packet_bytes.min(initial=np.inf))
         sizes = wire_sizes(replace(scenario, mtu_bytes=packet_bytes), publication)
-        published = scenario.publications
-        rate = 1.0 / published.min_separation_seconds[publication]
         bandwidth = scenario.ports.bandwidth_bps[port] / 8
         apart = before < scenario.ports.bandwidth_bps[port]
-        single = np.where(apart, sizes.packets, 1.0)
-        packet = sizes.event_bytes / sizes.packets / bandwidth
-        whole = {
-            "event_seconds": sizes.event_bytes / bandwidth,
-            "event_scv": sizes.event_scv,
-            "packets": sizes.packets,
-            "last_packet_seconds": sizes.last_packet_bytes / bandwidth,
-            "first_packet_seconds": sizes.first_packet_bytes / bandwidth,
-            "first_product": sizes.first_packet_product / bandwidth**2,
-            "single_packet_seconds": sizes.single_packet_bytes / bandwidth,
-        }
-        square = sizes.packet_square_bytes / bandwidth**2
-        one = {
-            "event_seconds": packet,
-            "event_scv": np.maximum(square / packet**2 - 1.0, 0.0),
-            "packets": np.ones_like(packet),
-            "last_packet_seconds": packet,
-            "first_packet_seconds": packet,
-            "first_product": square,
-            "single_packet_seconds": packet,
-        }
+        packet, square = (
+            sizes.event_bytes / sizes.packets / bandwidth,
+            sizes.packet_square_bytes / bandwidth**2,
+        )
+
+        def seconds(whole: Floats) -> Floats:
+            """Of what a message takes, or a packet where they come one by one."""
+            return np.where(apart, packet, whole / bandwidth)
+
+        rate = 1.0 / scenario.publications.min_separation_seconds[publication]
         return cls(
-            port=port,
-            level=level,
-            batch=(len(scenario.brokers) * len(scenario.topics) + publication).astype(np.int32),
-            rate=rate * single,
-            packet_square_seconds=square,
-            ca2=np.zeros(len(publication)),
-            irregular=np.ones(len(publication)),
-            **{name: np.where(apart, one[name], whole[name]) for name in whole},
+            AtPorts(
+                buffer_packets=scenario.ports.buffer_packets,
+                port=port,
+                batch=(len(scenario.brokers) * len(scenario.topics) + publication).astype(np.int32),
+                priority_class=level,
+                rate=rate * np.where(apart, sizes.packets, 1.0),
+                present=np.ones(len(port)),
+                event_seconds=seconds(sizes.event_bytes),
+                event_scv=np.where(apart, np.maximum(square / packet**2 - 1.0, 0.0), sizes.event_scv),
+                packets=np.where(apart, 1.0, sizes.packets),
+                packet_square_seconds=square,
+                own_event_seconds=seconds(sizes.event_bytes),
+                last_packet_seconds=seconds(sizes.last_packet_bytes),
+                first_packet_seconds=seconds(sizes.first_packet_bytes),
+                first_product=np.where(apart, square, sizes.first_packet_product / bandwidth**2),
+                single_packet_seconds=seconds(sizes.single_packet_bytes),
+            )
         )
 
     def join(self, copies: AtPorts, first_port: int) -> tuple[AtPorts, PromisedLoad]:
         """The copies at some ports, numbered from the first of them, with what is promised there behind them."""
-        here = self[np.isin(self.port, np.unique(copies.port) + first_port)]
-        first = copies.first_packets
-        more = {
-            "port": here.port - np.int32(first_port),
-            "batch": here.batch,
-            "priority_class": here.level,
-            "rate": here.rate,
-            "present": np.ones(len(here.port)),
-            "event_seconds": here.event_seconds,
-            "event_scv": here.event_scv,
-            "packets": here.packets,
-            "packet_square_seconds": here.packet_square_seconds,
-            "own_event_seconds": here.event_seconds,
-            "last_packet_seconds": here.last_packet_seconds,
-        }
-        joined = {name: np.append(getattr(copies, name), values) for name, values in more.items()}
-        packets = FirstPackets(
-            mean=np.append(first.mean, here.first_packet_seconds),
-            product=np.append(first.product, here.first_product),
-            single=np.append(first.single, here.single_packet_seconds),
-        )
-        return replace(copies, **joined, first_packets=packets), here
+        rows = np.isin(self.copies.port, np.unique(copies.port) + first_port)
+        here = self.copies.with_columns(lambda _, values: values[rows])
+        here = replace(here, port=here.port - np.int32(first_port))
+        joined = copies.with_columns(lambda name, values: np.append(values, getattr(here, name)))
+        return joined, PromisedLoad(here)
 
     def with_variability(self, known: Variability) -> Variability:
-        """The variability of copies, and of the promised traffic behind them."""
+        """The variability of copies, and of the promised traffic behind them: single streams, regular ones."""
+        none, one = np.zeros(len(self)), np.ones(len(self))
         return Variability(
-            np.append(known.ca2, self.ca2),
-            np.append(known.streams, np.ones(len(self.port))),
-            np.append(known.irregular, self.irregular),
+            np.append(known.ca2, none), np.append(known.streams, one), np.append(known.irregular, one)
         )
 
 
