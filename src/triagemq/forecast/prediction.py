@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, achieved_utility, maximum_utility
 from triagemq.theory import LatencyDistribution, share_within
 from triagemq.theory.interval import t_quantile
+
+if TYPE_CHECKING:
+    from triagemq.simulate import SubscriptionResults
 
 MOST_COPIES = 16_000_000
 """Followed at most; about two seconds on one core."""
@@ -113,7 +117,7 @@ def _by_formulas(
         received, demanded.published_rate, out=np.zeros_like(received), where=demanded.published_rate > 0
     )
     success = np.minimum(success, 1.0)
-    latency = np.where(received > 0, arrivals.delay_seconds[cell] + copies.seconds, np.nan)
+    latency = np.where(received > 0, arrivals.delay.mean[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
     times = copies.times.moved_to(latency)
@@ -166,26 +170,30 @@ def _sampled(
 ) -> Forecast:
     """Sampled figures of what is doubtful, where they are surer than the formulas'."""
     copies = min(_FIRST_COPIES, most_copies)
-    found = _follow(scenario, plan, copies, _FIRST_REPLICATIONS, progress)
-    unsure = float(np.quantile(np.minimum(found.error[doubtful], 1.0), _SURE))
+    sample = _follow(scenario, plan, copies, _FIRST_REPLICATIONS, progress)
+    unsure = float(np.quantile(np.minimum(sample.error[doubtful], 1.0), _SURE))
     # What is under way when a run ends has to be a small part of all.
-    short = _UNDER_WAY * float(np.nanmax(found.latency[doubtful], initial=0.0)) / found.seconds
+    longest = float(np.nanmax(sample.found.mean_latency_seconds[doubtful], initial=0.0))
+    short = _UNDER_WAY * longest / sample.seconds
     short *= _REPLICATIONS / _FIRST_REPLICATIONS
     wanted = min(copies * max((unsure / _PRECISE) ** 2, short), most_copies)
     if wanted > copies:
-        found = _follow(scenario, plan, wanted, _REPLICATIONS, progress)
+        sample = _follow(scenario, plan, wanted, _REPLICATIONS, progress)
+    found = sample.found
     stated = np.fmax(predicted.latency_error, predicted.success_error)
     # What has no latency by formula has no error of it either: anything that is known of it is more.
     stated[np.isnan(predicted.latency_seconds)] = np.inf
     # Where none of n copies arrives, less than 3 / n does: by far the most likely.
-    refuted = found.copies * predicted.success > _NONE_OF
-    nothing = (found.success == 0) & (refuted | (predicted.success < CLAIMED))
-    surer = doubtful & ((found.error < stated) | nothing)
-    success = np.where(surer, found.success, predicted.success)
-    latency = np.where(surer, found.latency, predicted.latency_seconds)
-    within = np.where(surer, found.share_within, predicted.share_within)
-    times = predicted.times[np.arange(len(surer))]
-    times[np.flatnonzero(surer)] = found.times[np.flatnonzero(surer)]
+    refuted = found.count * predicted.success > _NONE_OF
+    nothing = (found.success_rate == 0) & (refuted | (predicted.success < CLAIMED))
+    surer = doubtful & ((sample.error < stated) | nothing)
+    success = np.where(surer, found.success_rate, predicted.success)
+    latency = np.where(surer, found.mean_latency_seconds, predicted.latency_seconds)
+    within = np.where(surer, found.share_within_max_latency, predicted.share_within)
+    times, rows = predicted.times[np.arange(len(surer))], np.flatnonzero(surer)
+    times[rows] = LatencyDistribution.through(
+        found.mean_latency_seconds, found.p95_seconds, found.p99_seconds
+    )[rows]
     return replace(
         predicted,
         received_rate=predicted.published_rate * success,
@@ -196,25 +204,21 @@ def _sampled(
         utility=achieved_utility(
             scenario.subscriptions, success, np.where(np.isnan(latency), np.inf, latency), within
         ),
-        latency_error=np.where(surer, np.nan_to_num(found.latency_error), predicted.latency_error),
-        success_error=np.where(surer, found.success_error, predicted.success_error),
+        latency_error=np.where(surer, np.nan_to_num(sample.latency_error), predicted.latency_error),
+        success_error=np.where(surer, sample.success_error, predicted.success_error),
         sampled=surer,
         basis=f"formulas, and a sample of {max(copies, wanted):,.0f} copies where they are approximate",
     )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """Columns over subscriptions: what a sample says, and its standard errors as shares of that.
+class _Sample:
+    """What a sample says of each subscription, and its standard errors as shares of that.
 
     `seconds` is how long each replication was.
     """
 
-    copies: NDArray[np.int64]
-    success: Floats
-    latency: Floats
-    times: LatencyDistribution
-    share_within: Floats
+    found: SubscriptionResults
     latency_error: Floats
     success_error: Floats
     seconds: float
@@ -231,7 +235,7 @@ def _follow(
     copies: float,
     replications: int,
     progress: Callable[[float], None] | None,
-) -> _Found:
+) -> _Sample:
     """Follow about so many copies, in independent replications; what is under way at their ends never arrives."""
     from triagemq.simulate import simulate  # compiled kernels, which formulas alone do not need
 
@@ -245,21 +249,12 @@ def _follow(
         percentiles=True,
         progress=progress,
     )
-    found = result.subscriptions
-    quantile = float(t_quantile(replications))
-    return _Found(
-        copies=found.count,
-        success=found.success_rate,
-        latency=found.mean_latency_seconds,
-        times=LatencyDistribution.through(found.mean_latency_seconds, found.p95_seconds, found.p99_seconds),
-        share_within=found.share_within_max_latency,
+    found, quantile = result.subscriptions, float(t_quantile(replications))
+    success, error = found.success_rate, found.success_ci95 / quantile
+    return _Sample(
+        found,
         latency_error=found.ci95_seconds / quantile / found.mean_latency_seconds,
-        success_error=np.divide(
-            found.success_ci95 / quantile,
-            found.success_rate,
-            out=np.zeros_like(found.success_rate),
-            where=found.success_rate > 0,
-        ),
+        success_error=np.divide(error, success, out=np.zeros_like(success), where=success > 0),
         seconds=result.simulated_seconds / replications,
     )
 

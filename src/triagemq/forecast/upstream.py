@@ -60,10 +60,6 @@ class TopicArrivals:
     doubtful_seconds: Floats
 
     @property
-    def delay_seconds(self) -> Floats:
-        return self.delay.mean
-
-    @property
     def poisson(self) -> bool:
         """Whether every stream is a Poisson process, so that no variability factor applies."""
         return bool((self.irregular == 0.0).all())
@@ -112,12 +108,15 @@ class Streams:
             irregular=self.irregular * share,
         )
 
-    def factor(self, load: Floats, scv: Floats) -> tuple[Floats, Floats]:
-        """Per queue the factor on the wait of Poisson arrivals (Allen-Cunneen), and the part of that wait in doubt."""
-        merged = merged_ca2(
+    def merged(self, load: Floats) -> Floats:
+        """Per queue, the variability of everything that arrives."""
+        return merged_ca2(
             self.rate, self.ca2, np.minimum(load, 1.0), queues=self.queue, streams=self.publications
         )
-        found = gg1_factor(merged, scv)
+
+    def factor(self, load: Floats, scv: Floats) -> tuple[Floats, Floats]:
+        """Per queue the factor on the wait of Poisson arrivals (Allen-Cunneen), and the part of that wait in doubt."""
+        found = gg1_factor(self.merged(load), scv)
         total, uneven, squares = (
             total_by(self.queue, each, len(load))
             for each in (self.rate, self.rate * self.irregular, self.rate**2 / self.publications)
@@ -156,36 +155,25 @@ class _Hops:
 
     def passed(
         self, source: int, target: int, event_bytes: Floats, event_scv: Floats
-    ) -> tuple[float, Cumulants]:
-        """The share of events that queues carry from one broker through another's inbound one, and the time taken."""
-        links = self.scenario.broker_links
+    ) -> tuple[float, Cumulants, Floats, float]:
+        """From one broker through another's inbound queue: the share of events that queues carry, the time taken, what
+        part of it the links between brokers took, and how much of it may be wrong."""
+        links, route = self.scenario.broker_links, self.links(source, target)
         survival = float(self.broker_share[source])
         seconds = Cumulants.exponential(np.full(len(event_bytes), self.broker_seconds[source]))
-        for link in self.links(source, target):
-            broker = links.target_broker[link]
-            transmission = Cumulants.service(event_bytes * 8 / links.bandwidth_bps[link], event_scv)
+        queued = np.zeros_like(event_bytes)
+        for link in route:
+            broker, service = links.target_broker[link], event_bytes * 8 / links.bandwidth_bps[link]
             constant = np.full(len(event_bytes), links.propagation_seconds[link])
             waited = self.link_wait[np.full(len(event_bytes), link)]
-            seconds += transmission + waited + Cumulants.constant(constant)
+            seconds += Cumulants.service(service, event_scv) + waited + Cumulants.constant(constant)
             seconds += Cumulants.exponential(np.full(len(event_bytes), self.broker_seconds[broker]))
+            queued += service + waited.mean
             survival *= float(self.link_share[link])
             survival *= float(self.broker_share[broker])
-        return survival, seconds
-
-    def doubtful_seconds(self, source: int, target: int) -> float:
-        """How much of the time from one broker through another's inbound queue may be wrong."""
-        links = self.links(source, target)
-        passed = [source, *self.scenario.broker_links.target_broker[links]]
-        return float(self.broker_doubt[passed].sum() + self.link_doubt[links].sum())
-
-    def queued_seconds(self, source: int, target: int, event_bytes: Floats) -> Floats:
-        """How long events wait for the links between two brokers, and take to cross them."""
-        found = np.zeros_like(event_bytes)
-        for link in self.links(source, target):
-            found += (
-                event_bytes * 8 / self.scenario.broker_links.bandwidth_bps[link] + self.link_wait.mean[link]
-            )
-        return found
+        brokers = [source, *links.target_broker[route]]
+        doubtful = float(self.broker_doubt[brokers].sum() + self.link_doubt[route].sum())
+        return survival, seconds, queued, doubtful
 
 
 def topic_arrivals(scenario: Scenario) -> TopicArrivals:
@@ -210,16 +198,14 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
     mean_bytes = _ratio(entering_bytes, entering_rate)
     scv = np.maximum(_ratio(_ratio(entering_squares, entering_rate), mean_bytes**2) - 1, 0.0)
     ca2_entering = by_topic(entering.rate * (entering.ca2 - 1.0))
-    other_process = scenario.publications.arrival_process != ArrivalProcess.POISSON
-    irregular = np.fmax(np.abs(entering.ca2 - 1.0), np.where(other_process, NOT_POISSON, 0.0))
-    irregular_entering = by_topic(entering.rate * irregular)
+    irregular = by_topic(entering.rate * _irregular(scenario.publications.arrival_process, entering.ca2))
     squares_entering = by_topic(entering.rate**2)
     streams = [
         Streams(
             np.full(shape[1], broker),
             entering_rate[broker],
             np.maximum(1.0 + _ratio(ca2_entering, entering_rate)[broker], 0.0),
-            _ratio(irregular_entering, entering_rate)[broker],
+            _ratio(irregular, entering_rate)[broker],
             np.maximum(_ratio(entering_rate**2, squares_entering)[broker], 1.0),
         )
         for broker in range(shape[0])
@@ -239,19 +225,17 @@ def topic_arrivals(scenario: Scenario) -> TopicArrivals:
         for source in range(shape[0]):
             if routes.reach[source, target] == 0.0:
                 continue
-            carried, path = hops.passed(source, target, mean_bytes[source], scv[source])
+            carried, path, queued, doubtful = hops.passed(source, target, mean_bytes[source], scv[source])
             survival = carried * share_whole[source]
             arriving = entering_rate[source] * survival
             rate[target] += arriving
             for total, moment in zip(delay_sums, (entering_delay[source] + path).moments, strict=True):
                 total[target] += weighted(arriving, moment)
-            doubtful = doubtful_entering[source] + hops.doubtful_seconds(source, target)
-            doubtful_sum[target] += weighted(arriving, doubtful)
-            queued = queued_entering[source] + hops.queued_seconds(source, target, mean_bytes[source])
-            queued_sum[target] += weighted(arriving, queued)
+            doubtful_sum[target] += weighted(arriving, doubtful_entering[source] + doubtful)
+            queued_sum[target] += weighted(arriving, queued_entering[source] + queued)
             # Thinning by losses pulls variability towards 1, Whitt's split; its deviation shrinks with the share.
             ca2_sum[target] += ca2_entering[source] * survival**2
-            irregular_sum[target] += irregular_entering[source] * survival**2
+            irregular_sum[target] += irregular[source] * survival**2
             square_sum[target] += squares_entering[source] * survival**2
     return TopicArrivals(
         rate=rate,
@@ -279,6 +263,11 @@ def publication_ca2(publications: Publications) -> Floats:
     return ca2
 
 
+def _irregular(process: Integers, ca2: Floats) -> Floats:
+    """How far arrivals of a process with this variability are from Poisson ones."""
+    return np.fmax(np.abs(ca2 - 1.0), np.where(process != ArrivalProcess.POISSON, NOT_POISSON, 0.0))
+
+
 def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: WireSizes) -> _Entering:
     """FIFO switches between publishers and their broker (Pollaczek-Khinchine, not PrioDeX eq. 12).
 
@@ -297,9 +286,8 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
         scv = sizes.event_scv[crossing]
         count = len(scenario.unmanaged_switches)
         load = total_by(queue, rate[crossing] * service, count)
-        merged, service_scv = _merged_at(queue, count, rate[crossing], service, scv, ca2[crossing], load)
-        other_process = publications.arrival_process[crossing] != ArrivalProcess.POISSON
-        irregular = np.fmax(np.abs(ca2[crossing] - 1.0), np.where(other_process, NOT_POISSON, 0.0))
+        service_scv = _service_scv(queue, rate[crossing], service, scv, load)
+        irregular = _irregular(publications.arrival_process[crossing], ca2[crossing])
         streams = Streams(queue, rate[crossing], ca2[crossing], irregular, np.ones(crossing.size))
         factor, doubt = (each[queue] for each in streams.factor(load, service_scv))
         wait = priority_waits(rate[crossing], service, scv, np.zeros(crossing.size, np.int64), queues=queue)
@@ -312,7 +300,10 @@ def _cross_unmanaged_switches(scenario: Scenario, sizes: WireSizes, spared: Wire
         # A sum of rates may be rounded to less than one of them.
         share_of_queue = np.minimum(rate[crossing] / total_by(queue, rate[crossing], count)[queue], 1.0)
         ca2[crossing] = _after_queue(
-            ca2[crossing], departure_ca2(merged, service_scv, load)[queue], share_of_queue, load[queue]
+            ca2[crossing],
+            departure_ca2(streams.merged(load), service_scv, load)[queue],
+            share_of_queue,
+            load[queue],
         )
         rate[crossing] *= np.minimum(1.0, 1.0 / np.maximum(load, 1e-300))[queue]
     return _Entering(rate * spared.survival, delay, split_ca2(ca2, spared.survival), queued, doubtful)
@@ -395,15 +386,11 @@ def _links_used(scenario: Scenario, routes: BrokerRoutes, source: int) -> dict[i
     return used
 
 
-def _merged_at(
-    queue: Integers, count: int, rate: Floats, service: Floats, scv: Floats, ca2: Floats, load: Floats
-) -> tuple[Floats, Floats]:
-    """Per queue, the variability of everything that arrives and of everything that is served."""
-    merged = merged_ca2(rate, ca2, np.minimum(load, 1.0), queues=queue)
-    total = total_by(queue, rate, count)
-    mean = _ratio(load, total)
-    square = _ratio(total_by(queue, rate * service**2 * (1 + scv), count), total)
-    return merged, np.maximum(_ratio(square, mean**2) - 1, 0.0)
+def _service_scv(queue: Integers, rate: Floats, service: Floats, scv: Floats, load: Floats) -> Floats:
+    """Per queue, the variability of everything that is served."""
+    total = total_by(queue, rate, len(load))
+    square = _ratio(total_by(queue, rate * service**2 * (1 + scv), len(load)), total)
+    return np.maximum(_ratio(square, _ratio(load, total) ** 2) - 1, 0.0)
 
 
 def _after_queue(ca2: Floats, departing: Floats, share: Floats, load: Floats) -> Floats:
