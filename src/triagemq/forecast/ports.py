@@ -37,7 +37,7 @@ from triagemq.theory import (
     sojourn_times,
     split_ca2,
 )
-from triagemq.theory.work_level import CopyBatches, Work, copies_ahead
+from triagemq.theory.waits import CopyBatches, Work, copies_ahead
 
 NEGLIGIBLE = 1e-3
 """Copies that come within this share of the time at a port of each other come together."""

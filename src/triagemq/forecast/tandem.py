@@ -27,7 +27,7 @@ from triagemq.scenario import Floats, Integers, Scenario, SendingOrder
 from triagemq.theory import mm1_sojourn
 from triagemq.theory.cumulants import ByRow
 from triagemq.theory.ladder import Ladder, build_ladder, combine_keys
-from triagemq.theory.work_level import CopyBatches
+from triagemq.theory.waits import CopyBatches
 
 _NEARLY_SATURATED = 1e-9
 _SHARPNESS = 0.9

@@ -4,8 +4,8 @@ Rates are per second and service times in seconds, or any other consistent pair.
 priority. A wait ends when service starts; a sojourn ends when it is complete. No finite mean is `inf`.
 
 - Arguments are checked by `validate`; `ladder` sums over the classes of many queues at once.
-- Means: `waits` of whole packets, `fragments` of events that are cut, both by `work_level`; `variability` of arrivals
-  that are not Poisson; `overload` and full buffers.
+- Means: `waits` of whole packets, `fragments` of events that are cut; `variability` of arrivals that are not Poisson;
+  `overload` and full buffers.
 - Beyond means: `cumulants` add up along a path, `spread` has those of a queue, `percentiles` follow from them.
 - Worst cases: `worst_case` bounds delays at a port and jitter along a path, by `busy_period`; `priority_assignment`
   finds classes that keep deadlines.
@@ -36,8 +36,7 @@ from triagemq.theory.variability import (
     pareto_ca2,
     split_ca2,
 )
-from triagemq.theory.waits import fifo_waits, mm1_sojourn, priority_waits
-from triagemq.theory.work_level import mean_waits
+from triagemq.theory.waits import fifo_waits, mean_waits, mm1_sojourn, priority_waits
 from triagemq.theory.worst_case import PathArrivals, delay_bounds, path_arrivals
 
 __all__ = [

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.errors import ParameterError
 from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
-from triagemq.theory.work_level import CopyBatches, Work, check_batches, mean_waits
+from triagemq.theory.waits import CopyBatches, Work, check_batches, mean_waits
 
 # e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
 _LARGEST_EXPONENT = 700.0
@@ -164,7 +164,7 @@ def fragmented_work(
 ) -> tuple[Work, CopyBatches]:
     """What events bring to their queues when they are cut into packets: for `mean_waits` and `sojourn_times`.
 
-    theory.md section 2, M^[X]/G/1 (derivation in work_level.py): with B an event's whole transmission time,
+    theory.md section 2, M^[X]/G/1 (derivation in waits.py): with B an event's whole transmission time,
     U_k = (1/2 sum_{class<=k} lambda E[B^2] + 1/2 sum_{class>k} packet_rate E[S_packet^2] + copies) /
     (1 - sigma_k) and the wait until the last packet starts is
     (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher class waits for one packet of a lower

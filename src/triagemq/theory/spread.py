@@ -1,6 +1,6 @@
 """How the time in a queue with priorities and batches spreads around its mean.
 
-As work_level.py does for the mean, let U_k be the work of classes 0..k in the queue plus what is left of the packet in
+As waits.py does for the mean, let U_k be the work of classes 0..k in the queue plus what is left of the packet in
 service. U_k falls at rate 1, jumps by B_v with every publication and by a packet S of a lower class whenever it is 0.
 In equilibrium U_k^2, U_k^3 and U_k^4 have no drift:
 
@@ -16,7 +16,7 @@ classes that come until it starts: a busy period, whose cumulants are X times c1
 
 with Hn as Jn of the higher classes. Without batches this is Kesten and Runnenburg's second moment (Takagi, Queueing
 Analysis, vol. 1, section 3.2). Approximate are: what a first copy at an idle port changes, of which the mean is right
-(work_level.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
+(waits.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
 exponential ones do, or not at all.
 """
 
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import LatencyDistribution
-from triagemq.theory.work_level import CopyBatches, FirstCopies, Work, check_batches
+from triagemq.theory.waits import CopyBatches, FirstCopies, Work, check_batches
 
 Floats = NDArray[np.float64]
 
