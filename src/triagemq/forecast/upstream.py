@@ -263,7 +263,7 @@ def publication_ca2(publications: Publications) -> Floats:
     return ca2
 
 
-def _irregular(process: Integers, ca2: Floats) -> Floats:
+def _irregular(process: NDArray[np.int8], ca2: Floats) -> Floats:
     """How far arrivals of a process with this variability are from Poisson ones."""
     return np.fmax(np.abs(ca2 - 1.0), np.where(process != ArrivalProcess.POISSON, NOT_POISSON, 0.0))
 
