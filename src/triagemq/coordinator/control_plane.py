@@ -85,8 +85,8 @@ class ControlPlane:
         self.forecasts = Forecasts(planner)
         self._access = access = settings.access
         self._babbling = Babbling()
-        self.delays = DelayRequirements() if settings.queue_control else None
-        """What is required of ports whose widths are controlled, if they are."""
+        self.delays = DelayRequirements(controlled=settings.queue_control)
+        """How late events may be, and what that requires of ports whose queue rates are controlled."""
         self._started = time.monotonic()
         self._forecasting: asyncio.Task[Any] | None = None
         self._leases: asyncio.Task[None] | None = None
@@ -342,7 +342,7 @@ class ControlPlane:
         )
 
     def _control_delays(self, now: Measured) -> None:
-        if self.delays is None or self.runtime.decided is None:
+        if self.runtime.decided is None:
             return
         news = self.delays.planned(self.runtime.decided)
         news += self.delays.measured(now.managed, time.monotonic())

@@ -73,6 +73,38 @@ def test_a_requirement_is_divided_among_the_ports_of_its_way_and_an_impossible_o
     assert crew.ports == ("trunk", "radio")
 
 
+@pytest.mark.parametrize("discipline", ["", ", discipline: widths, widths_bps: [1e6, 1e6]"])
+def test_without_control_each_subscription_is_refused_a_delay_that_sending_takes_longer_than(
+    discipline: str,
+) -> None:
+    """And nothing else: a delay that may hold is required of no queue."""
+    text = f"""
+name: one port
+overhead_bytes: 50
+planning: {{priority_classes: 2, flows_per_subscriber: 2}}
+brokers: {{b: }}
+switches: {{s: }}
+ports: {{radio: {{switch: s, bandwidth_bps: 2e6{discipline}}}}}
+publishers: {{pump: {{publishes: {{pressure: {{rate_per_second: 10, size_bytes: 450}}}}}}}}
+subscribers:
+  first: &hasty {{port: radio, subscribes: {{pressure: {{utility: "log:1", max_latency_seconds: 0.001}}}}}}
+  second: *hasty
+  calm: {{port: radio, subscribes: {{pressure: {{utility: "log:1", max_latency_seconds: 0.01}}}}}}
+"""
+    delays = DelayRequirements(controlled=False)
+    news = delays.planned(decide(Question(loads(text, "one.yaml"), settings=PlannerSettings(drops="none"))))
+    assert [(each.kind, each.subject) for each in news] == [
+        ("delay_refused", "first pressure"),
+        ("delay_refused", "second pressure"),
+    ]
+    for name in ("first", "second"):
+        (refused,) = delays.of(name)
+        assert (refused.refused, refused.ports) == (True, ("radio",))
+        assert refused.offer_seconds == pytest.approx(8 * 500 / 2e6)
+    assert delays.of("calm") == []
+    assert delays.constraints == {}
+
+
 def test_every_refused_subscriber_gets_a_decision_of_its_own_once() -> None:
     def planned(text: str) -> list[tuple[str, str]]:
         decided = decide(Question(loads(text, "two.yaml"), settings=PlannerSettings(drops="none")))

@@ -55,9 +55,7 @@ def _subscriber(
         connection=ConnectionAnswer(**_whereto(coordinator, caller, record), flows=1),
         **_told(coordinator, record, whole),
         promises=_promises(coordinator, record) if whole else None,
-        delays=coordinator.delays.of(record.intent.name)
-        if whole and coordinator.delays is not None
-        else None,
+        delays=coordinator.delays.of(record.intent.name) if whole else None,
     )
 
 
@@ -151,7 +149,7 @@ async def keep_subscriber(
         coordinator.received(record, assigned, {})
     elif coordinator.service.is_new_report(record, body.number):
         coordinator.received(record, assigned, body.received)
-    delays = () if coordinator.delays is None else coordinator.delays.of(name)
+    delays = coordinator.delays.of(name)
     return SubscriberHeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds,
         generation=assigned.generation,
@@ -249,7 +247,7 @@ async def keep_publisher(
     return PublisherHeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds,
         generation=coordinator.runtime.generation,
-        slow_down={} if coordinator.delays is None else coordinator.delays.slow_down(name, time.monotonic()),
+        slow_down=coordinator.delays.slow_down(name, time.monotonic()),
     )
 
 

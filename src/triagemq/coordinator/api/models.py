@@ -439,7 +439,7 @@ def port_answers(coordinator: ControlPlane) -> dict[str, PortAnswer]:
     """All ports by name."""
     latest = coordinator.runtime.measuring.latest
     managed = {} if latest is None else latest.managed
-    constraints = {} if coordinator.delays is None else coordinator.delays.constraints
+    constraints = coordinator.delays.constraints
     return {
         name: PortAnswer(
             name=name,

@@ -149,7 +149,7 @@ async def explanation(
     except ParameterError as error:
         # Plan and scenario belong together: what can be wrong is a name.
         raise MissingError(str(error)) from error
-    for required in () if coordinator.delays is None else coordinator.delays.of(subscriber):
+    for required in coordinator.delays.of(subscriber):
         if required.topic == topic:
             found["explanation"] += f"\n{required}"
     return ExplanationAnswer(**found)

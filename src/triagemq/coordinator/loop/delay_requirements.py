@@ -2,7 +2,8 @@
 
 `max_latency_seconds` of a subscription, with neither a share nor a guarantee beside it, is a requirement at the ports
 with widths on its way. The administrator (delay.administrator) divides it among them, and again every second by the
-delays that control of their widths has found. What no port can be quick enough for slows publishers down.
+delays that control of their widths has found. What no port can be quick enough for slows publishers down. Where no
+queue is controlled, a delay is refused that is shorter than sending the event takes.
 
 Pure: the caller tells the time.
 """
@@ -51,13 +52,16 @@ class _Slowed:
 class DelayRequirements:
     """`planned` after every plan, `measured` every second; both say what was decided."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, controlled: bool = True) -> None:
+        self._controlled = controlled
         self.constraints: PortConstraints = {}
         """How long packets may wait, by port and class."""
         self._administrator = Administrator()
         self._decided: Decided | None = None
         self._smallest: tuple[tuple[str, float], ...] = ()
         self._asking: dict[Requirement, list[Subscription]] = {}
+        # Where no queue is controlled.
+        self._too_short: list[Requirement] = []
         self._refused: dict[Requirement, Refusal] = {}
         # Whose refusal is recorded, and of how many seconds.
         self._recorded: set[tuple[Subscription, float]] = set()
@@ -75,8 +79,8 @@ class DelayRequirements:
                 requirement in self._refused,
                 self._refused[requirement].offer_seconds if requirement in self._refused else None,
             )
-            for requirement, who in self._asking.items()
-            for name, topic in who
+            for requirement in (*self._asking, *self._too_short)
+            for name, topic in self._subscriptions(requirement)
             if name == subscriber
         ]
 
@@ -93,7 +97,8 @@ class DelayRequirements:
         if decided is self._decided:
             return []
         self._decided = decided
-        asked, self._asking = self._asking, _requirements(decided)
+        asked, (self._asking, too_short) = self._asking, _requirements(decided, self._controlled)
+        self._too_short = [each.requirement for each in too_short]
         self._topics_at = _topics_at(decided)
         smallest = _smallest_seconds(decided.scenario)
         if smallest != self._smallest:
@@ -102,12 +107,12 @@ class DelayRequirements:
         if self._asking.keys() != asked.keys():
             # Only then: what constraints have been adjusted to since counts for the same requirements.
             self._told(self._administrator.require(self._asking))
-        self._refused = {each.requirement: each for each in self._administrator.refused}
+        self._refused = {each.requirement: each for each in (*self._administrator.refused, *too_short)}
         # A subscription may join a requirement that is refused already, or another one with the next plan.
         before, self._recorded = self._recorded, set()
         news = []
         for requirement, refusal in self._refused.items():
-            for subscriber, topic in self._asking[requirement]:
+            for subscriber, topic in self._subscriptions(requirement):
                 mark = (subscriber, topic), requirement.delay_seconds
                 self._recorded.add(mark)
                 if mark not in before:
@@ -125,6 +130,9 @@ class DelayRequirements:
             rest = f"{len(news) - MOST_ROWS} more delays are refused"
             news = [*news[:MOST_ROWS], Decision("delay_refused", "more subscriptions", "", "", rest)]
         return news
+
+    def _subscriptions(self, requirement: Requirement) -> list[Subscription]:
+        return self._asking.get(requirement) or [(requirement.subscriber, requirement.topic)]
 
     def measured(self, managed: Mapping[str, PortDelays], now: float) -> list[Decision]:
         """Take the delays of queues; constraints change, and publishers slow down or come back."""
@@ -229,31 +237,40 @@ def _smallest_seconds(scenario: Scenario) -> tuple[tuple[str, float], ...]:
     )
 
 
-def _requirements(decided: Decided) -> dict[Requirement, list[Subscription]]:
-    """The requirements and their subscriptions: equal ones at the same ports and class are one."""
+def _requirements(
+    decided: Decided, controlled: bool
+) -> tuple[dict[Requirement, list[Subscription]], list[Refusal]]:
+    """The requirements and their subscriptions: equal ones at the same controlled ports and class are one.
+
+    Behind ports that are not controlled, what sending an event takes longer than is allowed.
+    """
     scenario, wanted = decided.scenario, decided.scenario.subscriptions
-    with_widths = scenario.ports.discipline == Discipline.WIDTHS
+    ports, is_controlled = scenario.ports, controlled & (scenario.ports.discipline == Discipline.WIDTHS)
     asks = (
         np.isfinite(wanted.max_latency_seconds) & (wanted.max_latency_share == 0) & (wanted.guaranteed == 0)
     )
     paths = port_paths(scenario)
+    size_bytes = np.zeros(len(scenario.topics))
+    np.maximum.at(size_bytes, scenario.publications.topic, scenario.publications.size_bytes)
     found: dict[tuple[tuple[str, ...], int, float], list[Subscription]] = {}
+    too_short = []
     for row in np.flatnonzero(asks).tolist():
-        subscriber = int(wanted.subscriber[row])
-        path = tuple(
-            scenario.ports.name[port]
-            for port in paths[int(scenario.subscribers.port[subscriber])].tolist()
-            if port >= 0 and with_widths[port]
-        )
-        if path:
-            key = (path, int(decided.plan.subscription_class[row]), float(wanted.max_latency_seconds[row]))
-            found.setdefault(key, []).append(
-                (scenario.subscribers.name[subscriber], scenario.topics.name[int(wanted.topic[row])])
-            )
+        subscriber, topic = int(wanted.subscriber[row]), int(wanted.topic[row])
+        names = scenario.subscribers.name[subscriber], scenario.topics.name[topic]
+        path = [port for port in paths[int(scenario.subscribers.port[subscriber])].tolist() if port >= 0]
+        priority, seconds = int(decided.plan.subscription_class[row]), float(wanted.max_latency_seconds[row])
+        if where := tuple(ports.name[port] for port in path if is_controlled[port]):
+            found.setdefault((where, priority, seconds), []).append(names)
+            continue
+        bits = 8 * (float(size_bytes[topic]) + scenario.overhead_bytes)
+        least = sum(bits / float(ports.bandwidth_bps[port]) for port in path)
+        if seconds < least:
+            where = tuple(ports.name[port] for port in path)
+            too_short.append(Refusal(Requirement(names[0], where, priority, seconds, names[1]), least))
     return {
-        Requirement(who[0][0], path, priority, seconds, who[0][1]): who
-        for (path, priority, seconds), who in found.items()
-    }
+        Requirement(who[0][0], where, priority, seconds, who[0][1]): who
+        for (where, priority, seconds), who in found.items()
+    }, too_short
 
 
 def _topics_at(decided: Decided) -> dict[Place, set[str]]:
