@@ -24,8 +24,8 @@ _RUN = """
 import sys, time
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
-switch, udp_port = sys.argv[1:]
-plane = LinuxDataPlane({"radio": Interface("radio", switch)})
+(udp_port,) = sys.argv[1:]
+plane = LinuxDataPlane({"radio": Interface("radio")})
 key = FlowKey("10.9.0.2", int(udp_port))
 plane.apply([SetPort("radio", 1e8, 100, 2), SetFlow(key, "radio", 0, 0, 0.0), SetLimiter(key, 50 * 142, 1.0)])
 print("ready", flush=True)
@@ -45,7 +45,7 @@ def wires() -> Iterator[Wires]:
 def run(wires: Wires, udp_port: int = 9) -> Iterator[subprocess.Popen[str]]:
     """A process that manages the port `radio`; killed at the end at the latest."""
     process = subprocess.Popen(
-        [sys.executable, "-c", _RUN, wires.switch, str(udp_port)],
+        ["ip", "netns", "exec", wires.switch, sys.executable, "-c", _RUN, str(udp_port)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -83,6 +83,17 @@ def test_what_a_killed_run_left_is_undone_once(wires: Wires) -> None:
     assert restore(wires) == (["radio"], [])
     assert root(wires).is_default
     assert restore(wires) == ([], [])
+
+
+def test_what_was_configured_before_comes_back(wires: Wires) -> None:
+    netlink = Netlink(wires.switch)
+    restore_root(netlink, find_link(netlink, "radio").index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
+    netlink.close()
+    before = root(wires)
+    with run(wires):
+        assert root(wires).is_ours
+    assert restore(wires) == (["radio"], [])
+    assert root(wires) == before
 
 
 def test_the_last_plan_outlives_its_process(wires: Wires) -> None:

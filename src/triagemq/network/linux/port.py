@@ -1,16 +1,20 @@
 """An output port on a network interface: its queues, its classifier, and what was there before.
 
 Queues of ours are known by their handle. While a process manages an interface it holds an abstract Unix socket named
-after it, which goes with the process: queues without one were left behind by a process that was killed.
+after it, which goes with the process: queues without one were left behind by a process that was killed. A file below
+/run has what was there before.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +54,7 @@ _RESTORABLE = frozenset(
 )
 
 _FLUSH_SECONDS = 0.5
+_DIRECTORY = Path("/run/triagemq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +84,8 @@ class LinuxPort:
         self._netlink = netlink
         self._link = find_link(netlink, interface.name)
         self._classifier = classifier
+        # Another namespace goes with what it was made for.
+        self._file = _former_file(self._link) if interface.namespace is None else _DIRECTORY / "none"
         self._before = [QueueStatistics()] * QUEUES
         self._missing, self._lost = [0] * QUEUES, [0] * QUEUES
         self._take(settings)
@@ -166,6 +173,7 @@ class LinuxPort:
                 raise NetworkError(f"{self.interface} cannot be put back: {error.strerror}") from None
         finally:
             self._hold.close()
+        self._file.unlink(missing_ok=True)
 
     def _take(self, settings: SetPort) -> None:
         held = in_namespace(self.interface.namespace, lambda: _hold(self._link))
@@ -182,12 +190,14 @@ class LinuxPort:
 
     def _make_queues(self, settings: SetPort) -> None:
         root = root_queue(self._netlink, self._link.index)
-        self._former = RootQueue("noqueue", 0, b"") if root.is_ours else root
+        self._former = _read_former(self._file) if root.is_ours else root
         if not (root.is_ours or root.is_default or root.kind in _RESTORABLE):
             raise NetworkError(
                 f"{self.interface} has a queueing discipline of its own ({root.kind}); "
                 f"take it away first: tc qdisc del dev {self.interface.name} root"
             )
+        if not root.is_ours and self.interface.namespace is None:
+            _write_former(self._file, root)
         try:
             if root.is_ours:
                 # What a killed run left goes on until the new classifier takes over: no packet is lost.
@@ -206,6 +216,7 @@ class LinuxPort:
                     self._serve(settings)
         except OSError as error:
             put_back(self._netlink, self._link, self._former)
+            self._file.unlink(missing_ok=True)
             raise NetworkError(
                 f"{self.interface} takes no priority queues ({error.strerror}); "
                 "`triage doctor` says what this machine lacks"
@@ -285,21 +296,23 @@ class RestoredQueues(NamedTuple):
 
 
 def restore_queues() -> RestoredQueues:
-    """Take queues that killed processes left from the interfaces of this namespace; the kernel's default comes back."""
+    """Take queues that killed processes left from the interfaces of this namespace, and put back what was there."""
     found = RestoredQueues([], [], [])
     with closing(Netlink()) as netlink:
         for _, name in socket.if_nameindex():
             try:
                 link = find_link(netlink, name)
-                if not root_queue(netlink, link.index).is_ours:
-                    continue
-                held = _hold(link)
+                is_ours, held = root_queue(netlink, link.index).is_ours, _hold(link)
                 if held is None:
-                    found.in_use.append(name)
+                    if is_ours:
+                        found.in_use.append(name)
                     continue
                 with held:
-                    remove_queues(netlink, link.index)
-                found.removed.append(name)
+                    file = _former_file(link)
+                    if is_ours:
+                        put_back(netlink, link, _read_former(file))
+                        found.removed.append(name)
+                    file.unlink(missing_ok=True)
             except (NetworkError, OSError) as error:
                 found.failed.append(f"{name}: {error}")
     return found
@@ -314,6 +327,26 @@ def _hold(link: KernelLink) -> socket.socket | None:
         held.close()
         return None
     return held
+
+
+def _former_file(link: KernelLink) -> Path:
+    """Where it is written down what was at an interface of the present namespace."""
+    return _DIRECTORY / f"{os.stat('/proc/thread-self/ns/net').st_ino}-{link.index}.qdisc"
+
+
+def _write_former(path: Path, former: RootQueue) -> None:
+    # Without a place for it the kernel's default comes back after a crash.
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        path.write_text(json.dumps([former.kind, former.handle, former.options.hex()]))
+
+
+def _read_former(path: Path) -> RootQueue:
+    try:
+        kind, handle, options = json.loads(path.read_text())
+        return RootQueue(kind, handle, bytes.fromhex(options))
+    except (OSError, ValueError, TypeError):
+        return RootQueue("noqueue", 0, b"")
 
 
 def _is_there(netlink: Netlink, link: KernelLink) -> bool:
