@@ -67,16 +67,17 @@ def test_a_late_copy_of_a_finished_message_harms_no_later_one(tmp_path: Path) ->
             one = await connected(gateway.address[1], "one", events)
             await one.subscribe("floor/1", qos=2)
             await one.publish("floor/1", b"first", qos=2)
-            reference = await one._publishing.topics.reference("floor/1")
-            message_id = (one._next_message_id - 2) % 0xFFFF + 1
+            reference = one._session.reference("floor/1")
+            assert reference is not None
+            message_id = (one._session._next_message_id - 2) % 0xFFFF + 1
             duplicates = gateway.core.counters.duplicates
-            one.send(Publish(*reference, b"first", qos=2, dup=True, message_id=message_id))
+            one._session.send(Publish(*reference, b"first", qos=2, dup=True, message_id=message_id))
             await until(lambda: gateway.core.counters.duplicates > duplicates)
             assert not gateway.core.sessions["one"].arrivals
             # One without a mark passes for a new message, and is never released; its id comes round again in the end.
-            one.send(Publish(*reference, b"first", qos=2, message_id=message_id))
+            one._session.send(Publish(*reference, b"first", qos=2, message_id=message_id))
             await until(lambda: gateway.core.sessions["one"].arrivals)
-            one._next_message_id = message_id
+            one._session._next_message_id = message_id
             await one.publish("floor/1", b"second", qos=2)
             await until(lambda: len(events) == 2)
             await asyncio.sleep(0.3)
@@ -93,26 +94,28 @@ def test_late_copies_from_the_gateway_are_not_handed_on(tmp_path: Path) -> None:
             one = await connected(gateway.address[1], "one", events)
             await one.subscribe("floor/1", qos=2)
             copies: list[bytes] = []
-            pass_on = one._inbox.publish
+            pass_on = one._session.inbox.publish
 
             def tap(message: Publish) -> None:
                 copies.append(encode(message))
                 pass_on(message)
 
-            one._inbox.publish = tap  # type: ignore[method-assign]
+            one._session.inbox.publish = tap  # type: ignore[method-assign]
             await one.publish("floor/1", b"only once", qos=2)
             await until(lambda: events and not gateway.core.sessions["one"].in_flight)
-            one._datagram(copies[0])
+            one._session.receive(copies[0])
             assert len(events) == 1
             assert one.counters.duplicates == 1
             # An unknown topic id is refused; what came with it is kept until the gateway has told the name.
             answers: list[object] = []
-            one._inbox._send = answers.append
-            one._datagram(encode(Publish(TopicIdType.NORMAL, 4711, b"early")))
-            one._datagram(encode(Publish(TopicIdType.NORMAL, 4711, b"later again", qos=2, message_id=9)))
+            one._session.inbox._send = answers.append
+            one._session.receive(encode(Publish(TopicIdType.NORMAL, 4711, b"early")))
+            one._session.receive(
+                encode(Publish(TopicIdType.NORMAL, 4711, b"later again", qos=2, message_id=9))
+            )
             assert len(events) == 1
             assert not any(isinstance(answer, PubRec) for answer in answers)
-            one._inbox.learn(4711, "floor/2")
+            one._session.inbox.learn(4711, "floor/2")
             assert [(event.topic, event.payload) for event in events[1:]] == [("floor/2", b"early")]
             await one.close()
 

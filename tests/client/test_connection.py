@@ -10,7 +10,7 @@ from tests.client.loopback import QUICK, connected, gateway_with_broker, until
 
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
-from triagemq.client.lifeline import State
+from triagemq.client.session import State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError, RefusedError
 from triagemq.exchange import Policy
@@ -173,7 +173,7 @@ def test_a_will_is_published_for_a_client_that_is_lost_and_for_no_other(tmp_path
                 if name == "careful":
                     await one.close()
                 else:
-                    await one._lifeline.end()
+                    await one._end(ClosedError("killed"))
             await until(lambda: events)
             assert [event.topic for event in events] == ["wills/careless"]
             await watcher.close()
@@ -219,7 +219,7 @@ def test_stamped_events_carry_their_time_and_octets_that_are_no_message_are_coun
                 (events[0].received_ns - 1_700_000_000_000_000_000) / 1e9
             )
             for octets in (b"", b"\x00", b"\x05\xff\xff\xff\xff", bytes(200)):
-                one._datagram(octets)
+                one._session.receive(octets)
             assert one.counters.malformed == 4
             assert one.state is State.ACTIVE
             await one.close()

@@ -31,7 +31,6 @@ from triagemq.client import (
     Subscriber,
     background,
 )
-from triagemq.client.lifeline import Lifeline
 from triagemq.client.settings import ConnectionSettings
 from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, Unsubscribe
 
@@ -322,7 +321,7 @@ LOOPS = [
     (Publisher, Coordinator, "direction", "following the routes of promised topics"),
     (Subscriber, Coordinator, "heartbeat", "keeping the lease"),
     (Subscriber, Coordinator, "assignment", "following the plan"),
-    (Subscriber, Lifeline, "_watch", "keeping the connection to the gateway"),
+    (Subscriber, Connection, "_until", "keeping the connection to the gateway"),
 ]
 
 
@@ -389,7 +388,7 @@ def test_a_program_without_asyncio_gets_the_failure_where_it_iterates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(background, "PAUSES_SECONDS", ())
-    broken(Lifeline, "_watch", 1_000, monkeypatch)
+    broken(Connection, "_until", 1_000, monkeypatch)
     addresses: list[str] = []
     ready, ended = threading.Event(), threading.Event()
 

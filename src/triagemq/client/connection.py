@@ -1,4 +1,4 @@
-"""One MQTT-SN connection over one UDP port, made again whenever it is lost.
+"""One MQTT-SN connection over one UDP port, made again whenever it is lost: a `session` with a socket and a clock.
 
     connection = Connection("127.0.0.1", 10000, "pump-7", on_event=print)
     await connection.open()
@@ -6,9 +6,9 @@
     await connection.publish("floor3/pump", b"on", qos=2)
     await connection.close()
 
-With `secure` it goes through DTLS. The session lives as long as this object: it outlives losses of the network and
-restarts of the gateway. With `keep_session` it also outlives the object, and the next one of that client id gets what
-came meanwhile.
+With `secure` it uses DTLS. The session lives as long as this object, over losses of the network and restarts of the
+gateway. With `keep_session` it also outlives the object: the next one of that client id gets the events of the time
+between.
 """
 
 from __future__ import annotations
@@ -16,43 +16,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import astuple, dataclass
+from typing import Any
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.background import Background, notify
-from triagemq.client.events import Event, Inbox
-from triagemq.client.lifeline import Lifeline, LifeMessage, State
-from triagemq.client.publishing import Dispatch
+from triagemq.client.events import Event
+from triagemq.client.outbox import refused
+from triagemq.client.session import Session, State
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.topics import Questions, filter_reference
+from triagemq.client.sockets import DatagramSocket, SecureSocket
+from triagemq.client.topics import TopicReference
 from triagemq.dtls import LONGEST_MESSAGE
-from triagemq.errors import (
-    ClientError,
-    ClosedError,
-    DecodeError,
-    GatewayUnreachableError,
-    ParameterError,
-    RefusedError,
-)
+from triagemq.errors import ClientError, ClosedError, GatewayUnreachableError, ParameterError
 from triagemq.hiding import without_key
-from triagemq.mqttsn import (
-    Message,
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    RegAck,
-    Register,
-    SubAck,
-    TopicIdType,
-    UnsubAck,
-    decode,
-)
+from triagemq.mqttsn import Publish, ReturnCode
+from triagemq.waiting import end, is_set_within
 
 _LONGEST_SECURE_PAYLOAD = LONGEST_MESSAGE - 16
+_PATIENCE_SECONDS = 2.0
+_LONGEST_LEAVE_SECONDS = 2.0
+_SYSTEM_IS_BUSY_SECONDS = 0.001
 
 CONNECTION_MARK = "~"
 """Between the client id that the coordinator gave and the number of a connection."""
@@ -81,7 +66,7 @@ class ConnectionCounters:
     received: int = 0
     duplicates: int = 0
     unknown_topics: int = 0
-    """Events under a topic id that the gateway had not told; it was asked to."""
+    """Events under a topic id that the gateway had not announced; the client requests it."""
     malformed: int = 0
 
     @classmethod
@@ -93,8 +78,8 @@ class ConnectionCounters:
 class Connection:
     """See the module's text. `client_id_is_new`: no earlier session of that id has to be cleared away.
 
-    `on_connected` hears the gateway's address each time, `on_disconnected` why the connection was lost, `on_problem` of
-    all that goes wrong in the background.
+    `on_connected` gets the gateway's address each time, `on_disconnected` why the connection was lost, `on_problem`
+    whatever goes wrong in the background.
     """
 
     def __init__(
@@ -119,29 +104,33 @@ class Connection:
         self.settings = settings or ConnectionSettings()
         self.client_id = client_id
         self.address = GatewayAddress(host, port, secure)
-        self._on_event = on_event
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._background = background or Background(f"connection {client_id}", on_problem)
-        self._lifeline = Lifeline(
-            self.address,
+        self._session = Session(
             client_id,
             self.settings,
-            self._background,
-            on_datagram=self._datagram,
-            on_active=self._begin,
+            clock=lambda: asyncio.get_running_loop().time(),
+            transmit=lambda octets: self._socket.send(octets),
+            on_event=lambda event: notify(on_event, event),
+            on_active=self._connected,
             on_lost=self._lost,
+            on_due=lambda: self._due.set(),
+            on_room=self._has_room,
+            on_refused=self._background.report,
             keep_session=keep_session,
             clear_first=not keep_session and not client_id_is_new,
             will=will,
         )
-        self._questions = Questions(self, self.settings.retry_seconds)
-        self._publishing = Dispatch(self, self.settings, self._register, self._background)
-        self._inbox = Inbox(self.send, self._hand_on, self.settings.predefined_topics)
-        self._subscriptions: dict[str | int, int] = {}
-        self._next_message_id = random.randint(1, 0xFFFF)
-        self._resubscriber: asyncio.Task[None] | None = None
-        self._refused_subscriptions = 0
-        self._malformed = 0
+        self._socket = self._make_socket()
+        self._keeper: asyncio.Task[None] | None = None
+        self._due = asyncio.Event()
+        self._active = asyncio.Event()
+        # Set when it is clear whether this will be a connection at all.
+        self._decided = asyncio.Event()
+        self._room = asyncio.Semaphore(self.settings.in_flight_messages)
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._published = self._not_sent = 0
 
     # Life.
 
@@ -154,87 +143,183 @@ class Connection:
 
     async def open(self) -> None:
         """Connect; GatewayUnreachableError or RefusedError when that fails for too long."""
-        await self._lifeline.open()
+        await self._socket.open(self.address.host, self.address.port)
+        self._session.connect()
+        self._keeper = self._background.start("keeping the connection to the gateway", self._keep)
+        session, timeout = self._session, self.settings.connect_timeout_seconds
+        try:
+            await is_set_within(self._decided, min(timeout, _PATIENCE_SECONDS))
+            hopeless = self._socket.distrust or session.refusal is ReturnCode.REJECTED_NOT_SUPPORTED
+            # A gateway may hear of a new client's rights a little later than the client itself.
+            if not session.connected and not hopeless:
+                await is_set_within(self._decided, max(0.0, timeout - _PATIENCE_SECONDS))
+        except BaseException:
+            await self._end(ClosedError("it was not opened"))
+            raise
+        if session.connected:
+            # A connection that is lost again at once is made again, like any other.
+            return
+        where, problem = f"gateway {self.address}", self._socket.problem
+        await self._end(ClosedError(f"{where} is not reached"))
+        if session.refusal is not None:
+            raise refused(f"connecting as {without_key(self.client_id)!r} to {where}", session.refusal)
+        raise GatewayUnreachableError(
+            f"{where}: {problem}" if problem else f"{where} does not answer; is it running there?"
+        )
 
     async def close(self, *, end_session: bool = False) -> None:
         """Wait for acknowledgements (not for ever), take leave of the gateway, give the port back.
 
-        With `end_session` the session goes, also one that is to be kept: it goes on at another gateway.
+        With `end_session` the session ends, also one that is to be kept: it goes on at another gateway.
         """
         if self.state is State.NEW or self.state is State.CLOSED:
             return
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.settings.close_timeout_seconds):
-                    await self._publishing.outbox.drained()
-            await self._lifeline.leave(end_session=end_session)
+            seconds = self.settings.close_timeout_seconds
+            await is_set_within(self._drained, seconds)
+            if self.state is not State.CONNECTING:
+                done = asyncio.get_running_loop().create_future()
+                self._session.leave(done, end_session=end_session)
+                await asyncio.wait({done}, timeout=min(_LONGEST_LEAVE_SECONDS, seconds))
         finally:
-            error = ClosedError(f"connection {without_key(self.client_id)!r} was closed")
-            self._pause()
-            self._publishing.outbox.close(error)
-            self._questions.close(error)
-            await self._lifeline.end()
-            await self._publishing.topics.close()
+            await self._end(ClosedError(f"connection {without_key(self.client_id)!r} was closed"))
+
+    async def _end(self, error: ClosedError) -> None:
+        self._session.close(error)
+        self._active.set()
+        await end(self._keeper)
+        self._socket.close()
+
+    async def _keep(self) -> None:
+        try:
+            while True:
+                due = self._session.advance()
+                self._due.clear()
+                await self._until(due)
+        except Exception:
+            self._session.lose("an unexpected error")
+            raise
+
+    async def _until(self, due: float) -> None:
+        """Wait until something is due."""
+        now = asyncio.get_running_loop().time()
+        await is_set_within(self._due, None if due == float("inf") else max(0.0, due - now))
 
     @property
     def state(self) -> State:
         """Connected, or not."""
-        return self._lifeline.state
+        return self._session.state
 
     @property
     def is_active(self) -> bool:
         """May messages be sent now?"""
-        return self._lifeline.state is State.ACTIVE
+        return self._session.is_active
 
     @property
     def problem(self) -> str:
         """Why the connection was lost, until it is made again."""
-        return "; ".join(filter(None, (self._lifeline.problem, self._lifeline.refusal)))
+        refusal = self._session.refusal if self.state is State.CONNECTING else None
+        words = "" if refusal is None else refusal.name.lower().replace("_", " ")
+        why = f"it refuses the connection ({words})" if words else ""
+        return "; ".join(filter(None, (self._session.problem, why)))
 
     @property
     def local_address(self) -> tuple[str, int]:
         """Its own UDP port."""
-        return self._lifeline.local_address
+        return self._socket.local_address
+
+    @property
+    def heard_at(self) -> float:
+        """The event loop's time of the last datagram of the gateway."""
+        return self._session.heard_at
+
+    def probe(self) -> None:
+        """Find out whether the gateway is there."""
+        self._session.probe()
 
     async def until_active(self) -> None:
         """Wait for the connection; ClosedError when it was closed."""
-        await self._lifeline.until_active()
+        await self._active.wait()
+        self._require_open()
+
+    def _require_open(self) -> None:
+        if self.state is State.CLOSED:
+            raise ClosedError(f"connection {without_key(self.client_id)!r} was closed")
 
     async def redirect(self, address: GatewayAddress, client_id: str) -> None:
-        """Go on as another client, perhaps at another gateway: subscriptions and unfinished messages go along."""
-        self.address, self.client_id = address, client_id
-        await self._lifeline.redirect(address, client_id)
+        """Go on as another client, perhaps at another gateway, with all subscriptions and unfinished messages."""
+        if (address, client_id) == (self.address, self.client_id):
+            return
+        is_secure, self.address, self.client_id = self.address.secure, address, client_id
+        if address.secure == is_secure:
+            await self._socket.redirect(address.host, address.port)
+        else:
+            self._socket.close()
+            self._socket = self._make_socket()
+            await self._socket.open(address.host, address.port)
+        self._session.redirect(client_id)
 
     async def sleep(self, duration_seconds: int) -> None:
-        """Tell the gateway to keep events for that long; `check` for them now and then, `wake` in the end."""
-        await self._lifeline.sleep(duration_seconds)
+        """Have the gateway store events for that long; `check` for them now and then, `wake` in the end."""
+        if not 0 < duration_seconds <= 0xFFFF:
+            raise ParameterError("duration_seconds", f"must be from 1 to 65535, is {duration_seconds}")
+        await self.until_active()
+        self._active.clear()
+        await self._call(self._session.sleep, duration_seconds)
 
     async def check(self) -> None:
-        """While asleep: get the events that were kept; returns when all have come."""
-        await self._lifeline.check()
+        """While asleep: get the stored events; returns when all have come."""
+        await self._call(self._session.check)
 
     async def wake(self) -> None:
         """Be connected again after `sleep`."""
-        await self._lifeline.wake()
+        if self.state is State.ASLEEP:
+            self._session.lose("")
+        await self.until_active()
 
-    def _begin(self, fresh: bool) -> None:
-        self._inbox.begin(fresh=fresh)
-        self._publishing.begin()
-        if self._subscriptions:
-            # CONNACK does not tell whether the gateway has kept the session.
-            self._resubscriber = self._background.start("subscribing again", self._subscribe_again)
+    async def _call(self, call: Callable[..., None], *arguments: Any) -> Any:
+        """The outcome of a call of the session."""
+        self._require_open()
+        outcome = asyncio.get_running_loop().create_future()
+        call(*arguments, outcome)
+        return await outcome
+
+    def _connected(self) -> None:
+        self._active.set()
+        self._decided.set()
         self._background.log(logging.INFO, f"connected to {self.address}")
         notify(self._on_connected, str(self.address))
 
-    def _lost(self) -> None:
-        self._pause()
+    def _lost(self, silent: bool) -> None:
+        self._active.clear()
+        if silent:
+            # Perhaps it has forgotten the association, and what it says to that does not come through.
+            self._socket.renew()
         if self.problem:
             self._background.log(logging.WARNING, f"lost the connection to {self.address}: {self.problem}")
             notify(self._on_disconnected, self.problem)
 
+    def _make_socket(self) -> DatagramSocket | SecureSocket:
+        settings = self.settings
+        if not self.address.secure:
+            return DatagramSocket(self._session.receive, settings.make_socket)
+        return SecureSocket(
+            self._session.receive,
+            self._association_lost,
+            lambda: self._decided.set(),
+            settings.security,
+            settings.make_socket,
+        )
+
+    def _association_lost(self, problem: str) -> bool:
+        """True if that was a connection: another one is made, with a CONNECT of its own."""
+        was_connected = self.state in (State.ACTIVE, State.ASLEEP)
+        self._session.lose(problem)
+        return was_connected
+
     @contextlib.asynccontextmanager
     async def _in_time(self, what: str, otherwise: str = "") -> AsyncIterator[None]:
-        """For what waits for the gateway: an error when it does not answer in time, with what is known about it."""
+        """For calls that wait for the gateway: an error says why there was no answer in time."""
         self._background.raise_failure()
         seconds = self.settings.answer_timeout_seconds
         try:
@@ -246,12 +331,6 @@ class Connection:
                 f"{what}: no answer from gateway {self.address} within {seconds:g} s: {why}{otherwise}"
             ) from None
 
-    def _pause(self) -> None:
-        self._publishing.pause()
-        if self._resubscriber is not None:
-            self._resubscriber.cancel()
-            self._resubscriber = None
-
     # Publishing.
 
     async def publish(
@@ -262,21 +341,55 @@ class Connection:
         GatewayUnreachableError if that takes longer than `answer_timeout_seconds`. Giving up waiting does not take the
         message back: it is sent until it is acknowledged, or `close`.
         """
-        if self.state is State.CLOSED:
-            raise ClosedError(f"connection {without_key(self.client_id)!r} was closed")
+        self._require_open()
+        if qos not in (-1, 0, 1, 2):
+            raise ParameterError("qos", f"must be -1, 0, 1 or 2, is {qos}")
         if self.address.secure and len(payload) > _LONGEST_SECURE_PAYLOAD:
             raise ParameterError(
                 "payload",
                 f"has {len(payload)} octets, of which {_LONGEST_SECURE_PAYLOAD} fit into a DTLS record",
             )
-        if qos <= 0 and self._publishing.topics.known(topic) is not None:
-            return await self._publishing.publish(topic, payload, qos, retain)
+        reference = self._session.reference(topic)
+        if reference is None and qos == -1:
+            raise ParameterError("topic", f"QoS -1 needs a predefined topic or two octets, not {topic!r}")
+        self._published += 1
+        if qos <= 0:
+            await self._publish_once(topic, reference, payload, qos, retain)
+            return None
+        done = asyncio.get_running_loop().create_future()
         async with self._in_time(f"publishing to {topic!r}", "; the event is not sent"):
-            done = await self._publishing.publish(topic, payload, qos, retain)
-        if done is not None and wait:
+            await self._publish(topic, payload, qos, retain, done)
+        if wait:
             await self.acknowledged(done, topic)
             return None
         return done
+
+    async def _publish_once(
+        self, topic: str | int, reference: TopicReference | None, payload: bytes, qos: int, retain: bool
+    ) -> None:
+        if not self.is_active and qos == 0:
+            # What is not worth an acknowledgement is not worth being late.
+            self._not_sent += 1
+            return
+        if reference is None:
+            async with self._in_time(f"publishing to {topic!r}", "; the event is not sent"):
+                reference = await self._call(self._session.register, topic)
+        assert reference is not None
+        while not self._session.send(Publish(*reference, payload, qos, retain)):
+            await asyncio.sleep(_SYSTEM_IS_BUSY_SECONDS)
+
+    async def _publish(
+        self, topic: str | int, payload: bytes, qos: int, retain: bool, done: asyncio.Future[None]
+    ) -> None:
+        await self._room.acquire()
+        self._session.outbox.publish(topic, payload, qos, retain, done)
+        if self.unacknowledged:
+            self._drained.clear()
+
+    def _has_room(self) -> None:
+        self._room.release()
+        if not self.unacknowledged:
+            self._drained.set()
 
     async def acknowledged(self, done: asyncio.Future[None], topic: str | int) -> None:
         """Wait for what `publish` has returned."""
@@ -286,39 +399,26 @@ class Connection:
     async def flush(self) -> None:
         """Wait until everything published is acknowledged or refused."""
         async with self._in_time("waiting for acknowledgements"):
-            await self._publishing.outbox.drained()
+            await self._drained.wait()
 
     @property
     def unacknowledged(self) -> int:
         """QoS 1 and 2 messages that are on their way."""
-        return len(self._publishing.outbox)
+        return len(self._session.outbox)
 
     async def take_over(self, other: Connection) -> None:
         """Publish what another connection could not, but for QoS 2 that its gateway may have: it alone knows that."""
-        for outgoing in other._publishing.outbox.withdraw():
-            await self._publishing.adopt(outgoing)
+        for each in other._session.outbox.withdraw():
+            await self._publish(each.topic, each.payload, each.qos, each.retain, each.outcome)
 
     async def until_acknowledged(self) -> None:
         """Wait for all that was published, however long that takes."""
-        await self._publishing.outbox.drained()
+        await self._drained.wait()
 
     async def register(self, topic: str) -> None:
-        """Have the gateway tell the id of a topic, if it has not yet."""
+        """Get the id of a topic from the gateway now."""
         async with self._in_time(f"registering topic {topic!r}"):
-            await self._publishing.topics.reference(topic)
-
-    async def _register(self, name: str) -> int:
-        topic_id = await self._questions.register(name)
-        self._inbox.learn(topic_id, name)
-        return topic_id
-
-    def take_message_id(self) -> int:
-        """One that nothing unanswered has; each comes round again as late as possible, for old copies may be about."""
-        while True:
-            message_id = self._next_message_id
-            self._next_message_id = message_id % 0xFFFF + 1
-            if message_id not in self._publishing.outbox and message_id not in self._questions:
-                return message_id
+            await self._call(self._session.register, topic)
 
     # Subscribing.
 
@@ -327,100 +427,26 @@ class Connection:
         if qos not in (0, 1, 2):
             raise ParameterError("qos", f"must be 0, 1 or 2, is {qos}")
         async with self._in_time(f"subscribing to {topic!r}"):
-            granted = await self._subscribe(topic, qos)
-        self._subscriptions[topic] = qos
-        return granted
-
-    async def _subscribe(self, topic: str | int, qos: int) -> int:
-        answer = await self._questions.subscribe(topic, qos)
-        if answer.topic_id and isinstance(topic, str) and filter_reference(topic)[0] is TopicIdType.NORMAL:
-            self._inbox.learn(answer.topic_id, topic)
-            self._publishing.topics.learn(topic, answer.topic_id)
-        return answer.qos
+            return int(await self._call(self._session.subscribe, topic, qos))
 
     async def unsubscribe(self, topic: str | int) -> None:
         """No more events of that filter."""
-        self._subscriptions.pop(topic, None)
         async with self._in_time(f"unsubscribing from {topic!r}"):
-            await self._questions.unsubscribe(topic)
-
-    async def _subscribe_again(self) -> None:
-        for topic, qos in list(self._subscriptions.items()):
-            if topic in self._subscriptions:
-                try:
-                    await self._subscribe(topic, qos)
-                except RefusedError as error:
-                    self._refused_subscriptions += 1
-                    self._lifeline.problem = str(error)
-                    self._background.report(error)
-                except ClosedError:
-                    return
-
-    # The wire.
-
-    def send(self, message: Message) -> bool:
-        """Send it, or lose it; False if the system cannot take it now."""
-        return self._lifeline.send(message)
-
-    def probe(self) -> None:
-        """Find out whether the gateway is there."""
-        self._lifeline.probe()
-
-    @property
-    def heard_at(self) -> float:
-        """The event loop's time of the last datagram of the gateway."""
-        return self._lifeline.heard_at
-
-    def _datagram(self, datagram: bytes) -> None:
-        try:
-            message = decode(datagram)
-        except DecodeError:
-            self._malformed += 1
-            return
-        match message:
-            case Publish():
-                self._inbox.publish(message)
-            case PubRel():
-                self._inbox.release(message)
-            case Register():
-                self._inbox.register(message)
-            case PubAck():
-                self._publishing.answered(message)
-            case PubRec():
-                self._publishing.outbox.received(message)
-            case PubComp():
-                self._publishing.outbox.complete(message)
-            case RegAck() | SubAck() | UnsubAck():
-                self._questions.answer(message)
-            case _ if isinstance(message, LifeMessage):
-                self._lifeline.message(message)
-            case _:
-                self._malformed += 1
-
-    def _hand_on(self, event: Event) -> None:
-        loop = asyncio.get_running_loop()
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception as error:
-            # The program's own mistake: the connection goes on, and the loop's handler reports it.
-            context = {"message": f"handling an event of {event.topic!r} failed", "exception": error}
-            loop.call_exception_handler(context)
+            await self._call(self._session.unsubscribe, topic)
 
     @property
     def counters(self) -> ConnectionCounters:
         """What happened so far."""
-        publishing, inbox = self._publishing, self._inbox
+        session, inbox, outbox = self._session, self._session.inbox, self._session.outbox
         return ConnectionCounters(
-            connected=self._lifeline.connected,
-            published=publishing.published,
-            acknowledged=publishing.outbox.acknowledged,
-            retransmissions=publishing.outbox.retransmissions,
-            refused=self._refused_subscriptions + publishing.refused,
-            not_sent=publishing.not_sent,
+            connected=session.connected,
+            published=self._published,
+            acknowledged=outbox.acknowledged,
+            retransmissions=outbox.retransmissions,
+            refused=session.refused + outbox.refused,
+            not_sent=self._not_sent,
             received=inbox.received,
             duplicates=inbox.duplicates,
             unknown_topics=inbox.unknown_topics,
-            malformed=self._malformed,
+            malformed=session.malformed,
         )

@@ -24,9 +24,9 @@ from triagemq.client.directions import POLL_SECONDS, Directing, joining
 from triagemq.client.moving import unless_sent_elsewhere
 from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.sockets import unreachable
 from triagemq.client.topics import without_registration
 from triagemq.client.types import TypedTopic
-from triagemq.client.wire import unreachable
 from triagemq.errors import (
     ClientError,
     ClosedError,

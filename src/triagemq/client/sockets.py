@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from triagemq.client.wire import unreachable
 from triagemq.dtls import LONGEST_MESSAGE, Association, ClientSecurity, is_alert_without_association
+from triagemq.errors import GatewayUnreachableError
 
 _RECEIVE_BUFFER_BYTES = 4 << 20
 _LARGEST_DATAGRAM = 65_535
@@ -24,6 +24,15 @@ _LONGEST_HANDSHAKE_SECONDS = 5.0
 _HINTS_APART_SECONDS = 1.0
 
 _Address = tuple[socket.AddressFamily, socket.SocketKind, int, str, Any]
+
+
+def unreachable(host: str, port: int, error: OSError) -> GatewayUnreachableError:
+    """The system has no route to that address.
+
+    >>> str(unreachable("nowhere", 10000, OSError(101, "Network is unreachable")))
+    'gateway nowhere:10000: Network is unreachable; check the address'
+    """
+    return GatewayUnreachableError(f"gateway {host}:{port}: {error.strerror or error}; check the address")
 
 
 async def _resolve(loop: asyncio.AbstractEventLoop, host: str, port: int) -> _Address:
