@@ -23,7 +23,7 @@ from tests.exchange.real import Child, ended
 
 from triagemq.client import Event, PromiseRefusedError, Publisher, Subscriber, TypedTopic, directions
 from triagemq.client.direct import NetworkSettings
-from triagemq.client.direct.multicast import GroupAddress, MulticastSender
+from triagemq.client.direct.udp import GroupAddress, MulticastSender
 from triagemq.client.types import UInt32
 from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.intents import Declared

@@ -17,7 +17,7 @@ from triagemq.client.background import Background
 from triagemq.client.connection import Connection, connection_id
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
-from triagemq.client.direct.multicast import source_address
+from triagemq.client.direct.udp import source_address
 from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings

@@ -268,8 +268,8 @@ LATENCY_PARTS = 4
 """Bins of reported latencies to each doubling, from 1 µs on."""
 
 
-def latency_bin(seconds: float) -> int:
-    """The bin of a latency, in bins of equal ratio; 0 for what is shorter than 1 µs.
+def latency_bin(seconds: float, parts: int = LATENCY_PARTS) -> int:
+    """The bin of a latency, in bins of equal width within each doubling; 0 below 1 µs.
 
     >>> [latency_bin(seconds) for seconds in (0.0, 1e-6, 1.3e-6, 2e-6, 0.25)]
     [0, 1, 2, 5, 72]
@@ -277,20 +277,20 @@ def latency_bin(seconds: float) -> int:
     if seconds < 1e-6:
         return 0
     mantissa, exponent = math.frexp(seconds * 1e6)
-    return (exponent - 1) * LATENCY_PARTS + int((2 * mantissa - 1) * LATENCY_PARTS) + 1
+    return (exponent - 1) * parts + int((2 * mantissa - 1) * parts) + 1
 
 
-def bin_middle_seconds(number: int) -> float:
+def bin_middle_seconds(number: int, parts: int = LATENCY_PARTS) -> float:
     """A latency in the middle of a bin.
 
     >>> latency_bin(bin_middle_seconds(72))
     72
     """
-    exponent, part = divmod(number - 1, LATENCY_PARTS)
-    return 0.0 if number < 1 else math.ldexp(1 + (part + 0.5) / LATENCY_PARTS, exponent) * 1e-6
+    exponent, part = divmod(number - 1, parts)
+    return 0.0 if number < 1 else math.ldexp(1 + (part + 0.5) / parts, exponent) * 1e-6
 
 
-def percentile_seconds(bins: Mapping[int, int], share: float) -> float | None:
+def percentile_seconds(bins: Mapping[int, int], share: float, parts: int = LATENCY_PARTS) -> float | None:
     """The latency that this share does not exceed, within half a bin (10 %); None if there are none.
 
     >>> round(percentile_seconds({latency_bin(0.010): 19, latency_bin(1.0): 1}, 0.95), 4)
@@ -300,7 +300,7 @@ def percentile_seconds(bins: Mapping[int, int], share: float) -> float | None:
     for number in sorted(bins):
         rest -= bins[number]
         if rest <= 1e-9:
-            return bin_middle_seconds(number)
+            return bin_middle_seconds(number, parts)
     return None
 
 

@@ -14,7 +14,7 @@ from tests.exchange.real import Child, ended
 from tests.ports import own_port
 
 from triagemq.cli.main import run as run_command
-from triagemq.client.direct.shared_memory import meeting_place
+from triagemq.client.direct.memory import meeting_place
 
 
 def test_lines_go_from_process_to_process_without_a_broker(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triagemq.client.direct.ring import RingReader, RingWriter
+from triagemq.client.direct.memory import RingReader, RingWriter
 from triagemq.client.direct.wire import DirectMessage
 
 SESSION = 99

@@ -13,7 +13,7 @@ from tests.client.direct.peers import publisher, subscriber
 
 from triagemq.client import ClientError
 from triagemq.client.direct import BlockingDirectPublisher, BlockingDirectSubscriber, DirectWay
-from triagemq.client.direct.shared_memory import meeting_place
+from triagemq.client.direct.memory import meeting_place
 
 
 @pytest.fixture

@@ -3,22 +3,22 @@
 DirectPublisher, DirectSubscriber                    for asyncio
 BlockingDirectPublisher, BlockingDirectSubscriber    the same for programs without it
 
-A `publisher` hands each message over twice: in `shared_memory`, where processes of its host find it in a `ring` and are
-woken, and as packets (`wire`) to the topic's address (`multicast`), which switches carry to everybody else.
-A `subscriber` takes both, puts packets together, and hands each message on once. Both `ends` measure what their host
-adds (`host_delay`).
+A publisher hands each message over twice: in shared `memory` to processes of its host, and as packets (`wire`) to the
+topic's multicast address (`udp`). A subscriber takes both and hands each message on once. Both are in `ends`.
 """
 
-from triagemq.client.direct.host_delay import HostDelay
-from triagemq.client.direct.multicast import GroupAddress, NetworkSettings
-from triagemq.client.direct.publisher import BlockingDirectPublisher, DirectPublisher, SentCounters
-from triagemq.client.direct.subscriber import (
+from triagemq.client.direct.ends import (
+    BlockingDirectPublisher,
     BlockingDirectSubscriber,
     DirectEvent,
+    DirectPublisher,
     DirectSubscriber,
     DirectWay,
+    HostDelay,
     ReceivedCounters,
+    SentCounters,
 )
+from triagemq.client.direct.udp import GroupAddress, NetworkSettings
 from triagemq.client.direct.wire import HEADER_BYTES
 
 __all__ = [
