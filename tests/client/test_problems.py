@@ -29,7 +29,7 @@ from triagemq.client import (
     PromiseRefusedError,
     Publisher,
     Subscriber,
-    background,
+    connection,
 )
 from triagemq.client.settings import ConnectionSettings
 from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, Unsubscribe
@@ -330,7 +330,7 @@ def test_a_background_loop_that_fails_is_logged_and_told_and_goes_on(
     kind: Any, owner: Any, method: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     problems: list[ClientError] = []
-    monkeypatch.setattr(background, "PAUSES_SECONDS", (0.01,) * 7)
+    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.01,) * 7)
 
     async def scene() -> None:
         async with StubGateway() as gateway, FakeCoordinator(gateway.address) as coordinator:
@@ -359,7 +359,7 @@ def test_a_background_loop_that_fails_is_logged_and_told_and_goes_on(
 def test_a_background_loop_that_keeps_failing_is_raised_where_the_program_meets_it(
     kind: Any, owner: Any, method: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "PAUSES_SECONDS", (0.01,) * 2)
+    monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.01,) * 2)
 
     async def scene() -> None:
         async with StubGateway() as gateway, FakeCoordinator(gateway.address) as coordinator:
@@ -387,7 +387,7 @@ def test_a_background_loop_that_keeps_failing_is_raised_where_the_program_meets_
 def test_a_program_without_asyncio_gets_the_failure_where_it_iterates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(background, "PAUSES_SECONDS", ())
+    monkeypatch.setattr(connection, "PAUSES_SECONDS", ())
     broken(Connection, "_until", 1_000, monkeypatch)
     addresses: list[str] = []
     ready, ended = threading.Event(), threading.Event()

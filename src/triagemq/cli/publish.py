@@ -82,7 +82,7 @@ def pub(
 ) -> None:
     """Publish, and end when all is acknowledged (--qos 1 and 2). Exit code 1 if something was not."""
     from triagemq.client import Declared, Publisher
-    from triagemq.client.topics import without_registration
+    from triagemq.client.outbox import without_registration
     from triagemq.mqttsn.timestamps import PREFIX_BYTES
 
     if without_registration(topic, {}) is None and qos == -1:

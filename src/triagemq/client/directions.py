@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.background import Background
-from triagemq.client.connection import Connection, connection_id
+from triagemq.client.connection import Background, Connection, connection_id
 from triagemq.client.coordinator import Coordinator, Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
 from triagemq.client.direct.udp import source_address

@@ -18,8 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.background import Background
-from triagemq.client.connection import Connection
+from triagemq.client.connection import Background, Connection
 from triagemq.client.coordinator import Announced, Coordinator, Heard
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings, Will

@@ -22,10 +22,10 @@ from triagemq.client.coordinator import Announced, Coordinator, Direction
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import POLL_SECONDS, Directing, joining
 from triagemq.client.moving import unless_sent_elsewhere
+from triagemq.client.outbox import without_registration
 from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import unreachable
-from triagemq.client.topics import without_registration
 from triagemq.client.types import TypedTopic
 from triagemq.errors import (
     ClientError,

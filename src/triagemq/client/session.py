@@ -18,12 +18,14 @@ from triagemq.client.outbox import (
     PROBE_AFTER_ATTEMPTS,
     Outbox,
     Outcome,
+    TopicReference,
+    filter_reference,
     pause_before,
     refused,
     resolve,
+    without_registration,
 )
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.topics import TopicReference, filter_reference, without_registration
 from triagemq.errors import ClientError, DecodeError, ParameterError, RefusedError
 from triagemq.mqttsn import (
     ConnAck,
