@@ -316,30 +316,36 @@ def broken(owner: Any, method: str, times: int, monkeypatch: pytest.MonkeyPatch)
 
 PROMISED = Declared("floor/1", min_separation_seconds=0.001, max_size_bytes=10)
 LOOPS = [
-    (Publisher, Coordinator, "heartbeat", "keeping the lease"),
-    (Publisher, Coordinator, "direction", "following moves to other gateways"),
-    (Publisher, Coordinator, "direction", "following the routes of promised topics"),
-    (Subscriber, Coordinator, "heartbeat", "keeping the lease"),
-    (Subscriber, Coordinator, "assignment", "following the plan"),
-    (Subscriber, Connection, "_until", "keeping the connection to the gateway"),
+    (Publisher, Coordinator, "heartbeat", "keeping the lease", False),
+    (Publisher, Coordinator, "direction", "following the plan", False),
+    (Publisher, Coordinator, "direction", "following the plan", True),
+    (Subscriber, Coordinator, "heartbeat", "keeping the lease", False),
+    (Subscriber, Coordinator, "assignment", "following the plan", False),
+    (Subscriber, Connection, "_until", "keeping the connection to the gateway", False),
 ]
 
 
-@pytest.mark.parametrize(("kind", "owner", "method", "what"), LOOPS)
+@pytest.mark.parametrize(("kind", "owner", "method", "what", "promised"), LOOPS)
 def test_a_background_loop_that_fails_is_logged_and_told_and_goes_on(
-    kind: Any, owner: Any, method: str, what: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+    kind: Any,
+    owner: Any,
+    method: str,
+    what: str,
+    promised: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
 ) -> None:
     problems: list[ClientError] = []
     monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.01,) * 7)
 
     async def scene() -> None:
         async with StubGateway() as gateway, FakeCoordinator(gateway.address) as coordinator:
-            coordinator.may_move, coordinator.lease_seconds = "promised" not in what, 0.05
+            coordinator.may_move, coordinator.lease_seconds = not promised, 0.05
             calls = broken(owner, method, 2, monkeypatch)
             async with kind(
                 coordinator.url, name="ff-7", settings=QUICK, on_problem=problems.append
             ) as client:
-                if "promised" in what:
+                if promised:
                     await client.declare_all([PROMISED])
                 await until(lambda: len(calls) > 2)
                 await until(lambda: client._connection.is_active)
@@ -355,18 +361,18 @@ def test_a_background_loop_that_fails_is_logged_and_told_and_goes_on(
     assert [f"{what} failed" in record.getMessage() for record in logged] == [True, True]
 
 
-@pytest.mark.parametrize(("kind", "owner", "method", "what"), LOOPS)
+@pytest.mark.parametrize(("kind", "owner", "method", "what", "promised"), LOOPS)
 def test_a_background_loop_that_keeps_failing_is_raised_where_the_program_meets_it(
-    kind: Any, owner: Any, method: str, what: str, monkeypatch: pytest.MonkeyPatch
+    kind: Any, owner: Any, method: str, what: str, promised: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAUSES_SECONDS", (0.01,) * 2)
 
     async def scene() -> None:
         async with StubGateway() as gateway, FakeCoordinator(gateway.address) as coordinator:
-            coordinator.may_move, coordinator.lease_seconds = "promised" not in what, 0.05
+            coordinator.may_move, coordinator.lease_seconds = not promised, 0.05
             broken(owner, method, 1_000, monkeypatch)
             async with kind(coordinator.url, name="ff-7", settings=QUICK) as client:
-                if "promised" in what:
+                if promised:
                     await client.declare_all([PROMISED])
                 if isinstance(client, Publisher):
                     with pytest.raises(ClientError, match=f"{what} failed: KeyError"):

@@ -8,27 +8,22 @@ subscriber tell by that which way it is to come. So everybody gets an event once
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Background, Connection, connection_id
-from triagemq.client.coordinator import Coordinator, Promise
+from triagemq.client.coordinator import Promise
 from triagemq.client.direct import DirectEvent, DirectPublisher, DirectSubscriber, NetworkSettings
 from triagemq.client.direct.udp import source_address
 from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
-from triagemq.errors import ClientError, ClosedError, CoordinatorError
+from triagemq.errors import ClientError, ClosedError
 from triagemq.intents import Declared
 from triagemq.mqttsn.timestamps import DIRECT_SLOT
-from triagemq.waiting import end
 
-POLL_SECONDS = 20.0
 _MOST_EARLY = 1_000
-_POLL_PAUSE_SECONDS = 0.05
-_AWAY_PAUSE_SECONDS = 1.0
 
 
 def joining(network: NetworkSettings | None, settings: ConnectionSettings) -> NetworkSettings:
@@ -112,28 +107,17 @@ class Directing:
     """What one publisher sends directly, as its coordinator says."""
 
     def __init__(
-        self,
-        coordinator: Coordinator,
-        name: str,
-        network: NetworkSettings,
-        settings: ConnectionSettings,
-        background: Background,
-        on_moved: Callable[[], Awaitable[None]],
+        self, network: NetworkSettings, settings: ConnectionSettings, background: Background
     ) -> None:
-        self._coordinator = coordinator
-        self._on_moved = on_moved
         self._source: str | None = None
-        self._name = name
         self._network = network
         self._settings = settings
         self._background = background
         self._gateway: GatewayAddress | None = None
         self._client_id = ""
-        self._declared: Mapping[str, Declared] = {}
+        self.declared: Mapping[str, Declared] = {}
+        """What can be promised."""
         self._open: dict[str, tuple[str, DirectPublisher]] = {}
-        self._watching: asyncio.Task[None] | None = None
-        # The generation that is followed; 0 to follow the next answer, whatever it is.
-        self._after = 0
         self.connection: Connection | None = None
         """By which events go to the gateway that have been sent directly."""
         self.published = 0
@@ -146,19 +130,20 @@ class Directing:
         self._source = source_address(self._network) if can_be else None
         return self._source
 
-    async def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> None:
-        """Learn from now on what is to be sent directly, of what can be promised."""
+    def has_moved(self) -> bool:
+        """Whether this host sends from another address by now."""
+        return bool(self.declared) and source_address(self._network) != self._source
+
+    async def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> bool:
+        """Other topics are declared; True if some are sent directly no more, until the coordinator says so again."""
         self._gateway, self._client_id = gateway, client_id
-        before = self._declared
-        self._declared = {topic: each for topic, each in declared.items() if _can_be_promised(each)}
-        for topic in list(self._open):
-            if self._declared.get(topic) != before.get(topic):
-                # By its new terms it is sent directly when the coordinator says so again.
-                _, publisher = self._open.pop(topic)
-                self._after = 0
-                await publisher.close()
-        if self._declared and self._watching is None:
-            self._watching = self._background.start("following the routes of promised topics", self._watch)
+        before = self.declared
+        self.declared = {topic: each for topic, each in declared.items() if _can_be_promised(each)}
+        changed = [topic for topic in self._open if self.declared.get(topic) != before.get(topic)]
+        for topic in changed:
+            _, publisher = self._open.pop(topic)
+            await publisher.close()
+        return bool(changed)
 
     async def redirect(self, gateway: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway."""
@@ -182,34 +167,12 @@ class Directing:
 
     async def close(self) -> None:
         """Send nothing directly any more."""
-        await end(self._watching)
-        await self._fit({}, 0)
+        await self.fit({}, 0)
         if self.connection is not None:
             await self.connection.close()
 
-    async def _watch(self) -> None:
-        while True:
-            try:
-                if self._declared and source_address(self._network) != self._source:
-                    # In another network switches would take its packets for a stranger's.
-                    await self._on_moved()
-                found = await self._coordinator.direction(
-                    self._name, after=self._after, wait_seconds=POLL_SECONDS
-                )
-                # Before the first plan is in force nothing is known: what was so stays.
-                if found.generation not in (0, self._after):
-                    self._after = found.generation
-                    await self._fit(found.topics, found.generation)
-            except CoordinatorError:
-                self._after = 0
-                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
-            except ClientError as error:
-                # It goes to all by the gateway.
-                self.problem, self._after = str(error), 0
-                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
-            await asyncio.sleep(_POLL_PAUSE_SECONDS)
-
-    async def _fit(self, topics: Mapping[str, str], generation: int) -> None:
+    async def fit(self, topics: Mapping[str, str], generation: int) -> None:
+        """Send these directly, each to its address, and no others."""
         for topic, (address, publisher) in list(self._open.items()):
             if topics.get(topic) != address:
                 del self._open[topic]
@@ -217,7 +180,7 @@ class Directing:
             else:
                 await publisher.renew(generation)
         for topic, address in topics.items():
-            declared = self._declared.get(topic)
+            declared = self.declared.get(topic)
             if topic in self._open or declared is None or declared.max_size_bytes is None:
                 continue
             await self._connect()

@@ -42,6 +42,13 @@ _LOOK_SECONDS = 0.1
 
 _PROMPT_SECONDS = 2.0
 
+AWAY_PAUSE_SECONDS = 1.0
+"""Before a coordinator or gateway that cannot be reached is tried again."""
+
+POLL_SECONDS = 20.0
+POLL_PAUSE_SECONDS = 0.05
+"""How long the coordinator may keep a request for news, and the pause before the next."""
+
 AskWhere = Callable[[int], Awaitable[Assignment | Direction]]
 """Where to be, as soon as that is newer than a generation, or some seconds later."""
 
@@ -235,6 +242,8 @@ async def unless_sent_elsewhere(
         if task.done():
             task.result()
             return True
+        assert watching is not None
+        watching.result()
         return False
     finally:
         await end(task, watching)

@@ -21,6 +21,7 @@ from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Background, Connection
 from triagemq.client.coordinator import Announced, Coordinator, Heard
 from triagemq.client.events import Event
+from triagemq.client.moving import AWAY_PAUSE_SECONDS, AskWhere, unless_sent_elsewhere
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import (
     ClientError,
@@ -308,6 +309,8 @@ class Participant(ABC, Generic[_Asked]):
         # What is asked of the coordinator, by topic.
         self._asked: dict[str, _Asked] = {}
         self._asking = asyncio.Lock()
+        self.moves = 0
+        """How often it has gone on at another gateway."""
 
     async def __aenter__(self) -> Self:
         await self.open()
@@ -421,6 +424,21 @@ class Participant(ABC, Generic[_Asked]):
             on_disconnected=self._on_disconnected,
             background=self._background,
         )
+
+    @abstractmethod
+    async def _move(self, address: GatewayAddress) -> None:
+        """Go on at another gateway."""
+
+    async def _go(self, gateway: str, ask: AskWhere, generation: int) -> bool:
+        """Move if another gateway is named; False if that cannot be reached now, or yet another is named meanwhile."""
+        address = GatewayAddress.parse(gateway) if gateway else None
+        if address is None or address == self._require_connection().address:
+            return True
+        try:
+            return await unless_sent_elsewhere(self._move(address), ask, gateway, generation)
+        except ClientError:
+            await asyncio.sleep(AWAY_PAUSE_SECONDS)
+            return False
 
     async def _leave(self) -> None:
         """Close the connection, withdraw from the coordinator.

@@ -20,8 +20,8 @@ from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection, ConnectionCounters
 from triagemq.client.coordinator import Announced, Coordinator, Direction
 from triagemq.client.direct import NetworkSettings
-from triagemq.client.directions import POLL_SECONDS, Directing, joining
-from triagemq.client.moving import unless_sent_elsewhere
+from triagemq.client.directions import Directing, joining
+from triagemq.client.moving import AWAY_PAUSE_SECONDS, POLL_PAUSE_SECONDS, POLL_SECONDS
 from triagemq.client.outbox import without_registration
 from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
@@ -39,8 +39,6 @@ from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload, with_generation
 from triagemq.waiting import end, is_set_within
 
-_POLL_PAUSE_SECONDS = 0.05
-_AWAY_PAUSE_SECONDS = 1.0
 _FLUSH_SECONDS = 1.0
 _SETTLING_SECONDS = 0.05
 """From the old broker's last acknowledgement to the new gateway's first event: the way from broker to gateways."""
@@ -109,23 +107,17 @@ class Publisher(Participant[Declared]):
         self._refusals: dict[object, CoordinatorError] = {}
         self._rates = TopicRates(slow_down, on_slow_down)
         self._watching: asyncio.Task[None] | None = None
+        # The generation of the plan that it follows; 0 to follow the next answer, whatever it is.
+        self._generation = 0
+        self._may_move = False
         # While it moves to another gateway: what is published waits for this.
         self._moved: asyncio.Future[None] | None = None
         # By address, gateways that are being left.
         self._leaving: dict[GatewayAddress, tuple[asyncio.Task[None], Connection]] = {}
-        self.moves = 0
-        """How often it has gone on at another gateway."""
         self._directing = (
             None
             if self._coordinator is None or not direct
-            else Directing(
-                self._coordinator,
-                self.name,
-                joining(network, self.settings),
-                self.settings,
-                self._background,
-                on_moved=self._announce_again,
-            )
+            else Directing(joining(network, self.settings), self.settings, self._background)
         )
 
     # Life.
@@ -138,13 +130,15 @@ class Publisher(Participant[Declared]):
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
-        if announced.may_move:
-            self._begin_watching(coordinator)
+        self._may_move = announced.may_move
+        self._begin_watching()
 
-    def _begin_watching(self, coordinator: Coordinator) -> None:
-        self._watching = self._background.start(
-            "following moves to other gateways", lambda: self._watch_gateway(coordinator)
-        )
+    def _begin_watching(self) -> None:
+        coordinator, is_promised = self._coordinator, self._directing is not None and self._directing.declared
+        if coordinator is not None and self._watching is None and (self._may_move or is_promised):
+            self._watching = self._background.start(
+                "following the plan", lambda: self._watch_plan(coordinator)
+            )
 
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
@@ -166,10 +160,9 @@ class Publisher(Participant[Declared]):
         if self._connection is None:
             return
         if announced.may_move and self._connection.client_id == announced.client_id:
-            # If it is to move, it is told by `_watch_gateway`, too.
-            if self._watching is None:
-                assert self._coordinator is not None
-                self._begin_watching(self._coordinator)
+            # If it is to move, `_watch_plan` learns of that, too.
+            self._may_move = True
+            self._begin_watching()
         else:
             with contextlib.suppress(GatewayUnreachableError):
                 await self._connection.redirect(announced.gateway, announced.client_id)
@@ -178,24 +171,33 @@ class Publisher(Participant[Declared]):
 
     # Moving.
 
-    async def _watch_gateway(self, coordinator: Coordinator) -> None:
-        after = 0
+    async def _watch_plan(self, coordinator: Coordinator) -> None:
+        """Go to the gateway that the plan names, and send without a broker what it says."""
 
         async def ask(after: int) -> Direction:
             return await coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
 
+        directing = self._directing
         while True:
             try:
-                found = await ask(after)
-                after = found.generation
-                address = GatewayAddress.parse(found.gateway) if found.gateway else None
-                if address is not None and address != self._require_connection().address:
-                    moving = self._move(address)
-                    after = after if await unless_sent_elsewhere(moving, ask, found.gateway, after) else 0
-            except ClientError:
-                after = 0
-                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
-            await asyncio.sleep(_POLL_PAUSE_SECONDS)
+                if directing is not None and directing.has_moved() and self._lease is not None:
+                    # In another network switches would take its packets for a stranger's.
+                    await self._lease.changed()
+                found = await ask(self._generation)
+                is_new = found.generation not in (0, self._generation)
+                self._generation = found.generation
+                if self._may_move and not await self._go(found.gateway, ask, found.generation):
+                    self._generation = 0
+                # Before the first plan is in force nothing is known: what was so stays.
+                elif is_new and directing is not None:
+                    await directing.fit(found.topics, found.generation)
+            except ClientError as error:
+                if directing is not None and not isinstance(error, CoordinatorError):
+                    # It goes to all by the gateway.
+                    directing.problem = str(error)
+                self._generation = 0
+                await asyncio.sleep(AWAY_PAUSE_SECONDS)
+            await asyncio.sleep(POLL_PAUSE_SECONDS)
 
     async def _move(self, address: GatewayAddress) -> None:
         """Go on at another gateway when the old one's broker has all that was published, so that nothing overtakes it.
@@ -256,7 +258,9 @@ class Publisher(Participant[Declared]):
         await self._ask(lambda before: declared)
         self._refusals.clear()
         if self._directing is not None and self._connection is not None:
-            await self._directing.begin(self._connection.address, self._connection.client_id, declared)
+            if await self._directing.begin(self._connection.address, self._connection.client_id, declared):
+                self._generation = 0
+            self._begin_watching()
 
     async def addresses(self) -> dict[str, str]:
         """The topics of which something is promised to somebody, and the multicast addresses that it goes to."""
@@ -264,10 +268,6 @@ class Publisher(Participant[Declared]):
             raise ParameterError("addresses", "promises need a coordinator, not a gateway alone")
         found = await self._coordinator.promises_of("publishers", self.name)
         return {each.topic: each.address for each in found if each.address is not None}
-
-    async def _announce_again(self) -> None:
-        if self._lease is not None:
-            await self._lease.changed()
 
     def _terms(self, asked: tuple[Declared, ...]) -> PublisherTerms:
         source = None if self._directing is None else self._directing.source_of(asked)

@@ -29,16 +29,17 @@ from triagemq.client.coordinator import (
     RequiredDelay,
 )
 from triagemq.client.direct import NetworkSettings
-from triagemq.client.directions import POLL_SECONDS, PromisedTopics, joining
+from triagemq.client.directions import PromisedTopics, joining
 from triagemq.client.events import Event, EventQueue, ExactlyOnce, Overflow, ReceivedCounts
 from triagemq.client.moving import (
-    AskWhere,
+    AWAY_PAUSE_SECONDS,
+    POLL_PAUSE_SECONDS,
+    POLL_SECONDS,
     Handover,
     Tap,
     drained,
     level,
     nowhere,
-    unless_sent_elsewhere,
 )
 from triagemq.client.participant import Participant
 from triagemq.client.settings import ConnectionSettings, Will
@@ -54,8 +55,6 @@ from triagemq.mqttsn.filters import matches
 from triagemq.waiting import end
 
 _SUBSCRIBE_AT_ONCE = 32
-_POLL_PAUSE_SECONDS = 0.05
-_AWAY_PAUSE_SECONDS = 1.0
 _PROMISE_PAUSE_SECONDS = 0.1
 _DECIDED_SECONDS = 10.0
 
@@ -124,8 +123,6 @@ class Subscriber(Participant[Wanted]):
         self._client_id_base = ""
         # By address, the gateways that are being left.
         self._leaving: dict[GatewayAddress, tuple[asyncio.Task[None], Handover, Connection]] = {}
-        self.moves = 0
-        """How often it has gone on at another gateway."""
         self._watching: asyncio.Task[None] | None = None
         self._types: dict[str, TypedTopic[Any]] = {}
         self._takes_direct = direct
@@ -374,29 +371,16 @@ class Subscriber(Participant[Wanted]):
                 if assignment.generation != after:
                     self.assignment = assignment
                     # One that cannot be reached now is tried again.
-                    after = assignment.generation if await self._go(assignment, ask) else 0
+                    is_there = await self._go(assignment.gateway, ask, assignment.generation)
+                    after = assignment.generation if is_there else 0
                     await self._listen(coordinator)
             except CoordinatorError:
                 # Away, or it has forgotten us: the lease sees to that, and everything goes on meanwhile.
                 after = 0
-                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
-                continue
-            await asyncio.sleep(_POLL_PAUSE_SECONDS)
+                await asyncio.sleep(AWAY_PAUSE_SECONDS)
+            await asyncio.sleep(POLL_PAUSE_SECONDS)
 
     # Moving.
-
-    async def _go(self, assignment: Assignment, ask: AskWhere) -> bool:
-        """To another gateway, if the assignment names another; False if that cannot be reached now, or it is to be yet
-        another."""
-        address = GatewayAddress.parse(assignment.gateway) if assignment.gateway else None
-        if address is not None and address != self._require_connection().address:
-            moving = self._move(address)
-            try:
-                return await unless_sent_elsewhere(moving, ask, assignment.gateway, assignment.generation)
-            except ClientError:
-                await asyncio.sleep(_AWAY_PAUSE_SECONDS)
-                return False
-        return True
 
     async def _move(self, address: GatewayAddress) -> None:
         """Be at both gateways until the old one has nothing more."""
