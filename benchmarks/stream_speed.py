@@ -43,7 +43,7 @@ PATIENCE = 4.0
 STEP_SECONDS = 0.05
 SETTLE_SECONDS = 5.0
 LONGEST_START_SECONDS = 90.0
-COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+COMMAND = "import typer; from triagemq.cli.pipeline import stream; typer.run(stream)"
 
 
 def publish(writer: TraceWriter, random: np.random.Generator, first_id: int, published_ns: Any) -> None:

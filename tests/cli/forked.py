@@ -51,12 +51,13 @@ def _server() -> subprocess.Popen[str]:
 
 
 def _serve() -> None:
-    from triagemq.cli import app, main  # noqa: F401
+    from triagemq.cli import app, main
     from triagemq.forecast import forecast  # noqa: F401
     from triagemq.plan import make_plan
     from triagemq.scenario import load
     from triagemq.simulate import simulate  # noqa: F401
 
+    app.app  # noqa: B018
     make_plan(load(EXAMPLE))
     gc.freeze()  # else each child would go through all of it when it ends
     for line in sys.stdin:

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from triagemq import __version__, progress
-from triagemq.cli import doctor, pipeline_stream
+from triagemq.cli import doctor, pipeline
 from triagemq.cli.app import app
 from triagemq.cli.main import run
 from triagemq.lab.generators import table2
@@ -218,13 +218,13 @@ def test_a_stream_says_without_a_terminal_how_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
-    with pipeline_stream._progress_line(enabled=True) as tell:
+    with pipeline._progress_line(enabled=True) as tell:
         time.sleep(0.1)
         tell(StreamProgress(1200, 40, 600.0, 1.5, 0))
         time.sleep(0.1)
     said = capsys.readouterr().err
     assert "stream: after 0 s, starting Spark\n" in said
     assert "stream: after 0 s, 1,200 events, 600/s, 40 windows, lag 1.5 s\n" in said
-    with pipeline_stream._progress_line(enabled=False):
+    with pipeline._progress_line(enabled=False):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""

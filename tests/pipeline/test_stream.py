@@ -511,7 +511,7 @@ def test_parts_that_were_removed_are_passed_over_and_said(
     assert capsys.readouterr().err == f"{run}: parts 1 to 2 were removed before they were read\n"
 
 
-COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+COMMAND = "import typer; from triagemq.cli.pipeline import stream; typer.run(stream)"
 QUICK = ["--master", "local[1]", "--conf", "spark.sql.codegen.wholeStage=false", "--trigger", "0.05"]
 
 

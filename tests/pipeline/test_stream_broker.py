@@ -239,7 +239,7 @@ def test_a_broker_that_was_away_is_an_outage_of_the_stream(broker: Mosquitto, tm
     ear.close()
 
 
-COMMAND = "import typer; from triagemq.cli.pipeline_stream import stream; typer.run(stream)"
+COMMAND = "import typer; from triagemq.cli.pipeline import stream; typer.run(stream)"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from tests.pipeline.standalone import standalone
 
-from triagemq.cli.pipeline_train import models as list_models
+from triagemq.cli.pipeline import models as list_models
 from triagemq.delay.estimators import make_estimator
 from triagemq.delay.learning.models import model_folders, newest_model
 from triagemq.delay.learning.training import MOST_TREES, chosen_sets

@@ -1,4 +1,4 @@
-"""`triage doctor`: what this machine can and cannot do, and the command that fixes it."""
+"""`triage doctor`: what this machine can and cannot do; `triage network restore`: undo what a killed run left on it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from triagemq.cli.options import Json, print_json, screen
-from triagemq.errors import MissingDependencyError
+from triagemq.errors import MissingDependencyError, NetworkError
 from triagemq.programs import find_program
 
 
@@ -124,7 +126,6 @@ def _kernel() -> list[Finding]:
 
 
 def _open_vswitch() -> Finding:
-    from triagemq.errors import NetworkError
     from triagemq.lab.box import require_open_vswitch
 
     try:
@@ -156,3 +157,41 @@ CHECKS: tuple[Callable[[], Finding], ...] = (
     _open_vswitch,
     _program("tshark", "tshark", "tests of the wire format"),
 )
+
+network = typer.Typer(help="The network of this machine.", no_args_is_help=True)
+
+
+@network.callback()
+def _network() -> None:
+    """The network of this machine."""
+
+
+@network.command()
+def restore(
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what belongs to runs that are still going on.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Remove the namespaces, interfaces, queues and processes that killed runs left behind."""
+    from triagemq.lab.box.restore import restore as undo
+    from triagemq.network.linux.port import restore_queues
+
+    queues = restore_queues()
+    done = undo(everything=everything)
+    removed = [*(f"interface {name}: queues removed" for name in queues.removed), *done.removed]
+    failed = [*(f"interface {each}" for each in queues.failed), *done.failed]
+    if everything:
+        failed += [f"interface {name}: a running process uses its queues" for name in queues.in_use]
+    in_use = done.in_use + (0 if everything else len(queues.in_use))
+    if json:
+        print_json({"removed": removed, "failed": failed, "in_use": in_use})
+    else:
+        for line in removed:
+            typer.echo(f"removed {line}")
+        if in_use:
+            typer.echo(f"left alone: {in_use} things of runs that are still going on (--all takes them, too)")
+        if not (removed or failed or in_use):
+            typer.echo("nothing was left behind")
+    if failed:
+        raise NetworkError(f"could not be undone: {'; '.join(failed)}")

@@ -73,13 +73,10 @@ def run(arguments: Sequence[str]) -> int:
 
 def _application(arguments: Sequence[str]) -> Typer:
     """With nothing but the command that is asked for, if one is."""
-    from triagemq.cli.commands import COMMANDS, application
+    from triagemq.cli import app
 
-    if arguments and arguments[0] in COMMANDS:
-        return application(arguments[0])
-    from triagemq.cli.app import app
-
-    return app
+    known = arguments and arguments[0] in app.COMMANDS
+    return app.application(arguments[0]) if known else app.app
 
 
 def _runs_until_ended(arguments: Sequence[str]) -> bool:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.progress import SpinnerColumn, TextColumn
 from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import Json, print_json, screen
-from triagemq.cli.pipeline_stream import stream
-from triagemq.cli.pipeline_train import models, train
-from triagemq.errors import ParameterError, PipelineError
+from triagemq.cli.stopping import on_stop_anywhere
+from triagemq.errors import ModelError, ParameterError, PipelineError
+from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.pipeline import PipelineResult
     from triagemq.pipeline.run import Processed
+    from triagemq.pipeline.streaming import StreamProgress, StreamResult
 
 app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
-app.command("stream")(stream)
-app.command("train")(train)
-app.command("models")(models)
 
 
 @app.command()
@@ -295,3 +296,225 @@ def _text(value: Any) -> str:
         return f"{value:.6g}"
     text = str(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+@app.command()
+def stream(
+    source: Annotated[
+        str,
+        typer.Argument(
+            # Typer takes "[/" for the end of a style unless it is escaped.
+            help=r"A live trace, a directory with several, or mqtt://[USER:PASSWORD@]HOST[:PORT]\[/FILTER].",
+            metavar="SOURCE",
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option("--out", "-o", help="Directory of the table, a path or URI; a stopped stream goes on."),
+    ],
+    window: Annotated[float, typer.Option(help="Length of the sliding windows in seconds.")] = 2.0,
+    slide: Annotated[float, typer.Option(help="Seconds from one sliding window to the next.")] = 1.0,
+    watermark: Annotated[
+        float, typer.Option(help="Seconds that an event may come behind the latest one of its run.")
+    ] = 2.0,
+    trigger: Annotated[float, typer.Option(help="Seconds between looks at the directory.")] = 0.5,
+    post: Annotated[str | None, typer.Option(help="Send new windows as JSON to this URL, too.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", envvar="TRIAGE_TOKEN", help="With --post: what is known there, as a bearer token."
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Take what is there, then stop.")] = False,
+    until_idle: Annotated[
+        float | None, typer.Option(help="Stop when nothing new has come for so many seconds.")
+    ] = None,
+    broker_ca: options.BrokerAuthority = None,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    json: Json = False,
+) -> None:
+    """Keep a table of rates per topic up to date with a live trace or a broker, until Ctrl-C."""
+    from triagemq.pipeline.streaming import stream_pipeline
+
+    with _progress_line(enabled=not json) as progress:
+        done = stream_pipeline(
+            source,
+            out,
+            window_seconds=window,
+            slide_seconds=slide,
+            watermark_seconds=watermark,
+            trigger_seconds=trigger,
+            once=once,
+            until_idle_seconds=until_idle,
+            post=post,
+            post_token=token,
+            broker_ca=broker_ca,
+            options=options.spark_options(master, conf),
+            progress=progress,
+            on_stop=on_stop_anywhere,
+        )
+    if json:
+        print_json(done.as_json())
+    else:
+        _print_stream(done)
+
+
+@contextmanager
+def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None]]:
+    """One line on standard error: on a terminal it is written over, elsewhere another comes every few seconds."""
+    console = screen(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.fields[news]}", markup=False))
+    with Bar(*columns, console=console, quiet=not enabled) as bar:
+        task = bar.add_task("stream", total=None, news="starting Spark")
+        yield lambda progress: bar.update(task, news=_stream_line(progress))
+
+
+def _stream_line(progress: StreamProgress) -> str:
+    parts = [
+        f"{progress.events:,} events",
+        f"{progress.events_per_second:,.0f}/s",
+        f"{progress.windows:,} windows",
+    ]
+    if progress.lag_seconds is not None:
+        parts.append(f"lag {progress.lag_seconds:,.1f} s")
+    if progress.failed_posts:
+        parts.append(f"{progress.failed_posts:,} posts failed")
+    return ", ".join(parts)
+
+
+def _print_stream(done: StreamResult) -> None:
+    console = screen()
+    console.print(
+        f"{done.events:,} events in {done.batches:,} batches, {done.windows:,} windows in {done.seconds:.1f} s "
+        f"(and {done.start_seconds:.1f} s to start Spark)"
+    )
+    for run_id, counts in done.runs.items():
+        console.print(
+            f"  {run_id}: {counts['events']:,} events in windows, {counts['late']:,} late, "
+            f"{counts['duplicates']:,} duplicates"
+            + "".join(f", {counts[name]:,} {name}" for name in ("lost", "queued") if name in counts),
+            markup=False,
+            soft_wrap=True,
+        )
+    if done.post is not None:
+        failure = f"; last: {done.post['last_failure']}" if done.post["last_failure"] else ""
+        console.print(
+            f"posts: {done.post['sent']:,} sent, {done.post['failed']:,} failed{failure}",
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print(f"look at it with: triage pipeline show {done.out} topic_rates", soft_wrap=True)
+
+
+@app.command()
+def train(
+    tables: Annotated[str, typer.Argument(help="Directory of the tables, a path or URI.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Directory of models; each training adds to it.")],
+    counters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--counters", help="openflow or linux: what switches show; may be repeated (default: both)."
+        ),
+    ] = None,
+    read_errors: Annotated[
+        bool,
+        typer.Option("--read-errors", help="See every queue also as a switch with read errors shows it."),
+    ] = False,
+    parameters: Annotated[
+        str | None,
+        typer.Option("--parameters", help="Sets of the grid to try, with commas between (default: all)."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="Tasks that grow trees together (default: all cores)."),
+    ] = None,
+    seed: options.Seed = 0,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    json: Json = False,
+) -> None:
+    """Learn from the queues of all runs how long packets wait; the newest model is the one in force."""
+    options.require("pyspark", "xgboost", "sklearn")
+    from triagemq.delay.learning.training import chosen_sets
+    from triagemq.delay.samples import COUNTER_SETS
+    from triagemq.lab.queue_delay import ReadErrors
+    from triagemq.pipeline.train import train as train_models
+
+    folders = train_models(
+        tables,
+        out,
+        counters=tuple(counters or COUNTER_SETS),
+        read_errors=ReadErrors() if read_errors else None,
+        sets=chosen_sets(parameters),
+        seed=seed,
+        workers=workers,
+        options=options.spark_options(master, conf),
+        progress=not json,
+    )
+    _show_models([_listed_model(folder) for folder in folders], json=json)
+
+
+@app.command()
+def models(
+    folder: Annotated[Path, typer.Argument(help="Directory of models.", metavar="MODELS")],
+    json: Json = False,
+) -> None:
+    """List the models there are, with what they learned from and how far they are from the truth."""
+    from triagemq.delay.learning.models import model_folders, newest_model
+
+    found = model_folders(folder)
+    if not found:
+        newest_model(folder, "openflow")
+    listed, damaged = [], []
+    for each in found:
+        try:
+            listed.append(_listed_model(each))
+        except ModelError as error:
+            damaged.append(error)
+    _show_models(listed, json=json)
+    if damaged:
+        raise damaged[0]
+
+
+def _listed_model(folder: Path) -> dict[str, Any]:
+    """A model as it is shown: the newest of its counters is in force."""
+    from triagemq.delay.learning.models import load_model, model_folders
+
+    model = load_model(folder)
+    newest = model_folders(folder.parent.parent, model.counters)[-1]
+    return {
+        "model": str(folder),
+        "counters": model.counters,
+        "in_force": folder == newest,
+        **{name: model.about.get(name) for name in ("trained", "rows", "runs", "chosen", "grid", "errors")},
+    }
+
+
+def _show_models(listed: list[dict[str, Any]], *, json: bool) -> None:
+    if json:
+        print_json({"models": listed})
+        return
+    kinds = sorted({(each["part"], each["traffic"]) for model in listed for each in model["errors"] or ()})
+    shown = Table(
+        "counters", "trained", "in force", "runs", "rows", "parameters", "trees", title_justify="left"
+    )
+    for part, traffic in kinds:
+        shown.add_column(f"{traffic}, {part}", justify="right")
+    for model in listed:
+        errors = {
+            (each["part"], each["traffic"]): f"{1e3 * each['mean_absolute_seconds']:.3g} ms"
+            for each in model["errors"] or ()
+        }
+        chosen = model["chosen"] or {}
+        shown.add_row(
+            model["counters"],
+            str(model["trained"] or "-"),
+            "yes" if model["in_force"] else "no",
+            str(len(model["runs"] or ())),
+            f"{sum((model['rows'] or {}).values()):,}",
+            str(chosen.get("parameters", "-")),
+            str(chosen.get("trees", "-")),
+            *(errors.get(kind, "-") for kind in kinds),
+        )
+    screen().print(shown)

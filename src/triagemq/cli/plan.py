@@ -1,4 +1,4 @@
-"""`triage plan FILE`: decide flows, classes and drop rates, and what the gateway and the network would be told."""
+"""`triage check|plan|forecast FILE`: is a scenario valid, what is decided for it, and what that does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.campus import CampusOptions, show_placement
-from triagemq.cli.groups import with_groups
 from triagemq.cli.options import (
     class_table,
     figure_table,
@@ -25,8 +24,8 @@ from triagemq.cli.options import (
     print_starved,
     screen,
     utility_line,
+    with_groups,
 )
-from triagemq.cli.planning import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -39,6 +38,83 @@ WIDTHS_TITLE = "widths of queues 0, 1, ... in bit/s"
 SHOWN_PORTS = 20
 SHOWN_FLOWS = 40
 SHOWN_TOPICS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """What the user says about how to plan. Every field is an option of each command that takes them."""
+
+    priorities: options.Priorities = None
+    drops: options.Drops = None
+    flows: options.Flows = "greedy"
+    scope: options.Scope = "port"
+    seed: options.Seed = 0
+    classes: options.Classes = None
+    flows_per_subscriber: options.FlowsPerSubscriber = None
+    rho_tolerance: options.RhoTolerance = None
+
+    @property
+    def algorithms(self) -> dict[str, Any]:
+        """The algorithms, by the names that the planner has for them."""
+        return {
+            "flows": self.flows,
+            "priorities": self.priorities or "greedy",
+            "drops": self.drops or "optimal",
+            "scope": self.scope,
+            "seed": self.seed,
+        }
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What the scenario says unless it is given here: None where it is not."""
+        return {
+            "priority_classes": self.classes,
+            "flows_per_subscriber": self.flows_per_subscriber,
+            "rho_tolerance": self.rho_tolerance,
+        }
+
+    def plan(self, scenario: Scenario, file: Path | None = None) -> Plan:
+        """The plan a command works with: the one in the file, or one made now."""
+        from triagemq.plan import load_plan, plan
+
+        if file is None:
+            return plan(scenario, **self.algorithms, **self.limits)
+        if self.priorities is not None or self.drops is not None:
+            raise ParameterError(
+                "--plan", "says priorities and drops already; give either the file or the options"
+            )
+        stored = load_plan(file)
+        stored.require(scenario)
+        return stored
+
+
+def check(file: options.File, json: options.Json = False) -> None:
+    """Name every mistake in a scenario: file, line, field and the fix. Exit code 2 if there is one."""
+    from triagemq.errors import ScenarioError
+    from triagemq.scenario import check as check_scenario
+    from triagemq.scenario import load
+
+    problems = check_scenario(file)
+    if json:
+        print_json(
+            {
+                "file": str(file),
+                "right": not problems,
+                "problems": [dataclasses.asdict(each) for each in problems],
+            }
+        )
+    else:
+        for problem in problems:
+            typer.echo(str(problem), err=True)
+    if problems:
+        raise typer.Exit(ScenarioError.exit_code)
+    if not json:
+        scenario = load(file)
+        typer.echo(
+            f"{file}: right. {len(scenario.publishers)} publishers with {len(scenario.publications)} publications, "
+            f"{len(scenario.topics)} topics, {len(scenario.subscribers)} subscribers with "
+            f"{len(scenario.subscriptions)} subscriptions on {len(scenario.ports)} ports."
+        )
 
 
 @with_groups
@@ -301,3 +377,37 @@ def _shortened(topics: list[str]) -> str:
     """
     more = len(topics) - SHOWN_TOPICS
     return ", ".join(topics[:SHOWN_TOPICS]) + (f" and {more} more" if more > 0 else "")
+
+
+@with_groups
+def forecast(
+    file: options.File,
+    planner: PlannerOptions,
+    plan: options.PlanFile = None,
+    formulas: options.Formulas = False,
+    full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
+    json: options.Json = False,
+) -> None:
+    """Predict success, latency and utility: from queueing formulas, and from a sample of events where none is known."""
+    from triagemq.forecast import subscription_rows, summary
+    from triagemq.scenario import load
+
+    scenario = load(file)
+    made = planner.plan(scenario, plan)
+    predicted = forecast_with_bar(scenario, made, formulas=formulas)
+    result = summary(scenario, made, predicted)
+    if full:
+        result["subscriptions"] = subscription_rows(scenario, made, predicted)
+    if json:
+        print_json(result)
+        return
+    console = screen()
+    print_promises(result["promises"])
+    class_table(
+        f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops",
+        result["classes"],
+        result["basis"],
+    )
+    console.print(utility_line(result["utility"]))
+    print_deadlines(result["deadlines"])
+    print_starved(result["starved"])

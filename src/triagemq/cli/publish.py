@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom, say_problem, seconds_of
-from triagemq.cli.direct import DirectOptions, publish_directly
-from triagemq.cli.groups import with_groups
+from triagemq.cli.clients import DirectOptions, Whom, publish_directly, say_problem, seconds_of
+from triagemq.cli.options import with_groups
 from triagemq.cli.stopping import INTERRUPTED, leaving, stop_on_signals
 from triagemq.errors import ParameterError
 from triagemq.waiting import end

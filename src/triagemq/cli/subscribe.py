@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.client_options import Whom, say_problem, seconds_of
-from triagemq.cli.direct import DirectOptions, direct_event_as_row, tell_the_end
-from triagemq.cli.groups import with_groups
+from triagemq.cli.clients import (
+    DirectOptions,
+    Whom,
+    direct_event_as_row,
+    say_problem,
+    seconds_of,
+    tell_the_end,
+)
+from triagemq.cli.options import with_groups
 from triagemq.cli.stopping import leaving, stop_on_signals
 from triagemq.errors import ParameterError
 from triagemq.waiting import end

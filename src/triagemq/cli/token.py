@@ -18,8 +18,7 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.groups import with_groups
-from triagemq.cli.options import print_json, screen
+from triagemq.cli.options import print_json, screen, with_groups
 from triagemq.errors import ParameterError, TriageError
 from triagemq.hiding import without_password
 

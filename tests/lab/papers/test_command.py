@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from triagemq import progress
-from triagemq.cli.reproduce import reproduce
+from triagemq.cli.lab.reproduce import reproduce
 from triagemq.errors import ParameterError
 from triagemq.lab.papers import registry, runs
 from triagemq.lab.papers.experiment import Claim, Effort, Experiment, Findings, Panel, PrintedTable, Series

@@ -9,9 +9,8 @@ import typer
 from rich.table import Table
 
 from triagemq.cli import options
-from triagemq.cli.groups import with_groups
-from triagemq.cli.options import duration, percent, print_json, screen
-from triagemq.cli.planning import PlannerOptions
+from triagemq.cli.options import duration, percent, print_json, screen, with_groups
+from triagemq.cli.plan import PlannerOptions
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:

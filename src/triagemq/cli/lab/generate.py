@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from triagemq.cli.groups import with_groups
-from triagemq.cli.options import Json, Seed, print_json
+from triagemq.cli.options import Json, Seed, print_json, with_groups
 from triagemq.errors import ParameterError
 
 app = typer.Typer(help="Write a scenario: the papers' tables, or a building on fire.", no_args_is_help=True)

@@ -1,0 +1,1 @@
+"""Commands of the laboratory: experiments, emulation, sweeps, generated scenarios, forecast beside simulation."""
