@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json as json_format
+import asyncio
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +17,7 @@ from rich.table import Table
 
 from triagemq.cli import options
 from triagemq.cli.options import print_json, screen, with_groups
-from triagemq.errors import ParameterError, TriageError
-from triagemq.hiding import without_password
+from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
     from triagemq.coordinator.access.rights import StoredTokens
@@ -228,26 +225,13 @@ def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
 
 
 def _ask(url: str | None, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    address = (url or "").rstrip("/") + path
-    place = without_password(url or "")
-    if not address.startswith(("http://", "https://")):
-        raise ParameterError("url", f"{place!r} is not an http:// or https:// address")
-    headers = {"Content-Type": "application/json"}
-    if secret := os.environ.get("TRIAGE_TOKEN"):
-        headers["Authorization"] = f"Bearer {secret}"
-    data = None if body is None else json_format.dumps(body).encode()
-    request = urllib.request.Request(address, data, headers, method=method)
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            text = answer.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            text = error.read()
+    from triagemq.client.coordinator import Coordinator
+
+    async def ask() -> Any:
+        coordinator = Coordinator(url or "", token=os.environ.get("TRIAGE_TOKEN"), timeout_seconds=30.0)
         try:
-            detail = json_format.loads(text)["detail"]
-        except (ValueError, KeyError, TypeError):
-            detail = error.reason
-        raise TriageError(f"{place}: {detail} (HTTP {error.code})") from None
-    except (OSError, ValueError) as error:
-        raise TriageError(f"{place}: {getattr(error, 'reason', error)}") from None
-    return json_format.loads(text) if text else None
+            return await coordinator.answer(method, path, body)
+        finally:
+            await coordinator.close()
+
+    return asyncio.run(ask())

@@ -443,17 +443,18 @@ class Coordinator(HttpClient):
     async def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
     ) -> dict[str, Any]:
-        """The answer to any request; CoordinatorError, with its status, if it is no."""
-        return _object(await self._asked(method, path, body, wait_seconds=wait_seconds))
+        """The object with which it answers."""
+        return _object(await self.answer(method, path, body, wait_seconds=wait_seconds))
 
     async def gateways(self) -> list[dict[str, Any]]:
         """All gateways that it leads, the first one first, as /v1/gateways shows them."""
-        answer = await self._asked("GET", "/v1/gateways")
+        answer = await self.answer("GET", "/v1/gateways")
         return answer if isinstance(answer, list) else []
 
-    async def _asked(
+    async def answer(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
-    ) -> object:
+    ) -> Any:
+        """The answer to any request, None if it has no content; CoordinatorError, with its status, if it is no."""
         status, answer = await self._request(method, path, body, wait_seconds=wait_seconds)
         if not 200 <= status < 300:
             raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)
@@ -516,5 +517,5 @@ def _words(error: BaseException) -> str:
     if isinstance(error, asyncio.IncompleteReadError):
         return "it has closed the connection"
     if isinstance(error, ConnectionRefusedError):
-        return "nobody listens there; is it running?"
+        return "connection refused; is it running there?"
     return str(getattr(error, "strerror", None) or error or type(error).__name__)

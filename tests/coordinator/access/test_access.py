@@ -633,7 +633,7 @@ def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (("revoke", "x", *state), "there is no token 'x'"),
         (("list",), "give one of --state DIR, --store URL, --file FILE and --url ADDRESS"),
         (("list", "--state", str(tmp_path / "nowhere")), "is no directory"),
-        (("list", "--url", "ftp://x"), "is not an http"),
+        (("list", "--url", "ftp://x"), "must be http://"),
         (("list", "--url", "http://127.0.0.1:9"), "refused"),
     ):
         with pytest.raises(TriageError, match=words):
