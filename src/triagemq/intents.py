@@ -1,6 +1,6 @@
 """What clients ask for: one record for one thing, from the client over REST and the store to the planner.
 
-A record that exists is possible: nobody has to look again. Its fields are the keys of the JSON, which `as_json` writes.
+A record that exists is valid: it need not be checked again. Its fields are the keys of its JSON (`as_json`).
 The standard library only: it runs on devices as well.
 
 What a field may hold is said once, in its annotation: `weight: Annotated[float, Number(0, 1e12)]`. Records look at
@@ -34,8 +34,8 @@ _UTILITY_PARTS = re.compile(r"\s*([A-Za-z_]+)\s*:\s*([^@\s]+)\s*(?:@\s*(\S.*?)\s
 
 # The rules.
 
-BESIDE: Mapping[str, bool] = {"beside": True}
-"""Metadata of fields that whoever writes a record tells beside it: its name is in a path or a column."""
+NOT_SERIALIZED: Mapping[str, bool] = {"not_serialized": True}
+"""Metadata of fields that are not in the JSON of a record: the name is in a path or a column."""
 
 Description = dict[str, Any]
 Describe = Callable[[Any], Description]
@@ -171,7 +171,7 @@ class Ruled:
         check(self)
 
     def as_json(self) -> dict[str, Any]:
-        """Its fields; what is at its default is left out, but for records, and what is told beside it."""
+        """Its fields. Defaults are omitted, except in records."""
         kind: Any = type(self)
         found: dict[str, Any] = {}
         for name, default in _written(kind):
@@ -202,7 +202,7 @@ def check(record: Any) -> None:
 
 @cache
 def _written(kind: Any) -> tuple[tuple[str, Any], ...]:
-    return tuple((each.name, each.default) for each in fields(kind) if each.metadata != BESIDE)
+    return tuple((each.name, each.default) for each in fields(kind) if each.metadata != NOT_SERIALIZED)
 
 
 @cache
@@ -397,7 +397,7 @@ class Wanted(Ruled):
 class Declared(Ruled):
     """A topic, and how often and how much is published; the rate and size that are left out are measured.
 
-    Promises need the least time between two events and the largest size, and are kept only as long as these hold. With
+    Promises need the least time between two events and the largest size, and hold only as long as these do. With
     `max_separation_seconds` an event comes at least so often.
     """
 
@@ -437,7 +437,7 @@ class SubscriberTerms(Ruled):
     subscriptions: Annotated[tuple[Wanted, ...], Items(MOST_ITEMS)]
     port: Annotated[str, Text(200)] | None = None
     flows: Annotated[int, Number(1, 1_000, whole=True)] | None = None
-    lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=BESIDE)
+    lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=NOT_SERIALIZED)
     listening: Annotated[tuple[Address, ...], Texts(10_000, _ADDRESS)] = ()
 
     def wanting(self, topic: str) -> Wanted | None:
@@ -471,7 +471,7 @@ class SubscriberTerms(Ruled):
 class SubscriberIntent(SubscriberTerms):
     """The same with its name, which its connections carry in their client ids."""
 
-    name: Name = field(kw_only=True, metadata=BESIDE)
+    name: Name = field(kw_only=True, metadata=NOT_SERIALIZED)
     kind: ClassVar[str] = SUBSCRIBER
 
 
@@ -479,12 +479,12 @@ class SubscriberIntent(SubscriberTerms):
 class PublisherTerms(Ruled):
     """A publisher and its topics. It stays for `lease_seconds` without a word.
 
-    `source_address` is the IP address from which it sends what is promised to somebody. Packets of others to the
+    `source_address` is the IP address from which it sends promised events. Packets of others to the
     address of the promise then do not count as its own.
     """
 
     publications: Annotated[tuple[Declared, ...], Items(MOST_ITEMS)]
-    lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=BESIDE)
+    lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=NOT_SERIALIZED)
     source_address: IpAddress | None = None
 
     def named(self, name: str) -> PublisherIntent:
@@ -495,7 +495,7 @@ class PublisherTerms(Ruled):
 class PublisherIntent(PublisherTerms):
     """The same with its name."""
 
-    name: Name = field(kw_only=True, metadata=BESIDE)
+    name: Name = field(kw_only=True, metadata=NOT_SERIALIZED)
     kind: ClassVar[str] = PUBLISHER
 
 

@@ -1,7 +1,7 @@
 """The coordinator's REST interface, as clients use it: announce, keep alive, learn of changes, withdraw.
 
-Below it is JSON over HTTP/1.1 with asyncio streams: what a small device needs of it, and nothing else. Connections are
-kept open and used again; several requests at once use several.
+Below it is JSON over HTTP/1.1 with asyncio streams: what a small device needs of it, and nothing else. Connections
+stay open and are used again; several requests at once use several.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_IDLE = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Announced:
+class Registration:
     """Where and as whom to connect. `may_move`: there are other gateways, and it may be sent to another."""
 
     gateway: GatewayAddress
@@ -42,9 +42,9 @@ class Announced:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class HeartbeatReply:
     """The answer to a sign of life: which delays that a subscriber asks for are refused; for a publisher the events per
-    second of those topics that it is asked to publish less often."""
+    second of those topics that it is to publish less often."""
 
     refused_delays: tuple[RequiredDelay, ...] = ()
     slow_down: Mapping[str, float] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """The topics of a publisher that go to somebody without a broker, and the addresses that they go to; all others go
+    """The topics of a publisher that go out without a broker, and the addresses that they go to; all others go
     to the `gateway`."""
 
     generation: int = 0
@@ -73,7 +73,7 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class PromiseHop:
-    """A link on the way of a promise; the port "" is the publisher's access link."""
+    """A link on the path of a promise; the port "" is the publisher's access link."""
 
     port: str
     level: int
@@ -86,7 +86,7 @@ class Promise:
     """What was decided about a guaranteed subscription and one publisher of its topic.
 
     Admitted, nothing comes later than `bound_seconds`, from the publisher's beginning to transmit to the subscriber's
-    interface; it comes to the multicast `address`, and only that way from publishers who follow orders of
+    interface; it comes to the multicast `address`, and only there from publishers that follow orders of
     `since_generation` (None: it comes through the gateway until the subscriber is listening there). Refused, there is a
     `reason`; and where there is one the flow that would be late, of `missed_publisher` and `missed_topic`, by how much
     (None: it would have no bound), and the smallest max_latency that would be admitted now, `offer_seconds`.
@@ -135,7 +135,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class RequiredDelay:
-    """What became of a delay that a subscription asks for: held to, or refused, and then what could be asked for."""
+    """A requested delay: required of the queues, or refused, and then the smallest that could be requested."""
 
     topic: str
     max_latency_seconds: float
@@ -154,13 +154,13 @@ class RequiredDelay:
         )
 
     def __str__(self) -> str:
-        asked = f"{1e3 * self.max_latency_seconds:.4g} ms over {', '.join(self.ports)}"
+        requested = f"{1e3 * self.max_latency_seconds:.4g} ms over {', '.join(self.ports)}"
         if self.refused and self.offer_seconds is not None:
             return (
-                f"A delay of {asked} is refused: that is less than sending takes there; "
+                f"A delay of {requested} is refused: that is less than sending takes there; "
                 f"ask for {1e3 * self.offer_seconds:.4g} ms or more."
             )
-        return f"A delay of {asked} is required of the queues there."
+        return f"A delay of {requested} is required of the queues there."
 
 
 @dataclass(slots=True, eq=False)
@@ -297,7 +297,7 @@ class HttpClient:
                 name, _, value = line.partition(":")
                 headers[name.strip().lower()] = value.strip()
                 if len(headers) > _MOST_HEADERS:
-                    raise self._strange_answer()
+                    raise self._unexpected_answer()
             if not status.startswith("1"):
                 return int(status), headers
 
@@ -305,7 +305,7 @@ class HttpClient:
         try:
             return (await reader.readuntil(b"\n")).rstrip(b"\r\n").decode("latin-1")
         except asyncio.LimitOverrunError:
-            raise self._strange_answer() from None
+            raise self._unexpected_answer() from None
 
     async def _content(self, reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bytes:
         if status in (204, 304):
@@ -320,7 +320,7 @@ class HttpClient:
             content += await reader.readexactly(size)
             await self._line(reader)
             if len(content) > _LONGEST_BODY_BYTES:
-                raise self._strange_answer()
+                raise self._unexpected_answer()
         while await self._line(reader):
             pass
         return bytes(content)
@@ -329,9 +329,9 @@ class HttpClient:
         try:
             size = int(text, base)
         except ValueError:
-            raise self._strange_answer() from None
+            raise self._unexpected_answer() from None
         if not 0 <= size <= _LONGEST_BODY_BYTES:
-            raise self._strange_answer()
+            raise self._unexpected_answer()
         return size
 
     def _json(self, content: bytes) -> Any:
@@ -341,7 +341,7 @@ class HttpClient:
             # A proxy's page, or another service altogether; the status still tells something.
             return None
 
-    def _strange_answer(self) -> CoordinatorError:
+    def _unexpected_answer(self) -> CoordinatorError:
         """What came is not what a coordinator sends."""
         return CoordinatorError(f"{self.url} answers strangely; is it the coordinator's address?")
 
@@ -352,18 +352,18 @@ class HttpClient:
 class Coordinator(HttpClient):
     """One coordinator; several publishers and subscribers may share the object. `kind`: publishers, subscribers."""
 
-    async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Announced:
+    async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Registration:
         """Say what is wanted; whatever was said under that name before is replaced."""
         answer = await self.ask("PUT", _path(kind, name), intent)
         connection = _object(answer.get("connection"))
         gateway, client_id = connection.get("gateway"), connection.get("client_id")
         if not isinstance(gateway, str) or not isinstance(client_id, str) or not client_id:
-            raise self._strange_answer()
+            raise self._unexpected_answer()
         try:
             address = GatewayAddress.parse(gateway)
         except ParameterError:
-            raise self._strange_answer() from None
-        return Announced(
+            raise self._unexpected_answer() from None
+        return Registration(
             address,
             client_id,
             self._number(answer, "lease_seconds"),
@@ -371,14 +371,14 @@ class Coordinator(HttpClient):
             connection.get("may_move") is True,
         )
 
-    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> Heard:
+    async def heartbeat(self, kind: str, name: str, report: Mapping[str, Any]) -> HeartbeatReply:
         """Keep the lease, and report."""
         answer = await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)
-        asked = _object(answer.get("slow_down"))
+        rates = _object(answer.get("slow_down"))
         delays = answer.get("refused_delays")
-        return Heard(
+        return HeartbeatReply(
             tuple(self._delay(row) for row in delays) if isinstance(delays, list) else (),
-            {topic: rate for topic in asked if (rate := self._number(asked, topic)) > 0},
+            {topic: rate for topic in rates if (rate := self._number(rates, topic)) > 0},
         )
 
     async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
@@ -413,13 +413,13 @@ class Coordinator(HttpClient):
         return found if answer.get("in_force") is True else []
 
     async def promises_of(self, kind: str, name: str) -> list[Promise]:
-        """What is decided now about all that somebody publishes or subscribes to."""
+        """The present decisions about all that a client publishes or subscribes to."""
         return self._promises(await self.ask("GET", _path(kind, name)))
 
     def _promises(self, answer: Mapping[str, Any]) -> list[Promise]:
         rows = answer.get("promises")
         if not isinstance(rows, list):
-            raise self._strange_answer()
+            raise self._unexpected_answer()
         return [self._promise(_object(row)) for row in rows]
 
     def _promise(self, row: Mapping[str, Any]) -> Promise:
@@ -427,14 +427,14 @@ class Coordinator(HttpClient):
             hops = tuple(PromiseHop(**_known(PromiseHop, hop)) for hop in row.get("hops", ()))
             return Promise(**_known(Promise, row) | {"hops": hops})
         except TypeError:
-            raise self._strange_answer() from None
+            raise self._unexpected_answer() from None
 
     def _delay(self, row: object) -> RequiredDelay:
         known = _known(RequiredDelay, row)
         try:
             return RequiredDelay(**known | {"ports": tuple(known["ports"])})
         except (TypeError, KeyError):
-            raise self._strange_answer() from None
+            raise self._unexpected_answer() from None
 
     async def withdraw(self, kind: str, name: str) -> None:
         """Nothing is wanted any more."""
@@ -463,7 +463,7 @@ class Coordinator(HttpClient):
     def _number(self, answer: Mapping[str, Any], key: str) -> float:
         value = answer.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._strange_answer()
+            raise self._unexpected_answer()
         return value
 
 

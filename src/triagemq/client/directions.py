@@ -1,4 +1,4 @@
-"""Promised topics on their direct way: what a subscriber listens to, and what a publisher sends beside the gateway.
+"""Promised topics without a broker: what a subscriber listens to, and what a publisher sends besides the gateway.
 
 A subscriber opens the address of every promise, and says so. Then the gateway gets orders to leave these events to the
 direct way, and after that the publisher is told to take it. A publisher sends such an event directly first, and then to
@@ -27,7 +27,7 @@ _MOST_EARLY = 1_000
 
 
 def joining(network: NetworkSettings | None, settings: ConnectionSettings) -> NetworkSettings:
-    """How the direct way is taken: as is said, or like the connection to the gateway."""
+    """The network of promised topics: the given one, or that of the connection to the gateway."""
     return network or NetworkSettings(make_socket=settings.make_socket, loop=True)
 
 
@@ -160,7 +160,7 @@ class Directing:
         try:
             await publisher.publish(payload)
         except ClosedError:
-            # While it waited for its turn nobody was left.
+            # While it waited for its turn the last subscriber has left.
             return None
         self.published += 1
         return publisher.generation

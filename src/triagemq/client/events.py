@@ -1,4 +1,4 @@
-"""Events on their way from the gateway to the program.
+"""Events from the gateway to the program.
 
 Inbox             PUBLISH from the gateway: named, answered as its QoS demands, and handed on once
 ExactlyOnce       QoS 2 events that come by two gateways, handed on once
@@ -52,7 +52,6 @@ class Event(NamedTuple):
     published_ns: int | None
     received_ns: int
     qos: int = 0
-    """Number of the flow it came by."""
     retained: bool = False
     value: Any = None
     """The payload as the topic's type says, where the subscription has one."""
@@ -113,7 +112,7 @@ class EventQueue(Generic[Arrived]):
         self._ended = False
         self._error: Exception | None = None
         self.overflowed = 0
-        """Events dropped because nobody took them."""
+        """Events dropped because they were not taken."""
 
     def __len__(self) -> int:
         return len(self._events)
@@ -134,7 +133,7 @@ class EventQueue(Generic[Arrived]):
         self._arrived.set()
 
     def fail(self, error: Exception) -> None:
-        """Whoever takes when all that is here is taken gets this error, once."""
+        """The next `take`, when all that is here is taken, raises this error, once."""
         self._error = error
         self._arrived.set()
 

@@ -93,7 +93,7 @@ class Handover:
         self._order: deque[_Identity] = deque()
         self.duplicates = 0
         self.is_given_up = False
-        """Nobody waits any more for what the old gateway may have."""
+        """There is no more waiting for what the old gateway may have."""
         # What the old gateway brought first, and when: to be looked at, and all since the new one brings everything.
         self._from_old: deque[tuple[float, _Identity]] = deque()
         self._since_joined: deque[tuple[float, _Identity]] = deque()
@@ -108,7 +108,7 @@ class Handover:
             return
         held = self._held.get(event.topic)
         if held is not None and any(_identity(each) == identity for each in held):
-            # Both are at the same event: what is before it was lost on the old way, what is behind it comes by the new.
+            # Both are at the same event: the old one has lost what is before it; what is behind it comes from the new.
             self._only_new[identity] -= 1
             self.duplicates += 1
             self._release(event.topic)
@@ -227,9 +227,9 @@ async def level(handover: Handover) -> None:
 async def unless_sent_elsewhere(
     moving: Coroutine[Any, Any, None], ask: AskWhere, gateway: str, after: int
 ) -> bool:
-    """Move to a gateway; False if the coordinator, which is asked by `ask`, names another one before that is done.
+    """Move to a gateway; False if the coordinator names another one (`ask`) before that is done.
 
-    A gateway that dies or whose broker hangs while somebody comes to it would keep them for ever.
+    Without that, a gateway that dies, or whose broker hangs, would keep its newcomers for ever.
     """
     task = asyncio.get_running_loop().create_task(moving)
     watching: asyncio.Task[None] | None = None

@@ -1,9 +1,9 @@
 """What publishers and subscribers have in common: a name, a connection to a gateway, and perhaps a coordinator.
 
 A coordinator has their intent on lease: announced, renewed by heartbeats, announced again when the coordinator forgot
-it. While it is away everything goes on as it was; reports are kept until they can be sent. A report has a number and is
-sent with it again until it is answered, so that none counts twice because an answer was lost. What was asked for while
-the coordinator was away may be refused when it is back: only that is withdrawn, and the program hears of it.
+it. While it is away everything goes on as it was; reports wait until they can be sent. A report keeps its number until it
+is answered, so that none counts twice because an answer was lost. A request from the time in which the coordinator was
+away may be refused later: it alone is withdrawn, and the program is notified.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Background, Connection
-from triagemq.client.coordinator import Announced, Coordinator, Heard
+from triagemq.client.coordinator import Coordinator, HeartbeatReply, Registration
 from triagemq.client.events import Event
 from triagemq.client.moving import AWAY_PAUSE_SECONDS, AskWhere, unless_sent_elsewhere
 from triagemq.client.settings import ConnectionSettings, Will
@@ -45,12 +45,12 @@ _NEVER = (400, 413, 422)
 _REFUSALS = (400, 403, 409, 413, 422)
 """Of an intent: the same would be refused again."""
 
-_Asked = TypeVar("_Asked", Declared, Wanted)
+_Requested = TypeVar("_Requested", Declared, Wanted)
 
 
-class Lease(Generic[_Asked]):
-    """`asked` gives what is wanted at the moment, by topic, and `intent` what is announced for that; `report` takes
-    what a heartbeat is to tell. `on_refused` is called when the coordinator refuses what it did not hear at once."""
+class Lease(Generic[_Requested]):
+    """`requested` gives the present requests by topic, and `intent` what is announced for them; `report` gives what
+    a heartbeat reports. `on_refused` is called when the coordinator refuses what it did not hear at once."""
 
     def __init__(
         self,
@@ -59,28 +59,28 @@ class Lease(Generic[_Asked]):
         name: str,
         background: Background,
         *,
-        asked: Callable[[], Mapping[str, _Asked]],
-        intent: Callable[[Mapping[str, _Asked]], Mapping[str, Any]],
+        requested: Callable[[], Mapping[str, _Requested]],
+        intent: Callable[[Mapping[str, _Requested]], Mapping[str, Any]],
         on_refused: Callable[[], Awaitable[None]],
-        on_announced: Callable[[Announced], Awaitable[None]],
+        on_announced: Callable[[Registration], Awaitable[None]],
         report: Callable[[], Mapping[str, Any]] = dict,
-        on_heard: Callable[[Heard], None] = lambda heard: None,
+        on_reply: Callable[[HeartbeatReply], None] = lambda reply: None,
     ) -> None:
         self._coordinator = coordinator
         self._kind = kind
         self._name = name
         self._background = background
-        self._asked: Callable[[], Mapping[str, _Asked]] = asked
-        self._intent: Callable[[Mapping[str, _Asked]], Mapping[str, Any]] = intent
+        self._requested: Callable[[], Mapping[str, _Requested]] = requested
+        self._intent: Callable[[Mapping[str, _Requested]], Mapping[str, Any]] = intent
         self._on_refused = on_refused
         self._report = report
         self._on_announced = on_announced
-        self._on_heard = on_heard
+        self._on_reply = on_reply
         self._lease_seconds = 10.0
         # Whether the coordinator knows the present intent, as far as we know.
         self._is_announced = False
         # What it has accepted last, by topic.
-        self._accepted: Mapping[str, _Asked] = {}
+        self._accepted: Mapping[str, _Requested] = {}
         # The report that was not answered yet. Numbers begin anywhere: another client may have had the name before.
         self._unanswered: Mapping[str, Any] = {}
         self._number = secrets.randbits(48)
@@ -90,14 +90,14 @@ class Lease(Generic[_Asked]):
         """Why the coordinator was not reached at the last attempt."""
         self._noted_status: int | None = None
 
-    async def begin(self, timeout_seconds: float) -> Announced:
+    async def begin(self, timeout_seconds: float) -> Registration:
         """Announce for the first time; patient with a coordinator that is about to start, not with one that says no."""
         announced = await self._until_reached(timeout_seconds)
         self._task = self._background.start("keeping the lease", self._beat)
         return announced
 
     async def changed(self, timeout_seconds: float = 0.0) -> None:
-        """Tell a changed intent; while the coordinator is away that is left to the next heartbeat."""
+        """Announce a changed intent; while the coordinator is away that is left to the next heartbeat."""
         try:
             await self._until_reached(timeout_seconds)
         except CoordinatorError as error:
@@ -106,7 +106,7 @@ class Lease(Generic[_Asked]):
             self._note(error)
             self._is_announced = False
         except BaseException:
-            # Whoever asked has gone: which intent the coordinator has is not known.
+            # The caller has gone: which intent the coordinator has is not known.
             self._is_announced = False
             raise
 
@@ -123,26 +123,26 @@ class Lease(Generic[_Asked]):
                 # One that was sent before may be unanswered, and there may be more since.
                 for _ in range(2):
                     if report := self._next_report():
-                        await self._tell(report)
+                        await self._send_report(report)
                 await self._coordinator.withdraw(self._kind, self._name)
 
     async def announce_allowed(
-        self, wanted: Mapping[str, _Asked]
-    ) -> tuple[dict[str, _Asked], dict[str, CoordinatorError]]:
+        self, wanted: Mapping[str, _Requested]
+    ) -> tuple[dict[str, _Requested], dict[str, CoordinatorError]]:
         """Announce as much of it as the coordinator accepts; that, and why each other topic is refused.
 
         What it has accepted before stays announced meanwhile; a topic whose new terms are refused keeps its old ones.
         """
-        kept = await self._announce_basis(wanted)
+        accepted = await self._announce_basis(wanted)
         refused: dict[str, CoordinatorError] = {}
-        new = [topic for topic in wanted if kept.get(topic) != wanted[topic]]
+        new = [topic for topic in wanted if accepted.get(topic) != wanted[topic]]
         parts = [new] if new else []
         while parts:
             part = parts.pop()
-            more = kept | {topic: wanted[topic] for topic in part}
+            more = accepted | {topic: wanted[topic] for topic in part}
             try:
                 await self._announce(more)
-                kept = more
+                accepted = more
             except CoordinatorError as error:
                 if error.status not in _REFUSALS:
                     raise
@@ -151,9 +151,9 @@ class Lease(Generic[_Asked]):
                 else:
                     half = len(part) // 2
                     parts += [part[half:], part[:half]]
-        return {topic: kept[topic] for topic in wanted if topic in kept}, refused
+        return {topic: accepted[topic] for topic in wanted if topic in accepted}, refused
 
-    async def _announce_basis(self, wanted: Mapping[str, _Asked]) -> dict[str, _Asked]:
+    async def _announce_basis(self, wanted: Mapping[str, _Requested]) -> dict[str, _Requested]:
         """What was accepted before and is still wanted; nothing, if even that is refused by now."""
         basis = {topic: self._accepted[topic] for topic in wanted if topic in self._accepted}
         if basis:
@@ -177,18 +177,18 @@ class Lease(Generic[_Asked]):
         """The coordinator has the whole intent, less what it refused; a part of it is no recovery."""
         self.problem, self._noted_status = "", None
 
-    async def _announce(self, asked: Mapping[str, _Asked] | None = None) -> Announced:
+    async def _announce(self, requested: Mapping[str, _Requested] | None = None) -> Registration:
         async with self._turn:
-            if asked is None:
-                asked = dict(self._asked())
-            announced = await self._coordinator.announce(self._kind, self._name, self._intent(asked))
-            self._accepted = asked
+            if requested is None:
+                requested = dict(self._requested())
+            announced = await self._coordinator.announce(self._kind, self._name, self._intent(requested))
+            self._accepted = requested
         self._lease_seconds = announced.lease_seconds
         self._is_announced = True
         await self._on_announced(announced)
         return announced
 
-    async def _until_reached(self, timeout_seconds: float) -> Announced:
+    async def _until_reached(self, timeout_seconds: float) -> Registration:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_seconds
         delay = _FIRST_DELAY_SECONDS
@@ -242,8 +242,8 @@ class Lease(Generic[_Asked]):
 
     async def _heartbeat(self) -> None:
         async with self._turn:
-            heard = await self._tell(self._next_report())
-        self._on_heard(heard)
+            reply = await self._send_report(self._next_report())
+        self._on_reply(reply)
 
     def _next_report(self) -> Mapping[str, Any]:
         if not self._unanswered and (report := self._report()):
@@ -251,22 +251,22 @@ class Lease(Generic[_Asked]):
             self._unanswered = {**report, "number": self._number}
         return self._unanswered
 
-    async def _tell(self, report: Mapping[str, Any]) -> Heard:
+    async def _send_report(self, report: Mapping[str, Any]) -> HeartbeatReply:
         try:
-            heard = await self._coordinator.heartbeat(self._kind, self._name, report)
+            reply = await self._coordinator.heartbeat(self._kind, self._name, report)
         except CoordinatorError as error:
             if error.status in _NEVER:
                 self._unanswered = {}
             raise
         self._unanswered = {}
-        return heard
+        return reply
 
 
 def _is_away(error: CoordinatorError) -> bool:
     return isinstance(error, CoordinatorUnreachableError) or error.status in _NOT_NOW
 
 
-class Participant(ABC, Generic[_Asked]):
+class Participant(ABC, Generic[_Requested]):
     """Found by its coordinator under its `name`, or alone with a gateway. A name of its own choice is new to both."""
 
     def __init__(
@@ -305,10 +305,10 @@ class Participant(ABC, Generic[_Asked]):
         self._connection: Connection | None = None
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._background = Background(f"{kind} {self.name}", on_problem, self._failed)
-        self._lease: Lease[_Asked] | None = None
-        # What is asked of the coordinator, by topic.
-        self._asked: dict[str, _Asked] = {}
-        self._asking = asyncio.Lock()
+        self._lease: Lease[_Requested] | None = None
+        # What is requested of the coordinator, by topic.
+        self._requested: dict[str, _Requested] = {}
+        self._changing = asyncio.Lock()
         self.moves = 0
         """How often it has gone on at another gateway."""
 
@@ -339,34 +339,34 @@ class Participant(ABC, Generic[_Asked]):
     async def close(self) -> None:
         """Leave both."""
 
-    # What is asked.
+    # Requests.
 
     @abstractmethod
-    def _terms(self, asked: tuple[_Asked, ...]) -> PublisherTerms | SubscriberTerms:
-        """What is announced when that is asked for."""
+    def _terms(self, requested: tuple[_Requested, ...]) -> PublisherTerms | SubscriberTerms:
+        """What is announced for that."""
 
-    def _intent(self, asked: Mapping[str, _Asked]) -> dict[str, Any]:
-        terms = self._terms(tuple(asked.values()))
+    def _intent(self, requested: Mapping[str, _Requested]) -> dict[str, Any]:
+        terms = self._terms(tuple(requested.values()))
         return terms.as_json() | {"lease_seconds": terms.lease_seconds}
 
-    def _make_lease(self, coordinator: Coordinator, **options: Any) -> Lease[_Asked]:
+    def _make_lease(self, coordinator: Coordinator, **options: Any) -> Lease[_Requested]:
         return Lease(
             coordinator,
             f"{self._kind}s",
             self.name,
             self._background,
-            asked=lambda: self._asked,
+            requested=lambda: self._requested,
             intent=self._intent,
             on_refused=self._withdraw_refused,
             **options,
         )
 
     async def _withdraw_refused(self) -> None:
-        """Something that was asked for while the coordinator was away is refused now: that alone is withdrawn."""
-        async with self._asking:
+        """A request from the time in which the coordinator was away is refused now: it alone is withdrawn."""
+        async with self._changing:
             if self._lease is None:
                 return
-            self._asked, refused = await self._lease.announce_allowed(self._asked)
+            self._requested, refused = await self._lease.announce_allowed(self._requested)
         for topic, error in refused.items():
             refusal = CoordinatorError(f"{topic!r} is withdrawn: {error}", error.status)
             self._background.report(refusal)
@@ -379,18 +379,18 @@ class Participant(ABC, Generic[_Asked]):
     def _failed(self, error: ClientError) -> None:
         """A background task was given up."""
 
-    async def _ask(self, change: Callable[[dict[str, _Asked]], dict[str, _Asked]]) -> None:
-        """Ask for something else; what the coordinator refuses leaves what was asked for before.
+    async def _change(self, change: Callable[[dict[str, _Requested]], dict[str, _Requested]]) -> None:
+        """Change the request; what the coordinator refuses leaves the one before.
 
         Calls that overlap take effect one after the other: what one adds must not be why another is refused.
         """
-        async with self._asking:
-            before, self._asked = self._asked, change(self._asked)
+        async with self._changing:
+            before, self._requested = self._requested, change(self._requested)
             if self._lease is not None:
                 try:
                     await self._lease.changed()
                 except BaseException:
-                    self._asked = before
+                    self._requested = before
                     raise
 
     # The connection.

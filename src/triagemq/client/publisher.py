@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, Literal
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.connection import Connection, ConnectionCounters
-from triagemq.client.coordinator import Announced, Coordinator, Direction
+from triagemq.client.connection import Connection, ConnectionCounters, notify
+from triagemq.client.coordinator import Coordinator, Direction, Registration
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import Directing, joining
 from triagemq.client.moving import AWAY_PAUSE_SECONDS, POLL_PAUSE_SECONDS, POLL_SECONDS
@@ -41,7 +41,7 @@ from triagemq.waiting import end, is_set_within
 
 _FLUSH_SECONDS = 1.0
 _SETTLING_SECONDS = 0.05
-"""From the old broker's last acknowledgement to the new gateway's first event: the way from broker to gateways."""
+"""From the old broker's last acknowledgement to the new gateway's first event: the delay from broker to gateways."""
 
 
 SlowDownMode = Literal["wait", "skip", "ignore"]
@@ -53,11 +53,11 @@ _MODES = ("wait", "skip", "ignore")
 class Publisher(Participant[Declared]):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload.
 
-    What is promised to somebody is sent without a broker as well, as `network` says, unless `direct` is off. Such an
+    Promised events are sent without a broker as well, as `network` says, unless `direct` is off. Such an
     event waits until the declared `min_separation_seconds` are over, and one that is larger than declared is an error.
 
     Where a subscriber's events would come too late the coordinator may ask for some topics less often. `on_slow_down`
-    hears each time for which, with their events per second: none are left when it is over. By default (`slow_down`)
+    gets their events per second at each change: none are left when it is over. By default (`slow_down`)
     `publish` waits until it is time, one event after the other; with "skip" it leaves out what comes too early, and
     with "ignore" it does nothing about it.
 
@@ -126,7 +126,7 @@ class Publisher(Participant[Declared]):
         self._lease = self._make_lease(
             coordinator,
             on_announced=self._announced,
-            on_heard=lambda heard: self._rates.ask(heard.slow_down),
+            on_reply=lambda reply: self._rates.ask(reply.slow_down),
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
@@ -155,7 +155,7 @@ class Publisher(Participant[Declared]):
         finally:
             await self._leave()
 
-    async def _announced(self, announced: Announced) -> None:
+    async def _announced(self, announced: Registration) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
         if self._connection is None:
             return
@@ -212,7 +212,7 @@ class Publisher(Participant[Declared]):
         await new.open()
         moved = asyncio.get_running_loop().create_future()
         try:
-            await asyncio.gather(*(new.register(topic) for topic in self._asked), return_exceptions=True)
+            await asyncio.gather(*(new.register(topic) for topic in self._requested), return_exceptions=True)
             self._moved = moved
             if left.is_active and await _within(_FLUSH_SECONDS, left.flush()):
                 await asyncio.sleep(_SETTLING_SECONDS)
@@ -255,7 +255,7 @@ class Publisher(Participant[Declared]):
 
     async def _declare(self, declared: dict[str, Declared]) -> None:
         self._background.raise_failure()
-        await self._ask(lambda before: declared)
+        await self._change(lambda before: declared)
         self._refusals.clear()
         if self._directing is not None and self._connection is not None:
             if await self._directing.begin(self._connection.address, self._connection.client_id, declared):
@@ -263,15 +263,15 @@ class Publisher(Participant[Declared]):
             self._begin_watching()
 
     async def addresses(self) -> dict[str, str]:
-        """The topics of which something is promised to somebody, and the multicast addresses that it goes to."""
+        """Topics with an admitted promise, and the multicast addresses that they go to."""
         if self._coordinator is None:
             raise ParameterError("addresses", "promises need a coordinator, not a gateway alone")
         found = await self._coordinator.promises_of("publishers", self.name)
         return {each.topic: each.address for each in found if each.address is not None}
 
-    def _terms(self, asked: tuple[Declared, ...]) -> PublisherTerms:
-        source = None if self._directing is None else self._directing.source_of(asked)
-        return PublisherTerms(asked, self._lease_seconds, source)
+    def _terms(self, requested: tuple[Declared, ...]) -> PublisherTerms:
+        source = None if self._directing is None else self._directing.source_of(requested)
+        return PublisherTerms(requested, self._lease_seconds, source)
 
     async def _refused(self, topic: str, error: CoordinatorError) -> None:
         self._refusals[topic] = error
@@ -347,7 +347,7 @@ class Publisher(Participant[Declared]):
         self._background.raise_failure()
         for connection in (*self._connections, *(left for _, left in list(self._leaving.values()))):
             await connection.flush()
-        # Those who wait for the last acknowledgement are told in the order in which they began to.
+        # Callers that wait for the last acknowledgement continue in the order in which they began to.
         await asyncio.sleep(0)
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -371,7 +371,7 @@ class Publisher(Participant[Declared]):
     @property
     def asked_rates(self) -> Mapping[str, float]:
         """The topics that are to be published less often, and their events per second."""
-        return self._rates.asked
+        return self._rates.requested
 
     @property
     def skipped(self) -> int:
@@ -434,10 +434,10 @@ def publish_without_connection(
 
 
 class TopicRates:
-    """The rates asked for, and when each topic may be published next. An event may come early by one place.
+    """Requested rates, and when each topic may be published next. An event may come early by one place.
 
-    A sensor's next reading is worth more than an old one, so that by default publishing waits for its turn: whoever
-    reads, then publishes and awaits that, reads less often, and nothing that was read is lost.
+    A sensor's next reading is worth more than an old one, so that by default publishing waits for its turn: a program
+    that reads, publishes and awaits that, reads less often, and loses nothing that it has read.
     """
 
     def __init__(self, mode: str, on_slow_down: Callable[[Mapping[str, float]], None] | None) -> None:
@@ -448,33 +448,33 @@ class TopicRates:
         self._due: dict[str, float] = {}
         self._turns: dict[str, asyncio.Lock] = {}
         self._changed = asyncio.Event()
-        self.asked: Mapping[str, float] = {}
+        self.requested: Mapping[str, float] = {}
         """Events per second, by topic, of those that are to slow down."""
         self.skipped = 0
         """Events that were left out."""
 
     def ask(self, rates: Mapping[str, float]) -> None:
         """These topics are to be published no more often than that, and all others as they come."""
-        if rates == self.asked:
+        if rates == self.requested:
             return
         self._follow(rates)
         if self._on_slow_down is not None:
-            # Later, so that a mistake in it is nobody else's.
-            asyncio.get_running_loop().call_soon(self._on_slow_down, self.asked)
+            # Later, so that an error in it has no other effect.
+            asyncio.get_running_loop().call_soon(notify, self._on_slow_down, self.requested)
 
     def close(self) -> None:
         """Nobody waits for a turn any more."""
         self._follow({})
 
     def _follow(self, rates: Mapping[str, float]) -> None:
-        self.asked = dict(rates)
+        self.requested = dict(rates)
         self._due = {topic: due for topic, due in self._due.items() if topic in rates}
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def turn(self, topic: object) -> bool:
         """Wait until an event may be published; False if it is to be left out."""
-        if not isinstance(topic, str) or topic not in self.asked or self._mode == "ignore":
+        if not isinstance(topic, str) or topic not in self.requested or self._mode == "ignore":
             return True
         now = asyncio.get_running_loop().time
         if self._mode == "skip":
@@ -491,9 +491,9 @@ class TopicRates:
         return True
 
     def _wait_seconds(self, topic: str, now: float) -> float:
-        return self._due.get(topic, now) - now if topic in self.asked else 0.0
+        return self._due.get(topic, now) - now if topic in self.requested else 0.0
 
     def _take(self, topic: str, now: float) -> None:
-        if topic in self.asked:
-            between = 1.0 / self.asked[topic]
+        if topic in self.requested:
+            between = 1.0 / self.requested[topic]
             self._due[topic] = max(self._due.get(topic, now), now - between) + between

@@ -1,4 +1,4 @@
-"""How a connection behaves: timers, limits, and the predefined topics of its gateway."""
+"""Settings of a connection: timers, limits, and the predefined topics of its gateway."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ConnectionSettings:
     keep_alive_seconds: int = 15
     """Promised to the gateway: it takes a client that is silent for 1.5 times as long for lost."""
     ping_seconds: float = 3.0
-    """A silence after which the gateway is asked whether it is there."""
+    """A silence after which a PINGREQ asks whether the gateway is there."""
     retry_seconds: float = 1.0
     """T_retry: a message without an answer is sent again after this, then after ever longer pauses."""
     retries: int = 4
@@ -44,7 +44,7 @@ class ConnectionSettings:
     """How long `publish`, `flush`, `subscribe` and `unsubscribe` wait for the gateway before they raise; None: for
     ever."""
     in_flight_messages: int = 64
-    """Unacknowledged QoS 1 and 2 messages; whoever publishes more waits."""
+    """The in-flight window: unacknowledged QoS 1 and 2 messages; a publisher waits for room."""
     make_socket: Callable[[int, int, int], socket.socket] = socket.socket
     """Makes UDP sockets (family, kind, protocol): in another network namespace, or bound to an interface."""
     predefined_topics: Mapping[int, str] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """UDP sockets of a client, each with a port of its own and connected to the gateway: the network tells flows by it.
 
-DatagramSocket sends as it is told; SecureSocket puts DTLS on it: messages go in and come out as they do without. An
+DatagramSocket sends in clear; SecureSocket puts DTLS on it: messages go in and come out as they do without. An
 association is made when there is something to send, and made again when the gateway has lost it: a gateway that was
 started again says so, in clear, and anyone could. So that is taken as a hint: the old association stays in use until
 the new one has proved who is there.
@@ -99,7 +99,7 @@ class DatagramSocket:
         except BlockingIOError:
             return False
         except OSError:
-            # The answer to an earlier datagram (nobody listens there); this one is as good as lost on the way.
+            # The ICMP answer to an earlier datagram (port unreachable); this one is as good as lost.
             return True
         return True
 
@@ -124,7 +124,7 @@ class DatagramSocket:
             try:
                 datagram = self._socket.recv(_LARGEST_DATAGRAM)
             except OSError:
-                # None left, or word that nobody listens there: timers find that out, too.
+                # None left, or port unreachable: timers find that out, too.
                 return
             self._on_datagram(datagram)
 
@@ -207,7 +207,7 @@ class SecureSocket:
     # Handshakes.
 
     def _shake_hands(self) -> None:
-        """Begin, or ask again if there was no answer: whoever wants to send has the timers."""
+        """Begin, or repeat without an answer: the session, which wants to send, has the timers."""
         now = asyncio.get_running_loop().time()
         if self._next is not None and now - self._begun_at < _LONGEST_HANDSHAKE_SECONDS:
             self._next.repeat()
@@ -218,7 +218,7 @@ class SecureSocket:
         self._send(self._next.begin())
 
     def _hinted(self) -> None:
-        """Somebody says that the gateway knows nothing of the association."""
+        """An alert says that the gateway does not know the association."""
         now = asyncio.get_running_loop().time()
         if now - self._begun_at >= _HINTS_APART_SECONDS:
             self._next = None

@@ -21,11 +21,11 @@ from typing import Any, Generic, TypeVar
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection, connection_id
 from triagemq.client.coordinator import (
-    Announced,
     Assignment,
     Coordinator,
-    Heard,
+    HeartbeatReply,
     Promise,
+    Registration,
     RequiredDelay,
 )
 from triagemq.client.direct import NetworkSettings
@@ -67,8 +67,8 @@ class Subscriber(Participant[Wanted]):
     What is promised comes without a broker, as `network` says, and is handed on like all else; unless `direct` is off.
 
     `on_connected` hears the address of the gateway each time that it is connected, `on_disconnected` why it is no more,
-    and `on_problem` of what goes wrong meanwhile. Without `on_problem` the refusal of a filter that was asked for while
-    the coordinator was away is raised where events are taken.
+    and `on_problem` of what goes wrong meanwhile. Without `on_problem` the refusal of a filter that was requested
+    while the coordinator was away is raised where events are taken.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Subscriber(Participant[Wanted]):
         self.assignment: Assignment | None = None
         """What the plan in force means for this subscriber, once it is known."""
         self.refused_delays: tuple[RequiredDelay, ...] = ()
-        """What is asked for by `max_latency_seconds` alone, and no port can be quick enough for."""
+        """Delays requested by `max_latency_seconds` alone that no port is quick enough for."""
         self._port, self._lease_seconds = port, lease_seconds
         self._on_event = on_event
         self._raises_refusals = on_problem is None
@@ -137,7 +137,7 @@ class Subscriber(Participant[Wanted]):
             coordinator,
             on_announced=self._announced,
             report=self._received.report,
-            on_heard=self._heard,
+            on_reply=self._replied,
         )
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         self._client_id_base = announced.client_id
@@ -164,7 +164,7 @@ class Subscriber(Participant[Wanted]):
             leaving.callback(self._queue.end)
             leaving.push_async_callback(self._leave)
 
-    async def _announced(self, announced: Announced) -> None:
+    async def _announced(self, announced: Registration) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
         if announced.may_move and announced.client_id == self._client_id_base:
             # If it is to move, the assignment says so.
@@ -202,12 +202,12 @@ class Subscriber(Participant[Wanted]):
             "max_separation_seconds": max_separation_seconds,
             "guaranteed": guaranteed or None,
         }
-        asked = {name: value for name, value in terms.items() if value is not None}
+        requested = {name: value for name, value in terms.items() if value is not None}
         typed = topic if isinstance(topic, TypedTopic) else None
         topic = topic.topic if isinstance(topic, TypedTopic) else topic
         if isinstance(topic, str):
-            one = Wanted(topic, qos=qos, **asked)
-            self._check_is_heeded(bool(asked))
+            one = Wanted(topic, qos=qos, **requested)
+            self._check_is_heeded(bool(requested))
             before = self._types.get(topic)
             # Before the first event can come.
             self._set_type(topic, typed or before)
@@ -222,7 +222,7 @@ class Subscriber(Participant[Wanted]):
                     await self.unsubscribe(topic)
                     raise promise.refusal()
         else:
-            await self._subscribe_by_id(topic, qos, bool(asked))
+            await self._subscribe_by_id(topic, qos, bool(requested))
 
     def _set_type(self, topic: str, typed: TypedTopic[Any] | None) -> None:
         if typed is None:
@@ -231,7 +231,7 @@ class Subscriber(Participant[Wanted]):
             self._types[topic] = typed
 
     async def subscribe_all(self, wanted: Iterable[Wanted]) -> None:
-        """Want several at once: one word to the coordinator; all of them, or none if one is refused.
+        """Want several at once: one request to the coordinator; all of them, or none if one is refused.
 
         Calls that overlap do not disturb each other; those about the same topic take effect one after the other.
         """
@@ -257,7 +257,7 @@ class Subscriber(Participant[Wanted]):
             await first.subscribe(topic_id, qos=qos)
 
     async def _subscribe_in_turn(self, first: Connection, new: dict[str, Wanted]) -> None:
-        before = {topic: one for topic, one in self._asked.items() if topic in new}
+        before = {topic: one for topic, one in self._requested.items() if topic in new}
         await self._want(new)
         changed = [one for topic, one in new.items() if topic not in before or before[topic].qos != one.qos]
         results = await self._subscribe_at(first, changed)
@@ -278,7 +278,7 @@ class Subscriber(Participant[Wanted]):
         first = self._ready()
         async with self._turns.of(topics):
             await asyncio.gather(*(first.unsubscribe(topic) for topic in topics))
-            left = [topic for topic in self._asked if topic not in topics]
+            left = [topic for topic in self._requested if topic not in topics]
             await self._listening.leave(lambda name: any(matches(topic, name) for topic in left))
             for topic in topics:
                 self._types.pop(str(topic), None)
@@ -287,26 +287,26 @@ class Subscriber(Participant[Wanted]):
     @property
     def wanted(self) -> list[Wanted]:
         """What is wanted now."""
-        return list(self._asked.values())
+        return list(self._requested.values())
 
     async def _want(self, wanted: Mapping[str, Wanted], no_more: Collection[str | int] = ()) -> None:
         """Change what is wanted of some topics."""
-        await self._ask(
+        await self._change(
             lambda before: (
                 {topic: one for topic, one in before.items() if topic not in no_more} | dict(wanted)
             )
         )
 
-    def _terms(self, asked: tuple[Wanted, ...]) -> SubscriberTerms:
+    def _terms(self, requested: tuple[Wanted, ...]) -> SubscriberTerms:
         return SubscriberTerms(
-            asked,
+            requested,
             self._port,
             lease_seconds=self._lease_seconds,
             listening=self._listening.addresses,
         )
 
     async def _refused(self, topic: str, error: CoordinatorError) -> None:
-        if topic not in self._asked:
+        if topic not in self._requested:
             self._types.pop(topic, None)
             self._background.start(
                 f"unsubscribing from {topic!r}", partial(self._unsubscribe_at_gateway, topic)
@@ -316,7 +316,7 @@ class Subscriber(Participant[Wanted]):
 
     async def _unsubscribe_at_gateway(self, topic: str) -> None:
         async with self._turns.of([topic]):
-            while topic not in self._asked:
+            while topic not in self._requested:
                 # As long as the gateway does not answer; it is no failure of ours.
                 with contextlib.suppress(GatewayUnreachableError):
                     await self._require_connection().unsubscribe(topic)
@@ -331,7 +331,7 @@ class Subscriber(Participant[Wanted]):
         """What was decided about a topic with `guaranteed`, as soon as that is in force; None if it is not in time.
 
         Of several publishers it is the one that is refused, or that has the largest bound. There is nothing to decide
-        on while nobody publishes the topic. `topic` is a name, also where a filter was subscribed to.
+        while the topic has no publisher. `topic` is a name, also where a filter was subscribed to.
         """
         if self._coordinator is None:
             raise ParameterError("promise", "promises need a coordinator, not a gateway alone")
@@ -348,13 +348,13 @@ class Subscriber(Participant[Wanted]):
             await asyncio.sleep(min(left, _PROMISE_PAUSE_SECONDS))
 
     async def report(self) -> None:
-        """Tell the coordinator now what was received since it was last told, which it is three times a lease."""
+        """Report now what was received since the last report; reports are sent three times a lease, too."""
         if self._lease is not None:
             await self._lease.beat()
 
-    def _heard(self, heard: Heard) -> None:
+    def _replied(self, reply: HeartbeatReply) -> None:
         known = {(each.topic, each.max_latency_seconds) for each in self.refused_delays}
-        self.refused_delays = heard.refused_delays
+        self.refused_delays = reply.refused_delays
         for each in self.refused_delays:
             if (each.topic, each.max_latency_seconds) not in known:
                 self._background.report(each.refusal())
@@ -392,13 +392,13 @@ class Subscriber(Participant[Wanted]):
         before = left_tap.take
         handover = Handover(before)
         tap = Tap(handover.new)
-        # A session that is there already is for this client, which is on its way.
+        # A session that is there already is for this client.
         new = self._make_connection(address, connection_id(self._client_id_base), tap, client_id_is_new=True)
         left_tap.take = handover.old
         try:
-            async with self._turns.of(self._asked):
+            async with self._turns.of(self._requested):
                 await new.open()
-                for failure in await self._subscribe_at(new, self._asked.values()):
+                for failure in await self._subscribe_at(new, self._requested.values()):
                     if failure is not None:
                         raise failure
                 handover.joined(time.monotonic())
@@ -444,18 +444,18 @@ class Subscriber(Participant[Wanted]):
         return await asyncio.gather(*map(subscribe, wanted), return_exceptions=True)
 
     async def _listen(self, coordinator: Coordinator) -> None:
-        """Take what is promised directly, and say so: from then on it comes that way."""
-        is_promised = any(each.guaranteed for each in self._asked.values())
+        """Listen to promised topics directly, and announce that: from then on they come there."""
+        is_promised = any(each.guaranteed for each in self._requested.values())
         if not self._takes_direct or not (is_promised or self._listening.addresses):
             return
         promises = await coordinator.promises_of("subscribers", self.name)
         if await self._listening.fit(promises):
-            await self._ask(lambda before: before)
+            await self._change(lambda before: before)
 
     # Events.
 
     def _arrived(self, event: Event) -> None:
-        """From the gateway, which is told how much of what it sent has come."""
+        """From the gateway; the reports count it."""
         if self._lease is not None:
             self._received.count(event)
         if not self._once.is_repeated(event):
@@ -529,7 +529,7 @@ class Subscriber(Participant[Wanted]):
 class _Turns(Generic[_Thing]):
     """Calls that concern the same things go one after the other, others side by side.
 
-    Who came first has its turn first, for each thing; nobody holds one thing while it waits for another.
+    Turns are taken in the order of the calls, for each thing; no call holds one thing while it waits for another.
     """
 
     def __init__(self) -> None:

@@ -107,7 +107,7 @@ class DirectEnd(ABC):
         if not valid_topic_name(self.topic):
             raise ParameterError("topic", f"{self.topic!r} is no topic name")
         if address is None and not shared_memory:
-            raise ParameterError("address", "is the only way without shared memory; give GROUP:PORT")
+            raise ParameterError("address", "is needed without shared memory; give GROUP:PORT")
         self._address = None if address is None else GroupAddress.parse(address)
         self._network = network or NetworkSettings()
         self._shares = shared_memory
@@ -204,7 +204,7 @@ class _Sending(DirectEnd):
         version = 4 if self._address is None else self._address.version
         self._payload_bytes = self._network.mtu_bytes - UDP_BYTES[version] - HEADER_BYTES
         self.generation = generation
-        """Of the coordinator's orders; subscribers tell by it whether an event comes to them another way."""
+        """Of the coordinator's orders; subscribers know by it whether an event comes by the gateway, too."""
         self._session = self._number = 0
         self._memory: MemoryWriter | None = None
         self._sender: MulticastSender | None = None
@@ -300,7 +300,7 @@ class DirectPublisher(_Sending, AsyncEnd):
         self._turn = asyncio.Lock()
 
     async def renew(self, generation: int) -> None:
-        """Follow other orders from the next event on; the separation is kept."""
+        """Follow other orders from the next event on; the separation holds."""
         async with self._turn:
             self._close()
             self.generation = generation

@@ -151,7 +151,7 @@ class MemoryWriter:
 class MemoryReader:
     """A subscriber, as processes of its host see it. It gets what is published from now on.
 
-    `on_publisher` is told the session of each, and the number of its first message that is for this subscriber.
+    `on_publisher` gets the session of each, and the number of its first message that is for this subscriber.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class MemoryReader:
     ) -> None:
         self._on_publisher = on_publisher
         self._rings: dict[int, RingReader] = {}
-        # Publishers whose rings were let go; a second file of one may still be on its way.
+        # Publishers whose rings are closed; a second file of one may still arrive.
         self._ended: deque[int] = deque(maxlen=_REMEMBERED)
         self._overrun_before = 0
         self._place = meeting_place(topic, address)
@@ -284,7 +284,7 @@ def _require_own(folder: Path) -> None:
 
 
 def _sweep_all(places: Path) -> None:
-    """Of all topics: nobody may ever come again for that of one who was killed."""
+    """Of all topics: the topic of a killed process may never be used again."""
     for place in places.iterdir():
         _sweep(place)
         with contextlib.suppress(OSError):
@@ -308,7 +308,7 @@ def _remove(path: Path) -> None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    # The socket last: as long as it is there, somebody finds what is left.
+    # The socket last: as long as it is there, what is left is found.
     yield from (path.with_suffix(suffix) for suffix in (".ring", ".new", ".sock"))
 
 
@@ -344,7 +344,7 @@ class RingWriter:
         unfinished = path.with_suffix(".new")
         file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            # All of it now: memory that is missing later on would end whoever touches it.
+            # All of it now: memory that is missing later on would end a process that touches it.
             os.posix_fallocate(file, 0, layout.total_bytes)
             self._memory = mmap.mmap(file, layout.total_bytes)
             self._words = memoryview(self._memory).cast("Q")

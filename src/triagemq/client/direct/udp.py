@@ -1,8 +1,7 @@
 """The sockets of a direct topic: packets to its multicast address, and those that come there.
 
 Packets that are sent are not looped back unless that is wanted: processes of one host hand messages over in shared
-memory. The kernel notes
-when a packet has come, so that what the program adds to that can be told apart.
+memory. The kernel stamps packets when they arrive, so that the delay of the program can be separated.
 """
 
 from __future__ import annotations

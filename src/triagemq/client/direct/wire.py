@@ -8,8 +8,8 @@ Every packet has 36 octets in front, in network order:
     packet 2, packets 2                           which part of the message, of how many
 
 All packets of a message but the last carry equally much. A message is handed on when all of it has come, once; nothing
-is asked for again. Who may send to the group may send anything: what cannot be is counted by its reason, and what is
-kept of unfinished messages is limited. Nothing here proves who has sent a packet: that is left to the switches.
+is requested again. A sender to the group may send anything: invalid packets are counted by reason, and the memory of
+unfinished messages is limited. Nothing here proves where a packet comes from: that is left to the switches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SMALLEST_PAYLOAD = 512
 """Octets in every packet but a message's last, at least: a large message is not a cloud of crumbs."""
 MOST_PACKETS = 0xFFFF
 NO_ORDERS = (1 << 32) - 1
-"""The generation of publishers that follow none: they are there for whoever listens."""
+"""The generation of publishers that follow none: they are for every listener."""
 
 _LATEST_NS = (1 << 63) - 1
 _WINDOW = 1024
@@ -54,7 +54,7 @@ class Rejection(StrEnum):
     """It contradicts the other packets of its message."""
     DUPLICATE = "duplicate"
     LATE = "late"
-    """Of a message so old that nobody remembers whether it has come."""
+    """Of a message so old that it is not known whether it has come."""
 
 
 class DirectMessage(NamedTuple):
@@ -80,7 +80,7 @@ def generation_of(session: int) -> int:
 
 
 def topic_mark(topic: str) -> int:
-    """Four octets that tell topics on one address apart, where somebody has mixed them up."""
+    """Four octets that distinguish topics which share an address by mistake."""
     return int.from_bytes(hashlib.blake2s(topic.encode(), digest_size=4).digest(), "big")
 
 
@@ -142,7 +142,7 @@ def read_head(packet: bytes) -> PacketHead | None:
 
 
 class SeenMessages:
-    """Which messages of which publishers have come, on whatever way: each counts once, and gaps are known.
+    """Which messages of which publishers have come, by any path: each counts once, and gaps are known.
 
     >>> seen = SeenMessages()
     >>> [seen.take(session=7, number=number) for number in (1, 2, 2, 5)]
@@ -266,7 +266,7 @@ class Reassembly:
         self.given_up = 0
         """Messages of which something, but not all, has come in time."""
         self.held_bytes = 0
-        """What is kept of unfinished messages."""
+        """Memory of unfinished messages."""
 
     def add(self, packet: bytes, now_ns: int) -> DirectMessage | None:
         """A packet has come; the message that is finished by it."""
