@@ -5,13 +5,10 @@ BlockingPublisher, BlockingSubscriber     the same for programs without it
 Connection                                one MQTT-SN connection, for those who need no more
 TypedTopic                                what a topic carries, as octets, and how many these are at most
 
-The program's calls come in at `publisher`, `subscriber` or, for programs without asyncio, `blocking`; `participant` is
-what they share: a name, and an intent that the `coordinator` is told and reminded of; `background` runs what goes on
-beside the program's calls, and reports what fails there. A subscriber goes on at
-another gateway as `moving` says. The parts of a `connection` are its `lifeline`
-(made, lost, made again), `topics` (names, ids and filters), `publishing` (what goes out) and `events` (what comes in);
-they see the whole as a `wire`, over one of the `sockets`, with the `settings` of the connection. `direct` is another
-way, without gateway and broker, for events that have a promise; `directions` has publishers and subscribers take it.
+Calls of the program come in at `publisher`, `subscriber` or, without asyncio, `blocking`. `participant` is what both
+share: a name, and an intent on lease at the `coordinator`. A `connection` gives a `session`, which is without I/O, one
+of the `sockets`, a clock and futures; the session has an `outbox` for what is published, and an inbox for `events`.
+`moving` leads from one gateway to another; `directions` are for promised topics, which go without a broker (`direct`).
 """
 
 from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber

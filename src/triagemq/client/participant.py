@@ -1,9 +1,9 @@
 """What publishers and subscribers have in common: a name, a connection to a gateway, and perhaps a coordinator.
 
 A coordinator has their intent on lease: announced, renewed by heartbeats, announced again when the coordinator forgot
-it. While it is away everything goes on as it was; reports wait until they can be sent. A report keeps its number until it
-is answered, so that none counts twice because an answer was lost. A request from the time in which the coordinator was
-away may be refused later: it alone is withdrawn, and the program is notified.
+it. While it is away everything goes on as it was; reports wait. A report keeps its number until it is answered, so that
+none counts twice because an answer was lost. A request from the time in which the coordinator was away may be refused
+later: it alone is withdrawn, and the program is notified.
 """
 
 from __future__ import annotations
