@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -126,6 +127,14 @@ def test_a_command_that_runs_until_it_is_ended_ends_well_even_before_it_is_ready
     command = [sys.executable, "-c", MAIN, "up", "--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0"]
     code, output, errors = press(command, tmp_path, random.uniform(0.0, 0.8))
     assert (code, output, errors) == (0, "", "triage: ended before it was ready\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_exchange_that_runs_ends_within_two_seconds_of_a_signal(tmp_path: Path, number: int) -> None:
+    options = ["--gateway", "127.0.0.1:0", "--rest", "127.0.0.1:0", "--json"]
+    code, output, errors = press([sys.executable, "-c", MAIN, "up", *options], tmp_path, None, number)
+    assert json.loads(output)["ready"]
+    assert (code, errors) == (0, "")
 
 
 def test_what_has_ended_well_is_not_ended_by_a_signal(tmp_path: Path) -> None:
