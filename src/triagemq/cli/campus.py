@@ -37,7 +37,7 @@ class CampusOptions:
     ] = None
 
     def place(self, scenario: Scenario, seed: int) -> CampusPlan:
-        """The placement asked for."""
+        """The requested placement."""
         from triagemq.lab.clusters import ALL_PLACEMENTS
         from triagemq.plan.placement import NO_CORRELATIONS, Correlations, place
 

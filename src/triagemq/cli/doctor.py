@@ -61,7 +61,7 @@ def _fixes(findings: Sequence[Finding]) -> dict[str, list[str]]:
 
 
 def _found(check: Callable[[], Finding]) -> Finding | None:
-    """None where packages are missing by which alone it could be told; they are among the findings."""
+    """None where packages that the check needs are missing; they are among the findings."""
     try:
         return check()
     except ModuleNotFoundError:

@@ -60,7 +60,7 @@ def gateway(
         typer.Option(help="YAML file for transparent mode, client id: {user: ..., password: ...}."),
     ] = None,
     buffer: Annotated[
-        int, typer.Option(min=1, help="Messages kept for a client that sleeps or is away.")
+        int, typer.Option(min=1, help="Messages stored for a client that sleeps or is away.")
     ] = 10_000,
     clients_per_address: Annotated[
         int, typer.Option(min=1, help="Clients that may be at one IP address (loopback: 20,000 or more).")
@@ -156,7 +156,7 @@ def gateway(
         if name is None:
             raise ParameterError("--join", "needs --name NAME: what the coordinator calls this gateway")
         if state is None:
-            raise ParameterError("--join", "needs --state DIRECTORY: what it is told survives a restart")
+            raise ParameterError("--join", "needs --state DIRECTORY: its desired state survives a restart")
         private_directory(state, "--state")
         for line in warnings:
             typer.echo(line, err=True)
@@ -212,7 +212,7 @@ def gateway(
     numbers = Numbers() if rules is None else Numbers(without_key)
     live = None if trace is None else LiveTrace(trace, numbers)
     if state is not None:
-        # Before certificate and broker have their own in it: what is made on the way to that is open to others.
+        # Before certificate and broker have their own in it: directories that they make above are open to others.
         private_directory(state, "--state")
     security = _security(dtls, tls_certificate, tls_key, client_ca, state, here[0])
     everyone = None if advertise is None else host_and_port(advertise, "--advertise")
@@ -320,7 +320,7 @@ async def _serve_joined(
 
 
 async def _follow(rules: TokenRules, running: Gateway, own: BrokerProcess | None) -> None:
-    """Whose token is revoked or expires is out; whoever gets one is let in."""
+    """A client whose token is revoked or expires is out; one with a new token is let in."""
     from triagemq.exchange.gateway.lifecycle import policy_changed
 
     behind = False
@@ -350,7 +350,7 @@ def _let_in(own: BrokerProcess, rules: TokenRules | None) -> None:
 async def _until_ended(running: Gateway, broker: str, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     ended = stop_on_signals()
-    # Not through the loop, whose way of hearing signals is that of `stopping` already.
+    # Not through the loop, whose signal handling is that of `stopping` already.
     signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon_threadsafe(_print_counters, running, as_json))
     ending = loop.create_task(ended.wait())
     reaching = loop.create_task(running.wait_for_broker(3.0))

@@ -21,7 +21,7 @@ UNTIL_ENDED = (("up",), ("gateway",), ("sub",), ("pipeline", "stream"))
 def main() -> None:
     """The program: one command, one exit code."""
     arguments = sys.argv[1:]
-    # Somebody's own algorithm, given as module:function, lies where the command is typed.
+    # A user's own algorithm, given as module:function, lies where the command is typed.
     sys.path.append("")
     # Read in triagemq.compiled, which takes too long to load here.
     os.environ["TRIAGE_SAY_COMPILING"] = "1"
@@ -72,7 +72,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _application(arguments: Sequence[str]) -> Typer:
-    """With nothing but the command that is asked for, if one is."""
+    """With nothing but the command of this line, if it names one."""
     from triagemq.cli import app
 
     known = arguments and arguments[0] in app.COMMANDS
@@ -91,7 +91,7 @@ def _runs_until_ended(arguments: Sequence[str]) -> bool:
 
 
 def _leave(listening: Listening, code: int) -> None:
-    """End now, without waiting for threads that still compile or compute what nobody wants any more."""
+    """End now, without waiting for threads that still compile or compute."""
     if not listening.heeded:
         _say(listening.words)
     if code == INTERRUPTED or not listening.heeded:

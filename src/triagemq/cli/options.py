@@ -265,7 +265,7 @@ def print_kept_promises(promises: list[dict[str, Any]], decisions: list[dict[str
     """What became of each promise, and who was cut."""
     console = screen()
     if promises:
-        columns = ("promise", "messages", "worst latency", "bound", "asked for", "late", "limited", "lost")
+        columns = ("promise", "messages", "worst latency", "bound", "requested", "late", "limited", "lost")
         table = figure_table("promises", *columns)
         for row in promises:
             times = ("worst_latency_seconds", "bound_seconds", "max_latency_seconds")
@@ -328,18 +328,20 @@ def print_promises(promises: list[dict[str, Any]]) -> None:
     """What is promised, with its bound and levels; and what is refused, with what would be admitted instead."""
     if not promises:
         return
-    table = figure_table("promises", "promise", "bound", "asked for", "to spare", "level at each port")
-    refused = figure_table("refused", "promise", "asked for", "would be admitted")
+    table = figure_table("promises", "promise", "bound", "requested", "to spare", "level at each port")
+    refused = figure_table("refused", "promise", "requested", "would be admitted")
     for row in promises:
         name = f"{row['topic']} from {row['publisher']} to {row['subscriber']}"
-        asked = duration(row["max_latency_seconds"])
+        requested = duration(row["max_latency_seconds"])
         if row["admitted"]:
             levels = ", ".join(
                 f"{hop['port']} {hop['level']}" for hop in row["hops"] if hop["port"] is not None
             )
-            table.add_row(name, duration(row["bound_seconds"]), asked, duration(row["slack_seconds"]), levels)
+            table.add_row(
+                name, duration(row["bound_seconds"]), requested, duration(row["slack_seconds"]), levels
+            )
         else:
-            refused.add_row(name, asked, duration(row["offer_seconds"]))
+            refused.add_row(name, requested, duration(row["offer_seconds"]))
     for each in (table, refused):
         if each.row_count:
             screen().print(each)

@@ -54,7 +54,7 @@ def run(
     spark = options.spark_options(master, conf, ui=ui)
     known = load_mapping(mapping) if mapping is not None else None
     done = run_pipeline(traces, out, mapping=known, options=spark, progress=not json)
-    # A page is opened with a browser, which has no way to a cluster's file systems.
+    # A page is opened with a browser, which cannot read a cluster's file systems.
     directory = None if Location.needs_spark(out, published=True) else Location(out).shown
     page = None if directory is None else directory / "report.html"
     if page is not None and done.tables and (done.started_spark or not page.exists()):
@@ -247,13 +247,13 @@ def archive(
         console = screen()
         console.print(
             f"{len(done.archived)} logs archived, {len(done.unchanged)} unchanged: {done.rows_in:,} rows in, "
-            f"{done.quarantined:,} set aside; {done.expired:,} events given up, {done.events:,} kept",
+            f"{done.quarantined:,} set aside; {done.expired:,} events given up, {done.events:,} stored",
             soft_wrap=True,
         )
         for reason, count in done.reasons.items():
             console.print(f"  set aside: {count:,} {reason}")
         console.print(f"look at them with: triage pipeline show {out} events", soft_wrap=True)
-    _require_complete(done, "their reasons are counted above, and they are kept nowhere")
+    _require_complete(done, "their reasons are counted above, and they are stored nowhere")
 
 
 def _print_tables(console: Console, rows: dict[str, int]) -> None:

@@ -134,7 +134,9 @@ def plan(
     ] = None,
     instructions: Annotated[
         bool,
-        typer.Option("--instructions", help="Say what `triage up` would tell the gateway and the network."),
+        typer.Option(
+            "--instructions", help="Print the instructions of `triage up` for the gateway and the network."
+        ),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -192,7 +194,7 @@ def _algorithms(made: Plan) -> str:
 
 
 def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> None:
-    """What the gateway and the network would be told, without telling anybody."""
+    """The instructions for the gateway and the network, without sending them."""
     from triagemq.scenario import load
 
     found = instructions(_decided(load(file), planner.limits, **planner.algorithms).orders)

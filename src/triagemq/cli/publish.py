@@ -90,8 +90,8 @@ def pub(
         raise ParameterError("--rate", f"must be above 0 and at most 100000, is {rate:g}")
     if rate is not None and message is not None:
         raise ParameterError("--message", "goes without --rate: that generates its own")
-    beside = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--retain": retain}
-    if direct.alone(beside | {"--stamp": stamp, "--max-separation": max_separation}):
+    others = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--retain": retain}
+    if direct.alone(others | {"--stamp": stamp, "--max-separation": max_separation}):
         largest = max_size or (size if rate is not None else len(message.encode()) if message else 0)
         publisher = direct.publisher(
             topic,
@@ -130,7 +130,8 @@ def pub(
     interrupted = result.pop("interrupted")
     if result["skipped"]:
         typer.echo(
-            f"triage: {result['skipped']} events were left out, as the coordinator asked for fewer", err=True
+            f"triage: {result['skipped']} events were left out, as the coordinator has requested fewer",
+            err=True,
         )
     if json:
         typer.echo(json_format.dumps(result))
@@ -145,9 +146,10 @@ def pub(
 
 
 def _say_slower(rates: Mapping[str, float]) -> None:
-    asked = ", ".join(f"{topic} at most {rate:.3g} times a second" for topic, rate in rates.items())
+    rates_in_words = ", ".join(f"{topic} at most {rate:.3g} times a second" for topic, rate in rates.items())
     typer.echo(
-        f"triage: asked to slow down: {asked}" if asked else "triage: as fast as before again", err=True
+        f"triage: slower, on request: {rates_in_words}" if rates else "triage: as fast as before again",
+        err=True,
     )
 
 
@@ -251,11 +253,11 @@ async def _lines(count: int | None) -> AsyncIterator[bytes]:
         put(None)
 
     def read_while_wanted() -> None:
-        # RuntimeError: the loop has been closed, nobody wants more.
+        # RuntimeError: the loop has been closed.
         with contextlib.suppress(RuntimeError):
             read()
 
-    # A daemon: it may wait for a line that never comes when we are told to stop.
+    # A daemon: it may wait for a line that never comes when the command is stopped.
     threading.Thread(target=read_while_wanted, name="stdin", daemon=True).start()
     number = 0
     while (count is None or number < count) and (line := await lines.get()) is not None:

@@ -64,7 +64,7 @@ class ControlOptions:
     ] = True
 
     def made(self, scenario: Scenario, plan: Plan, seed: int) -> Callable[[int], Control] | None:
-        """A control for each replication; None where none was asked for."""
+        """A control for each replication; None without --control."""
         if self.control is None:
             if self.model is not None or self.read_errors or self.cluster:
                 raise ParameterError("--control", "say by which estimator, for example --control idm")
@@ -304,4 +304,4 @@ def _print(result: SimulationResult, title: str) -> None:
             soft_wrap=True,
         )
     if result.precision_reached is False:
-        console.print("the asked precision was not reached within the most replications", style="yellow")
+        console.print("the requested precision was not reached within the most replications", style="yellow")

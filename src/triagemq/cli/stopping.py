@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM: one is enough at any moment, and nothing that a command has started stays behind.
 
 Python heeds a signal between two instructions of its main thread. A compiled kernel keeps it waiting, and the exception
-that it raises is lost when it falls into a callback of the compiler. So there are three ways, one behind the other.
+that it raises is lost when it falls into a callback of the compiler. So there are three stages, one behind the other.
 Heavy imports are late: until this module is loaded, Python ends by itself and with a traceback.
 
 1. A command in an event loop asks for `stop_on_signals` (or `on_stop`): it hears of the signal and ends by itself.
@@ -37,7 +37,7 @@ LEAVING_SECONDS = 1.0
 """What a client gets to take leave of a gateway that may not answer, when the user waits."""
 
 PATIENCE_SECONDS = 10.0
-"""How long a command that has heeded it may take to end its processes and tell its figures; two are what it should."""
+"""How long a command that has heeded it may take to end its processes and print its figures; two are what it should."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -61,9 +61,9 @@ def on_stop(callback: Callable[[], None]) -> None:
 
     loop = asyncio.get_running_loop()
     if _listening is not None:
-        _listening.tell(loop, callback)
+        _listening.notify(loop, callback)
         return
-    # Not run by `triage`: whoever runs it sees to the rest.
+    # Not run by `triage`: the program that runs it sees to the rest.
     for number in _SIGNALS:
         loop.add_signal_handler(number, callback)
 
@@ -71,7 +71,7 @@ def on_stop(callback: Callable[[], None]) -> None:
 def on_stop_anywhere(callback: Callable[[], None]) -> None:
     """The same without a loop, from any thread: the command looks often whether it has been called, from now on."""
     if _listening is not None:
-        _listening.tell(None, callback)
+        _listening.notify(None, callback)
         return
     for number in _SIGNALS:
         signal.signal(number, lambda *_: callback())
@@ -99,7 +99,7 @@ class Listening:
         self.heeded = False
         self._finished = False
         self._ends_well = ends_well
-        self._tell: Callable[[], None] | None = None
+        self._notify: Callable[[], None] | None = None
         self._raised = False
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
@@ -124,7 +124,7 @@ class Listening:
             return "ended before it was ready"
         return "terminated" if self.number == signal.SIGTERM else "interrupted"
 
-    def tell(self, loop: asyncio.AbstractEventLoop | None, callback: Callable[[], None]) -> None:
+    def notify(self, loop: asyncio.AbstractEventLoop | None, callback: Callable[[], None]) -> None:
         """The command ends by itself when `callback` has been called, in its loop if it has one."""
 
         def heed() -> None:
@@ -132,13 +132,13 @@ class Listening:
             callback()
 
         def in_loop(loop: asyncio.AbstractEventLoop) -> None:
-            # A loop that has been closed has nobody to tell.
+            # The loop may have been closed.
             with contextlib.suppress(RuntimeError):
                 loop.call_soon_threadsafe(heed)
 
-        self._tell = heed if loop is None else partial(in_loop, loop)
+        self._notify = heed if loop is None else partial(in_loop, loop)
         if self.number is not None:
-            self._tell()
+            self._notify()
 
     def finish(self) -> None:
         """The command is over. Python will give signals back to the system, which would end by them what has ended."""
@@ -158,7 +158,7 @@ class Listening:
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-        if self._tell is None and not self._raised and not self._finished:
+        if self._notify is None and not self._raised and not self._finished:
             self._raised = True
             _be_quiet()
             raise KeyboardInterrupt
@@ -168,10 +168,10 @@ class Listening:
             pass
         _adopt_orphans()
         self.number = self.number or stops[0]
-        if self._tell is None:
+        if self._notify is None:
             _be_quiet()
         else:
-            self._tell()
+            self._notify()
         _let_pass(GRACE_SECONDS)
         if self.heeded:
             _let_pass(PATIENCE_SECONDS - GRACE_SECONDS)
@@ -209,7 +209,7 @@ def _adopt_orphans() -> None:
 
 
 def _be_quiet() -> None:
-    """Nobody needs to be told where in a library the interruption was heard or lost."""
+    """Do not print where in a library the interruption was heard or lost."""
     sys.unraisablehook = lambda _: None
     # Nothing has logged where it is not loaded.
     if logging := sys.modules.get("logging"):

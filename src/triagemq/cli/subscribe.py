@@ -79,13 +79,13 @@ def sub(
 
     With --guaranteed it says first what is promised of each topic, and ends with exit code 1 where that is refused.
     What is promised comes without a broker, straight from its publisher. A --max-latency alone that the network cannot
-    keep is named on standard error, with what could be asked for.
+    keep is named on standard error, with the smallest that it could.
     """
     from triagemq.client import Subscriber, Utility, Wanted
 
-    beside = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--port": port}
-    asked = {"--utility": utility, "--max-latency": deadline, "--deadline-share": share}
-    if direct.alone(beside | asked | {"--guaranteed": guaranteed}):
+    others = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--port": port}
+    terms = {"--utility": utility, "--max-latency": deadline, "--deadline-share": share}
+    if direct.alone(others | terms | {"--guaranteed": guaranteed}):
         listener = direct.subscriber(topic)
 
         def show_direct(event: DirectEvent) -> str:
@@ -181,7 +181,7 @@ async def _open(subscriber: Subscriber, wanted: list[Wanted], *, as_json: bool) 
         if as_json and promise is not None:
             typer.echo(json_format.dumps({"promise": asdict(promise)}))
         typer.echo(
-            f"triage: nothing is decided about {one.topic}: nobody publishes it, or not in force yet"
+            f"triage: nothing is decided about {one.topic}: it has no publisher, or is not in force yet"
             if promise is None
             else f"triage: {promise}",
             err=True,

@@ -28,7 +28,7 @@ app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where tokens are kept. Every field is an option of each command."""
+    """Where tokens are stored. Every field is an option of each command."""
 
     state: Annotated[
         Path | None, typer.Option("--state", help="State directory of `triage up`: works on its database.")
@@ -54,7 +54,7 @@ class Where:
     ] = None
 
     def database(self) -> str | Path | None:
-        """A file or an address; None for what a coordinator is asked about. What is said beats the environment."""
+        """A file or an address; None for a coordinator's. Options beat the environment."""
         if self.file is not None:
             if self.state is not None or self.url is not None:
                 raise ParameterError("file", "goes without --state and --url")
@@ -154,9 +154,9 @@ def revoke(
         token_id = _meant(token_id, [row["token_id"] for row in _ask(where.url, "GET", "/v1/tokens")])
         not_yet = _ask(where.url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
     else:
-        with _kept(database) as kept:
-            token_id = _meant(token_id, [token.token_id for token in kept.tokens()])
-            kept.revoke(token_id, time.time_ns())
+        with _opened(database) as tokens:
+            token_id = _meant(token_id, [token.token_id for token in tokens.tokens()])
+            tokens.revoke(token_id, time.time_ns())
     if json:
         print_json({"revoked": token_id, **(not_yet or {})})
     else:
@@ -180,16 +180,16 @@ def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:
         first = error.errors(include_url=False)[0]
         raise ParameterError(".".join(str(part) for part in first["loc"]), first["msg"]) from None
     secret, token = new_token(checked)
-    with _kept(database) as kept:
-        kept.add(token)
+    with _opened(database) as tokens:
+        tokens.add(token)
     return {**shown(token), "token": secret}
 
 
 def _list(database: str | Path) -> list[dict[str, Any]]:
     from triagemq.coordinator.access.tokens import shown
 
-    with _kept(database) as kept:
-        return [shown(token) for token in kept.tokens()]
+    with _opened(database) as tokens:
+        return [shown(token) for token in tokens.tokens()]
 
 
 def _meant(given: str, known: Sequence[str]) -> str:
@@ -207,7 +207,7 @@ def _meant(given: str, known: Sequence[str]) -> str:
 
 
 @contextmanager
-def _kept(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
+def _opened(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
     """The tokens of a file, or of a database."""
     if isinstance(where, Path):
         from triagemq.coordinator.access.tokens import TokenFile

@@ -175,18 +175,18 @@ def carry(
     from triagemq.topic_codes import load_book
 
     book = load_book(codes)
-    asked = [WantedSubtree.parse(each, book) for each in wanted]
-    ports = list(dict.fromkeys(each.port for each in asked))
+    subtrees = [WantedSubtree.parse(each, book) for each in wanted]
+    ports = list(dict.fromkeys(each.port for each in subtrees))
     carrier: CarryingMachine | CarryingSwitches
     if openflow is None:
-        carrier = CarryingMachine(asked, interfaces_of(ports, interface), bandwidth, classes)
+        carrier = CarryingMachine(subtrees, interfaces_of(ports, interface), bandwidth, classes)
     else:
         tls = _switch_tls(tls_certificate, tls_key, switch_ca)
         for line in check_switch_listener(openflow, tls, insecure=insecure):
             typer.echo(f"triage: {line}", err=True)
         places = places_of(interface, ports)
         carrier = CarryingSwitches(
-            asked, places, openflow, bandwidth, classes, tls=tls, allowed=switch_address or ()
+            subtrees, places, openflow, bandwidth, classes, tls=tls, allowed=switch_address or ()
         )
     try:
         typer.echo("triage: carrying" + ("" if seconds is not None else "; Ctrl-C ends it"), err=True)

@@ -176,7 +176,8 @@ def up(
     ] = False,
     client_ca: options.ClientAuthority = None,
     advertise: Annotated[
-        str | None, typer.Option(help="Host that clients are told (default: the one they reached REST by).")
+        str | None,
+        typer.Option(help="Host in the addresses that clients get (default: the one they reached REST by)."),
     ] = None,
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
@@ -361,7 +362,7 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
 
 
 async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | None, as_json: bool) -> None:
-    """What goes on, as long as somebody looks and it is not ended."""
+    """What goes on, on a terminal, until it is ended."""
     from triagemq.live.up.run import Watch
 
     begun = time.monotonic()
@@ -471,7 +472,7 @@ def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) 
 
 @contextmanager
 def live_screen(*, wanted: bool) -> Iterator[Live | None]:
-    """A place on standard error that is written over; None where nobody looks."""
+    """A place on standard error that is written over; None without a terminal."""
     console = screen(stderr=True)
     if not (wanted and console.is_terminal):
         yield None
@@ -539,7 +540,7 @@ def live_table(
     if restarted:
         notes.append(f"started again: {', '.join(restarted)}")
     if not seen.traffic:
-        notes.append("nobody has subscribed yet")
+        notes.append("no subscribers yet")
     table.caption = "\n".join(notes) or None
     return table
 

@@ -62,7 +62,7 @@ def test_a_publisher_asked_to_slow_down_does_and_the_delay_falls(tmp_path: Path)
             )
             try:
                 await until(lambda: mean_latency(came) > 2 * REQUIRED_SECONDS)
-                await until(lambda: "asked to slow down: pump/pressure" in (tmp_path / "pub.log").read_text())
+                await until(lambda: "slower, on request: pump/pressure" in (tmp_path / "pub.log").read_text())
                 await until(lambda: mean_latency(came) < REQUIRED_SECONDS)
             finally:
                 publisher.end()

@@ -129,5 +129,5 @@ def test_without_a_file_it_says_what_to_try_and_shows_what_goes_on(tmp_path: Pat
     assert f"  triage sub -t 'building/#' --utility log:10 --coordinator {rest}" in lines
     assert f"  triage pub -t building/3/smoke --rate 20 --coordinator {rest}" in lines
     words = shown.decode()
-    for each in (", 0 connections, 0 events", "dropped on purpose", "nobody has subscribed yet"):
+    for each in (", 0 connections, 0 events", "dropped on purpose", "no subscribers yet"):
         assert each in words

@@ -140,9 +140,9 @@ async def _run(
 
 
 class _Ending:
-    """Ctrl-C: before the first event everything is given up, later the run ends early and is told like any other.
+    """Ctrl-C: before the first event everything is given up, later the run ends early and is reported like any other.
 
-    Whatever comes after the first is no news: taking everything away again is not interrupted.
+    Signals after the first change nothing: the cleanup is not interrupted.
     """
 
     def __init__(self) -> None:

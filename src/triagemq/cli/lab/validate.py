@@ -102,25 +102,27 @@ def _print(found: Comparison, title: str, periodic: bool) -> None:
     console.print(table)
     if len(found) > _SHOWN:
         console.print(f"the {_SHOWN} of {len(found):,} cells that are farthest off; --json shows all")
-    told = found.counts()
-    if told["not_known"]:
+    counts = found.counts()
+    if counts["not_known"]:
         # The phases of periodic publications are drawn once for each run: a longer one knows no others.
         advice = (
             f"simulate more runs (--runs, {found.replications} this time), whose periodic publications differ in phase"
             if periodic
             else f"simulate for longer (--for, {found.simulated_seconds / found.replications:.0f} s this time)"
         )
-        console.print(f"{told['not_known']} cells have a figure not known within {100 * KNOWN:g} %: {advice}")
+        console.print(
+            f"{counts['not_known']} cells have a figure not known within {100 * KNOWN:g} %: {advice}"
+        )
     for name in found.percentiles:
         console.print(f"{name}: {_outside(found.counts((name,)), TAIL_ALLOWED)}")
-    console.print(_outside(told, ALLOWED))
+    console.print(_outside(counts, ALLOWED))
 
 
-def _outside(told: dict[str, int], allowed: float) -> str:
-    outside = told["outside_unflagged"] + told["outside_flagged"]
+def _outside(counts: dict[str, int], allowed: float) -> str:
+    outside = counts["outside_unflagged"] + counts["outside_flagged"]
     return (
-        f"{outside} of {told['judged']:,} cells outside {100 * allowed:g} % + interval: "
-        f"{told['outside_flagged']} flagged, {told['outside_unflagged']} not"
+        f"{outside} of {counts['judged']:,} cells outside {100 * allowed:g} % + interval: "
+        f"{counts['outside_flagged']} flagged, {counts['outside_unflagged']} not"
     )
 
 
