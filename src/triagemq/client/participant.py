@@ -14,7 +14,7 @@ import random
 import secrets
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from triagemq.addresses import GatewayAddress
@@ -49,33 +49,13 @@ _Requested = TypeVar("_Requested", Declared, Wanted)
 
 
 class Lease(Generic[_Requested]):
-    """`requested` gives the present requests by topic, and `intent` what is announced for them; `report` gives what
-    a heartbeat reports. `on_refused` is called when the coordinator refuses what it did not hear at once."""
+    """The intent of a participant at its coordinator."""
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        kind: str,
-        name: str,
-        background: Background,
-        *,
-        requested: Callable[[], Mapping[str, _Requested]],
-        intent: Callable[[Mapping[str, _Requested]], Mapping[str, Any]],
-        on_refused: Callable[[], Awaitable[None]],
-        on_announced: Callable[[Registration], Awaitable[None]],
-        report: Callable[[], Mapping[str, Any]] = dict,
-        on_reply: Callable[[HeartbeatReply], None] = lambda reply: None,
-    ) -> None:
+    def __init__(self, coordinator: Coordinator, owner: Participant[_Requested]) -> None:
         self._coordinator = coordinator
-        self._kind = kind
-        self._name = name
-        self._background = background
-        self._requested: Callable[[], Mapping[str, _Requested]] = requested
-        self._intent: Callable[[Mapping[str, _Requested]], Mapping[str, Any]] = intent
-        self._on_refused = on_refused
-        self._report = report
-        self._on_announced = on_announced
-        self._on_reply = on_reply
+        self._owner = owner
+        self._kind, self._name = f"{owner._kind}s", owner.name
+        self._background = owner._background
         self._lease_seconds = 10.0
         # Whether the coordinator knows the present intent, as far as we know.
         self._is_announced = False
@@ -180,12 +160,14 @@ class Lease(Generic[_Requested]):
     async def _announce(self, requested: Mapping[str, _Requested] | None = None) -> Registration:
         async with self._turn:
             if requested is None:
-                requested = dict(self._requested())
-            announced = await self._coordinator.announce(self._kind, self._name, self._intent(requested))
+                requested = dict(self._owner._requested)
+            announced = await self._coordinator.announce(
+                self._kind, self._name, self._owner._intent(requested)
+            )
             self._accepted = requested
         self._lease_seconds = announced.lease_seconds
         self._is_announced = True
-        await self._on_announced(announced)
+        await self._owner._announced(announced)
         return announced
 
     async def _until_reached(self, timeout_seconds: float) -> Registration:
@@ -234,7 +216,7 @@ class Lease(Generic[_Requested]):
             if error.status not in _REFUSALS:
                 raise
             try:
-                await self._on_refused()
+                await self._owner._withdraw_refused()
             except BaseException:
                 # Perhaps it knows a part of it.
                 self._is_announced = False
@@ -243,10 +225,10 @@ class Lease(Generic[_Requested]):
     async def _heartbeat(self) -> None:
         async with self._turn:
             reply = await self._send_report(self._next_report())
-        self._on_reply(reply)
+        self._owner._replied(reply)
 
     def _next_report(self) -> Mapping[str, Any]:
-        if not self._unanswered and (report := self._report()):
+        if not self._unanswered and (report := self._owner._report_now()):
             self._number += 1
             self._unanswered = {**report, "number": self._number}
         return self._unanswered
@@ -346,20 +328,20 @@ class Participant(ABC, Generic[_Requested]):
         """What is announced for that."""
 
     def _intent(self, requested: Mapping[str, _Requested]) -> dict[str, Any]:
+        """What REST takes."""
         terms = self._terms(tuple(requested.values()))
         return terms.as_json() | {"lease_seconds": terms.lease_seconds}
 
-    def _make_lease(self, coordinator: Coordinator, **options: Any) -> Lease[_Requested]:
-        return Lease(
-            coordinator,
-            f"{self._kind}s",
-            self.name,
-            self._background,
-            requested=lambda: self._requested,
-            intent=self._intent,
-            on_refused=self._withdraw_refused,
-            **options,
-        )
+    @abstractmethod
+    async def _announced(self, announced: Registration) -> None:
+        """The coordinator has the intent, and says which gateway."""
+
+    def _report_now(self) -> Mapping[str, Any]:
+        """What the next heartbeat reports."""
+        return {}
+
+    def _replied(self, reply: HeartbeatReply) -> None:
+        """A heartbeat was answered."""
 
     async def _withdraw_refused(self) -> None:
         """A request from the time in which the coordinator was away is refused now: it alone is withdrawn."""

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.connection import Connection, ConnectionCounters, notify
-from triagemq.client.coordinator import Coordinator, Direction, Registration
+from triagemq.client.coordinator import Coordinator, Direction, HeartbeatReply, Registration
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.directions import Directing, joining
 from triagemq.client.moving import AWAY_PAUSE_SECONDS, POLL_PAUSE_SECONDS, POLL_SECONDS
 from triagemq.client.outbox import without_registration
-from triagemq.client.participant import Participant
+from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import unreachable
 from triagemq.client.types import TypedTopic
@@ -123,11 +123,7 @@ class Publisher(Participant[Declared]):
     # Life.
 
     async def _open(self, coordinator: Coordinator) -> None:
-        self._lease = self._make_lease(
-            coordinator,
-            on_announced=self._announced,
-            on_reply=lambda reply: self._rates.ask(reply.slow_down),
-        )
+        self._lease = Lease(coordinator, self)
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         await self._connect(announced.gateway, announced.client_id)
         self._may_move = announced.may_move
@@ -154,6 +150,9 @@ class Publisher(Participant[Declared]):
                 await self._directing.close()
         finally:
             await self._leave()
+
+    def _replied(self, reply: HeartbeatReply) -> None:
+        self._rates.ask(reply.slow_down)
 
     async def _announced(self, announced: Registration) -> None:
         """A coordinator that lost its memory, or leads another gateway now, may give another client id."""

@@ -1,4 +1,4 @@
-"""UDP sockets of a client, each with a port of its own and connected to the gateway: the network tells flows by it.
+"""UDP sockets of a client, each with a port of its own and connected to the gateway.
 
 DatagramSocket sends in clear; SecureSocket puts DTLS on it: messages go in and come out as they do without. An
 association is made when there is something to send, and made again when the gateway has lost it: a gateway that was

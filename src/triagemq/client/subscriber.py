@@ -41,7 +41,7 @@ from triagemq.client.moving import (
     level,
     nowhere,
 )
-from triagemq.client.participant import Participant
+from triagemq.client.participant import Lease, Participant
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.types import TypedTopic
 from triagemq.errors import (
@@ -133,12 +133,7 @@ class Subscriber(Participant[Wanted]):
     # Life.
 
     async def _open(self, coordinator: Coordinator) -> None:
-        self._lease = self._make_lease(
-            coordinator,
-            on_announced=self._announced,
-            report=self._received.report,
-            on_reply=self._replied,
-        )
+        self._lease = Lease(coordinator, self)
         announced = await self._lease.begin(self.settings.connect_timeout_seconds)
         self._client_id_base = announced.client_id
         self._connection = self._make_connection(
@@ -351,6 +346,9 @@ class Subscriber(Participant[Wanted]):
         """Report now what was received since the last report; reports are sent three times a lease, too."""
         if self._lease is not None:
             await self._lease.beat()
+
+    def _report_now(self) -> Mapping[str, Any]:
+        return self._received.report()
 
     def _replied(self, reply: HeartbeatReply) -> None:
         known = {(each.topic, each.max_latency_seconds) for each in self.refused_delays}
