@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from triagemq.client import ClosedError, Event
-from triagemq.client.session import Session, State
+from triagemq.client.session import ClientSession, State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.mqttsn import (
     ConnAck,
@@ -52,7 +52,7 @@ class Scene:
         self.problems: list[str] = []
         self.room = 0
         given: dict[str, Any] = {"keep_session": True, "clear_first": False, "will": None, **options}
-        self.session = Session(
+        self.session = ClientSession(
             "pump",
             given.pop("settings", SETTINGS),
             clock=lambda: self.now,

@@ -23,7 +23,7 @@ from typing import Any, TypeVarTuple
 from triagemq.addresses import GatewayAddress
 from triagemq.client.events import Event
 from triagemq.client.outbox import LOG, TopicReference, refused
-from triagemq.client.session import Session, State
+from triagemq.client.session import ClientSession, State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import DatagramSocket, SecureSocket
 from triagemq.dtls import LONGEST_MESSAGE
@@ -184,7 +184,7 @@ class Connection:
         self.address = GatewayAddress(host, port, secure)
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._background = background or Background(f"connection {client_id}", on_problem)
-        self._session = Session(
+        self._session = ClientSession(
             client_id,
             self.settings,
             clock=lambda: asyncio.get_running_loop().time(),

@@ -45,7 +45,7 @@ TopicReference = tuple[TopicIdType, int]
 """How a PUBLISH names a topic."""
 
 
-class Outcome(Protocol):
+class CallResult(Protocol):
     """Where the result of a call goes: a future."""
 
     def done(self) -> bool: ...
@@ -75,7 +75,7 @@ class Wire(Protocol):
 
     def reference(self, topic: str | int) -> TopicReference | None: ...
 
-    def register(self, topic: str, outcome: Outcome | None) -> None: ...
+    def register(self, topic: str, outcome: CallResult | None) -> None: ...
 
     def forget_topic(self, topic: str | int) -> None: ...
 
@@ -99,7 +99,7 @@ class Outgoing:
     payload: bytes
     qos: int
     retain: bool
-    outcome: Outcome
+    outcome: CallResult
     stage: Stage = Stage.WAITING
     reference: TopicReference | None = None
     attempts: int = 0
@@ -125,7 +125,7 @@ class Outbox:
     def __contains__(self, message_id: object) -> bool:
         return message_id in self._messages
 
-    def publish(self, topic: str | int, payload: bytes, qos: int, retain: bool, outcome: Outcome) -> None:
+    def publish(self, topic: str | int, payload: bytes, qos: int, retain: bool, outcome: CallResult) -> None:
         """Send until it is acknowledged; the result is None."""
         if self._closed is not None:
             self._on_room()
@@ -262,7 +262,7 @@ class Outbox:
             resolve(outgoing.outcome, error)
 
 
-def resolve(outcome: Outcome | None, result: object) -> None:
+def resolve(outcome: CallResult | None, result: object) -> None:
     """Set a result or an error, unless the caller has given up."""
     if outcome is None or outcome.done():
         return

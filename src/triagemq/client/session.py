@@ -16,8 +16,8 @@ from triagemq.client.events import Event, Inbox
 from triagemq.client.outbox import (
     MOST_REFUSALS,
     PROBE_AFTER_ATTEMPTS,
+    CallResult,
     Outbox,
-    Outcome,
     TopicReference,
     filter_reference,
     pause_before,
@@ -82,7 +82,7 @@ class _Request:
     message: Callable[[int, bool], Message]
     answer: type[Answer]
     settle: Callable[[Any], None]
-    outcome: Outcome | None = None
+    outcome: CallResult | None = None
     attempts: int = 0
     refusals: int = 0
     due: float = 0.0
@@ -93,12 +93,12 @@ class _Probe:
     """PINGREQ or DISCONNECT, which have no message id: one at a time. The result is whether the gateway answers."""
 
     message: PingReq | Disconnect
-    outcome: Outcome | None = None
+    outcome: CallResult | None = None
     attempts: int = 0
     due: float = 0.0
 
 
-class Session:
+class ClientSession:
     """`advance` does what is due and returns when it wants to be called again; `on_due` says that it is sooner.
 
     `transmit` returns False when the system has no room. `on_lost` gets True if the gateway has become silent.
@@ -148,7 +148,7 @@ class Session:
         self._next_message_id = random.randint(1, 0xFFFF)
         self._requests: dict[int, _Request] = {}
         self._topic_ids: dict[str | int, TopicReference] = {}
-        self._registrations: dict[str, list[Outcome]] = {}
+        self._registrations: dict[str, list[CallResult]] = {}
         self._subscriptions: dict[str | int, int] = {}
         self._resubscribing: deque[str | int] = deque()
 
@@ -304,19 +304,19 @@ class Session:
         self._doubts = True
         self.wake_at(self.now())
 
-    def sleep(self, duration_seconds: int, outcome: Outcome) -> None:
+    def sleep(self, duration_seconds: int, outcome: CallResult) -> None:
         """Have the gateway store events for that long."""
         self.state = State.ASLEEP
         self._begin_probe(_Probe(Disconnect(duration_seconds), outcome))
 
-    def check(self, outcome: Outcome) -> None:
+    def check(self, outcome: CallResult) -> None:
         """While asleep: get the stored events; the result comes after the last one."""
         if self.state is State.ASLEEP:
             self._begin_probe(_Probe(PingReq(self.client_id), outcome))
         else:
             outcome.set_result(False)
 
-    def leave(self, outcome: Outcome, *, end_session: bool) -> None:
+    def leave(self, outcome: CallResult, *, end_session: bool) -> None:
         """Take leave of the gateway; it forgets the session if that is to end."""
         self._is_leaving = True
         self._end_probe(False)
@@ -471,7 +471,7 @@ class Session:
         else:
             request.settle(refused(request.what, code))
 
-    def subscribe(self, topic: str | int, qos: int, outcome: Outcome | None) -> None:
+    def subscribe(self, topic: str | int, qos: int, outcome: CallResult | None) -> None:
         """Subscribe to a filter, a short name, or a predefined id; the result is the QoS that the gateway grants."""
         id_type, name = filter_reference(topic)
 
@@ -501,7 +501,7 @@ class Session:
             else:
                 self._subscribe_again()
 
-    def unsubscribe(self, topic: str | int, outcome: Outcome) -> None:
+    def unsubscribe(self, topic: str | int, outcome: CallResult) -> None:
         """No more events of that filter."""
         id_type, name = filter_reference(topic)
         self._subscriptions.pop(topic, None)
@@ -521,7 +521,7 @@ class Session:
             self._topic_ids[topic] = found
         return found
 
-    def register(self, topic: str, outcome: Outcome | None) -> None:
+    def register(self, topic: str, outcome: CallResult | None) -> None:
         """Get the id of a topic, by one request for all callers."""
         if (found := self.reference(topic)) is not None:
             resolve(outcome, found)
