@@ -18,9 +18,10 @@ different lengths has its length in front.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -308,13 +309,19 @@ def _several(
         count, at = prefix.take(payload, at)
         if count > most:
             raise ParameterError(name, f"has {count} values, at most {most} are possible")
-        found = []
-        for _ in range(count):
-            value, at = each.take(payload, at)
-            found.append(value)
+        found, at = _take_each(repeat(each, count), payload, at)
         return origin(found), at
 
     return Part(prefix.largest_bytes + most * each.largest_bytes, put, take)
+
+
+def _take_each(parts: Iterable[Part], payload: memoryview, at: int) -> tuple[list[Any], int]:
+    """The values of parts that follow each other, and where the octets behind them begin."""
+    found = []
+    for part in parts:
+        value, at = part.take(payload, at)
+        found.append(value)
+    return found, at
 
 
 def _sequence(parts: Sequence[Part], name: str) -> Part:
@@ -325,10 +332,7 @@ def _sequence(parts: Sequence[Part], name: str) -> Part:
             part.put(value, octets)
 
     def take(payload: memoryview, at: int) -> Taken:
-        found = []
-        for part in parts:
-            value, at = part.take(payload, at)
-            found.append(value)
+        found, at = _take_each(parts, payload, at)
         return tuple(found), at
 
     return Part(sum(part.largest_bytes for part in parts), put, take)
@@ -377,13 +381,13 @@ def _record(kind: type[Any], name: str, inside: tuple[Any, ...]) -> Part:
         raise ParameterError(name, f"holds {kind.__name__} again, and so has no largest size")
     hints: dict[str, tuple[Any, tuple[Any, ...]]]
     models: Any = getattr(kind, "model_fields", None)
-    called = {}
     if models is not None:
         hints = {key: (field.annotation, tuple(field.metadata)) for key, field in models.items()}
-        called = {key: field.alias or key for key, field in models.items()}
+        names = [field.alias or key for key, field in models.items()]
     else:
         found = get_type_hints(kind, include_extras=True)
         hints = {field.name: (found[field.name], ()) for field in fields(kind) if field.init}
+        names = list(hints)
     within = (*inside, kind)
     parts = {key: _part(hint, more, f"{name}.{key}", within) for key, (hint, more) in hints.items()}
 
@@ -394,11 +398,9 @@ def _record(kind: type[Any], name: str, inside: tuple[Any, ...]) -> Part:
             part.put(getattr(value, key), octets)
 
     def take(payload: memoryview, at: int) -> Taken:
-        values = {}
-        for key, part in parts.items():
-            values[called.get(key, key)], at = part.take(payload, at)
+        values, at = _take_each(parts.values(), payload, at)
         try:
-            return kind(**values), at
+            return kind(**dict(zip(names, values, strict=True))), at
         except ValueError as error:
             raise ParameterError(name, f"is not a {kind.__name__}: {error}") from None
 
