@@ -25,6 +25,7 @@ from triagemq.client import (
     Coordinator,
     CoordinatorError,
     Declared,
+    Event,
     GatewayUnreachableError,
     PromiseRefusedError,
     Publisher,
@@ -32,7 +33,7 @@ from triagemq.client import (
     connection,
 )
 from triagemq.client.settings import ConnectionSettings
-from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, Unsubscribe
+from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, TopicIdType, Unsubscribe
 
 IMPATIENT = ConnectionSettings(
     ping_seconds=0.1, retry_seconds=0.05, retries=1, close_timeout_seconds=0.1, answer_timeout_seconds=0.3
@@ -298,6 +299,31 @@ def test_callbacks_hear_of_connections_made_and_lost(caplog: pytest.LogCaptureFi
     assert "ff-7" in said[1]
     assert "the gateway has ended the connection" in said[1]
     assert "a callback of the program failed" in said
+
+
+def test_a_mistake_in_the_handler_of_events_is_logged_and_costs_no_event(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    got: list[bytes] = []
+
+    def handle(event: Event) -> None:
+        got.append(event.payload)
+        raise RuntimeError("a mistake of the program")
+
+    async def scene() -> None:
+        async with (
+            StubGateway() as gateway,
+            Subscriber(gateway=gateway.address, settings=QUICK, on_event=handle) as subscriber,
+        ):
+            await subscriber.subscribe("ab", qos=1)
+            for number in range(3):
+                payload = b"%d" % number
+                gateway.send(Publish(TopicIdType.SHORT, 0x6162, payload, 1, message_id=1 + number))
+            await until(lambda: len(got) == 3)
+
+    asyncio.run(scene())
+    assert got == [b"0", b"1", b"2"]
+    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"] * 3
 
 
 def broken(owner: Any, method: str, times: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.connection import Connection, connection_id
+from triagemq.client.connection import Connection, connection_id, notify
 from triagemq.client.coordinator import (
     Assignment,
     Coordinator,
@@ -469,7 +469,7 @@ class Subscriber(Participant[Wanted]):
         if self._on_event is None:
             self._queue.put(event)
         else:
-            self._on_event(event)
+            notify(self._on_event, event)
 
     def _type_of(self, topic: str) -> TypedTopic[Any] | None:
         """That of the name itself, else of the first filter that takes it."""

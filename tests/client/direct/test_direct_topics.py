@@ -65,9 +65,14 @@ def test_values_of_a_typed_topic_for_asyncio() -> None:
 async def _values_of_a_typed_topic_for_asyncio() -> None:
     pulse, address = TypedTopic(TOPIC, Pulse), group_address()
     found: list[DirectEvent] = []
+
+    def found_with_a_mistake(event: DirectEvent) -> None:
+        found.append(event)
+        raise RuntimeError("a mistake of the program costs no event")
+
     async with (
         DirectSubscriber(pulse, address, network=LOOPBACK) as listener,
-        DirectSubscriber(pulse, address, network=LOOPBACK, on_event=found.append),
+        DirectSubscriber(pulse, address, network=LOOPBACK, on_event=found_with_a_mistake),
         DirectPublisher(pulse, address, network=LOOPBACK) as sender,
     ):
         for bed in range(20):

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Self
 
+from triagemq.client.connection import notify
 from triagemq.client.direct.memory import MemoryReader, MemoryWriter
 from triagemq.client.direct.udp import GroupAddress, MulticastReceiver, MulticastSender, NetworkSettings
 from triagemq.client.direct.wire import (
@@ -528,7 +529,7 @@ class DirectSubscriber(_Receiving, AsyncEnd):
 
     def _readable(self, take: Callable[[], Iterator[DirectEvent]]) -> None:
         for event in take():
-            self._hand_on(event)
+            notify(self._hand_on, event)
 
     def __aiter__(self) -> AsyncIterator[DirectEvent]:
         return self
