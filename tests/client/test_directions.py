@@ -21,7 +21,15 @@ from tests.client.test_real_coordinator import CoordinatorProcess, exchange
 from tests.coordinator.promising import WARD
 from tests.exchange.real import Child, ended
 
-from triagemq.client import Event, PromiseRefusedError, Publisher, Subscriber, TypedTopic, directions
+from triagemq.client import (
+    Event,
+    PromiseRefusedError,
+    Publisher,
+    Subscriber,
+    TypedTopic,
+    directions,
+    publisher,
+)
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.direct.udp import GroupAddress, MulticastSender
 from triagemq.client.types import UInt32
@@ -302,7 +310,7 @@ def test_a_publisher_tells_where_it_sends_from_and_tells_again_when_it_has_moved
             await asyncio.sleep(0.02)
 
     async def scene() -> None:
-        monkeypatch.setattr(directions, "POLL_SECONDS", 0.1)
+        monkeypatch.setattr(publisher, "POLL_SECONDS", 0.1)
         async with publishing(coordinator):
             await asyncio.wait_for(is_told(sends_from()), 20)
             monkeypatch.setattr(directions, "source_address", lambda network: "10.9.9.9")
