@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 DEFAULT_COORDINATOR = "http://127.0.0.1:8080"
 
+
 @dataclass(frozen=True, slots=True)
 class Whom:
     """Every field is an option of each command that takes them."""
