@@ -22,7 +22,7 @@ from typing import Any, TypeVarTuple
 
 from triagemq.addresses import GatewayAddress
 from triagemq.client.events import Event
-from triagemq.client.outbox import LOG, TopicReference, refused
+from triagemq.client.outbox import LOG, CallResult, TopicReference, refused
 from triagemq.client.session import ClientSession, State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.client.sockets import DatagramSocket, SecureSocket
@@ -453,11 +453,12 @@ class Connection:
             async with self._in_time(f"publishing to {topic!r}", "; the event is not sent"):
                 reference = await self._call(self._session.register, topic)
         assert reference is not None
-        while not self._session.send(Publish(*reference, payload, qos, retain)):
+        id_type, topic_id = reference
+        while not self._session.send(Publish(id_type, topic_id, payload, qos, retain)):
             await asyncio.sleep(_SYSTEM_IS_BUSY_SECONDS)
 
     async def _publish(
-        self, topic: str | int, payload: bytes, qos: int, retain: bool, done: asyncio.Future[None]
+        self, topic: str | int, payload: bytes, qos: int, retain: bool, done: CallResult
     ) -> None:
         await self._room.acquire()
         self._session.outbox.publish(topic, payload, qos, retain, done)

@@ -52,8 +52,8 @@ class Lease(Generic[_Requested]):
     """The intent of a participant at its coordinator."""
 
     def __init__(self, coordinator: Coordinator, owner: Participant[_Requested]) -> None:
-        self._coordinator = coordinator
-        self._owner = owner
+        self._coordinator: Coordinator = coordinator
+        self._owner: Participant[_Requested] = owner
         self._kind, self._name = f"{owner._kind}s", owner.name
         self._background = owner._background
         self._lease_seconds = 10.0
