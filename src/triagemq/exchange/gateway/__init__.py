@@ -3,8 +3,8 @@
 State:
 messages      messages on their way, and how many there are of each topic
 topics        what topic ids mean to a client
-sessions      clients, their links to the broker, and the routes from there to them
-settings, timers, observer
+sessions      clients, their timers, their links to the broker, and the routes from there to them
+settings, observer
 core          all of it, the time, the actions that come out, and the table of handlers
 
 and what is done, each above the one before:

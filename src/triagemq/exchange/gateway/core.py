@@ -24,10 +24,11 @@ from triagemq.exchange.gateway.sessions import (
     Group,
     Identify,
     Session,
+    Timer,
+    Timers,
     own_name,
 )
 from triagemq.exchange.gateway.settings import GatewaySettings
-from triagemq.exchange.gateway.timers import Timer, Timers
 from triagemq.exchange.gateway.topics import SharedTopics
 from triagemq.exchange.mqtt.packets import ConnectAnswer
 from triagemq.exchange.mqtt.session import Login, MqttSession, Receiving
