@@ -1,7 +1,7 @@
 """Fifty million deliveries to three tables: Spark on two cores beside DuckDB, same tables and percentiles, row by row.
 
 Both read the same Parquet files. The percentiles of both come from a histogram with 64 bins to each doubling of the
-latency (triagemq.pipeline.latency_bins). CPU seconds are those of all processes of an engine; what it takes to start
+latency (triagemq.trace.latency_bins). CPU seconds are those of all processes of an engine; what it takes to start
 the Java process is told apart. Beside it the whole command on a small trace, where there is hardly anything to compute.
 """
 
@@ -163,12 +163,7 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
             from pyspark.sql import functions as F  # noqa: N812
 
             from triagemq.pipeline.partitions import table_of
-            from triagemq.pipeline.tables import (
-                class_performance,
-                latency_histogram,
-                subscription_performance,
-                topic_rates,
-            )
+            from triagemq.pipeline.tables import latency_histogram, performance, topic_rates
 
             spark.range(1000).groupBy((F.col("id") % 7).alias("key")).count().collect()
             started, cpu = time.perf_counter(), meter.cpu_seconds()
@@ -190,8 +185,8 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
             )
             promised = table_of([], "run int, priority_class int")
             made = {
-                "subscription_performance": subscription_performance.transform(histogram, wanted),
-                "class_performance": class_performance.transform(histogram, promised),
+                "subscription_performance": performance.by_subscription(histogram, wanted),
+                "class_performance": performance.by_class(histogram, promised),
                 "topic_rates": topic_rates.transform(tables["publications"], names),
             }
             for name, frame in made.items():

@@ -17,7 +17,7 @@ from triagemq.cli.main import run
 from triagemq.cli.pipeline import app
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, estimate_scenario, run_pipeline
-from triagemq.pipeline.streaming.reading import _variability
+from triagemq.pipeline.streaming.windows import _variability
 from triagemq.scenario import (
     ArrivalProcess,
     Scenario,

@@ -28,10 +28,9 @@ from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location, TableStore, current_manifest
 from triagemq.pipeline.store.places import active_session
 from triagemq.pipeline.streaming import StreamResult, stream_pipeline
-from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing
-from triagemq.pipeline.streaming.publications import PublicationsReader
+from triagemq.pipeline.streaming.events import FOREVER_NS, NEVER_NS, Packing, StreamSettings
 from triagemq.pipeline.streaming.runs import FoundRun
-from triagemq.pipeline.streaming.settings import StreamSettings
+from triagemq.pipeline.streaming.sources import PublicationsReader
 from triagemq.pipeline.streaming.windows import CELLS, counters, rates, recent
 from triagemq.trace import TraceWriter
 
@@ -237,9 +236,11 @@ def test_every_window_closes_once_wherever_the_watermark_stops(
     # In any order and in any batches: a cell is the same.
     random.Random(len(rows)).shuffle(rows)
     made = cells(spark.createDataFrame(pa.Table.from_batches(rows)), how).toArrow()
-    stops = sorted(
-        how.closed_ns((begin_ns + offset * SECOND // 10) // 10**6) for offset in (37, 101, 102, 160)
-    )
+    # A batch closes as many cells as the watermark has passed; until then none is.
+    marks = [
+        (begin_ns + offset * SECOND // 10) // how.cell_ns * how.cell_ns for offset in (37, 101, 102, 160)
+    ]
+    stops = sorted(mark if mark > 0 else NEVER_NS for mark in marks)
     found, kept = [], made
     for before, now in pairwise([NEVER_NS, *stops, FOREVER_NS]):
         found.append(rates(kept, "one", how, before, now))
@@ -254,22 +255,17 @@ def test_a_batch_is_published_once_and_many_have_few_files(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from triagemq.pipeline.store import store as table_store
-    from triagemq.pipeline.streaming import sink
+    from triagemq.pipeline.streaming import queries
 
-    for module in (table_store, sink):
+    for module in (table_store, queries):
         monkeypatch.setattr(module, "MERGED_AT_ONCE", 4)
-    how, offsets = StreamSettings("x"), tmp_path / "checkpoint" / "offsets"
-    offsets.mkdir(parents=True)
-    new = {"number": 0, "batch": -1, "closed_ns": NEVER_NS, "cells": {}, "gone": 0}
+    how = StreamSettings("x")
+    new = {"number": 0, "batch": -1, "closed_ns": NEVER_NS, "cells": {}}
     with TableStore.open(tmp_path / "out", kind="stream") as store:
         store.publish({}, extra={"settings": asdict(how), "runs": {"one": new}})
         store.begin()
-        run = FoundRun("one", "x", "publications", {})
-        taken = sink.BatchSink(spark, store, how, run, 0, Location(tmp_path / "checkpoint"), None)
+        taken = queries.RunQuery(store, how, FoundRun("one", "x", "publications", {}), 0, None)
         for batch in range(8):
-            metadata = json.dumps({"batchWatermarkMs": (batch + 1) * 2000})
-            offset = json.dumps({"events": 2 * batch + 2, "latest_ns": 0})
-            (offsets / str(batch)).write_text(f"v1\n{metadata}\n{offset}\n")
             starts = [second * SECOND for second in (2 * batch, 2 * batch + 1)]
             rows = [(0, "heat", 1, 0, 0, start, 10, [start]) for start in starts]
             cells = spark.createDataFrame(rows, CELLS)
@@ -320,17 +316,6 @@ def test_batches_of_one_block_give_the_same_table(
     again = stream(source, tmp_path / "out")
     assert (again.events, again.windows) == (0, 0)
     assert again.runs == done.runs
-
-
-def test_tasks_make_of_many_cells_what_is_made_here_of_few(
-    spark: SparkSession, source: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from triagemq.pipeline.streaming import sink
-
-    monkeypatch.setattr(sink, "_FEW", 0)
-    stream(source, tmp_path / "out")
-    for name in ("topic_rates", "stream_counters"):
-        assert Tables(tmp_path / "out").table(name).equals(Tables(undisturbed).table(name))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, run_pipeline
 from triagemq.pipeline.store import PublishedRun, TableFile, TablesManifest, TableStore
 from triagemq.pipeline.store.manifest import LAYOUT_VERSION
-from triagemq.pipeline.store.writing import write_table
+from triagemq.pipeline.store.store import write_table
 
 
 @pytest.fixture

@@ -4,9 +4,8 @@
 estimates a Scenario from it. Importing this package imports no Spark.
 """
 
-from triagemq.pipeline.estimate import estimate_scenario
 from triagemq.pipeline.mapping import Mapping, load_mapping
-from triagemq.pipeline.reading import Tables
+from triagemq.pipeline.reading import Tables, estimate_scenario
 from triagemq.pipeline.run import PipelineResult, run_pipeline
 from triagemq.pipeline.session import SparkOptions, spark_session
 

@@ -57,7 +57,7 @@ def archive(
     keep_days: int | None = None,
     options: SparkOptions | None = None,
 ) -> Archived:
-    """Archive every log that `out` does not have yet, or has in another form; give up days that are older than asked.
+    """Archive every log that `out` does not have yet, or has in another form; give up days past `keep_days`.
 
     A new `out` can be entered by its owner alone.
     """
@@ -104,7 +104,7 @@ def _with_payloads(each: Input) -> LogInput:
 
 def _archive(spark: SparkSession, store: TableStore, log: LogInput) -> PublishedRun:
     from triagemq.pipeline.ingest import ingest
-    from triagemq.pipeline.store.writing import write_parts
+    from triagemq.pipeline.store.store import write_parts
 
     parsed = ingest(spark, log, store.work("log"))
     days = write_parts(transform(parsed.readings(), log.run_id), store, EVENTS, by="day")

@@ -158,7 +158,7 @@ def _mark_duplicates(table: str, rows: DataFrame) -> DataFrame:
 
 
 def _reason(table: str, run: TraceInput) -> str:
-    """The first thing that is wrong with a row; null if nothing is. What cannot be told is not wrong."""
+    """The first thing that is wrong with a row; null if nothing is. What is not known is not wrong."""
     sizes = {"negative size": "size_bytes < 0"}
     outcomes = ", ".join(f"'{outcome.name}'" for outcome in Outcome)
     wrong = {

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from triagemq.forecast import StoredForecast, forecast
 from triagemq.pipeline.inputs import Input, TraceInput
 from triagemq.pipeline.partitions import table_of
-from triagemq.pipeline.tables.figures import FORECAST
+from triagemq.pipeline.tables.latency_histogram import FORECAST
 from triagemq.scenario import Scenario, port_depths
 
 Columns = Mapping[str, Any]
@@ -89,7 +89,7 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
     subscribers, subscriptions = scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
     share = subscriptions.max_latency_share
-    asked = {
+    requested = {
         name: getattr(subscriptions, name)
         for name in ("utility_shape", "utility_weight", "utility_threshold", "freshness_seconds")
     }
@@ -106,7 +106,7 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
             "topic": np.array(topics.name, dtype=object)[subscriptions.topic],
             "max_latency_seconds": subscriptions.max_latency_seconds,
             "max_latency_share": np.where(share > 0, share, np.nan),
-            **asked,
+            **requested,
             **promised,
         },
         "class_forecasts": class_promised,

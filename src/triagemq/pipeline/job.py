@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,43 +18,37 @@ from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
 from triagemq.pipeline.partitions import ends_by_run, partitions_of, schema_of, table_of, to_spark
 from triagemq.pipeline.progress import TableProgress
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.writing import write_table
+from triagemq.pipeline.store.store import write_table
 from triagemq.pipeline.tables import (
-    class_performance,
-    deliveries,
     latency_histogram,
+    performance,
     port_load,
-    port_summary,
     publication_profile,
-    publications,
-    quarantine,
-    quarantine_summary,
     queue_features,
     run_summary,
-    subscription_performance,
     topic_correlation,
     topic_rates,
-    topic_summary,
+    valid_rows,
 )
 
-TABLES: Mapping[str, Any] = {
-    "publications": publications,
-    "deliveries": deliveries,
-    "quarantine": quarantine,
-    "quarantine_summary": quarantine_summary,
-    "latency_histogram": latency_histogram,
-    "subscription_performance": subscription_performance,
-    "class_performance": class_performance,
-    "topic_rates": topic_rates,
-    "topic_summary": topic_summary,
-    "topic_correlation": topic_correlation,
-    "publication_profile": publication_profile,
-    "port_load": port_load,
-    "port_summary": port_summary,
-    "queue_features": queue_features,
-    "run_summary": run_summary,
+TABLES: Mapping[str, str] = {
+    "publications": valid_rows.PUBLICATIONS,
+    "deliveries": valid_rows.DELIVERIES,
+    "quarantine": valid_rows.QUARANTINE,
+    "quarantine_summary": valid_rows.QUARANTINE_SUMMARY,
+    "latency_histogram": latency_histogram.SCHEMA,
+    "subscription_performance": performance.SUBSCRIPTIONS,
+    "class_performance": performance.CLASSES,
+    "topic_rates": topic_rates.SCHEMA,
+    "topic_summary": topic_rates.SUMMARY,
+    "topic_correlation": topic_correlation.SCHEMA,
+    "publication_profile": publication_profile.SCHEMA,
+    "port_load": port_load.SCHEMA,
+    "port_summary": port_load.SUMMARY,
+    "queue_features": queue_features.SCHEMA,
+    "run_summary": run_summary.SCHEMA,
 }
-"""Every table and its module, in the order in which they are made."""
+"""Every table and its columns, in the order in which they are made."""
 
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
@@ -114,7 +107,7 @@ class Batch:
         valid = checked["publications"].good()
         if readings is not None:
             valid = valid.unionByName(self._numbered(readings))
-        made: Made = {"publications": lambda: publications.transform(valid, self._topics, self._publishers)}
+        made: Made = {"publications": lambda: valid_rows.publications(valid, self._topics, self._publishers)}
         if self._has("deliveries"):
             made["deliveries"] = checked["deliveries"].good
         if any(reason is not None for _, reason in self._counts):
@@ -138,7 +131,7 @@ class Batch:
             "topic_correlation": lambda: topic_correlation.transform(
                 rows("publications"), rows("publication_profile"), self._topics
             ),
-            "topic_summary": lambda: topic_summary.transform(
+            "topic_summary": lambda: topic_rates.summarize(
                 rows("topic_rates"),
                 rows("publication_profile").select("run", "topic_id", "outages", "outage_seconds"),
                 self._by_run(lambda run: _seconds(times, run), "double"),
@@ -148,19 +141,19 @@ class Batch:
             # The longest of all: it begins first.
             first = {"latency_histogram": self._latency_histogram} | first
             second |= {
-                "class_performance": lambda: class_performance.transform(
+                "class_performance": lambda: performance.by_class(
                     rows("latency_histogram"), self._dimensions["class_forecasts"]
                 ),
-                "subscription_performance": lambda: subscription_performance.transform(
+                "subscription_performance": lambda: performance.by_subscription(
                     rows("latency_histogram"), self._dimensions["subscriptions"]
                 ),
             }
         if self._has("queue_samples"):
             first["port_load"] = lambda: port_load.transform(samples, to_spark(self._spark, ports))
             first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
-            second["port_summary"] = lambda: port_summary.transform(rows("port_load"))
+            second["port_summary"] = lambda: port_load.summarize(rows("port_load"))
         if self._written.get("quarantine"):
-            second["quarantine_summary"] = lambda: quarantine_summary.transform(rows("quarantine"))
+            second["quarantine_summary"] = lambda: valid_rows.quarantine_summary(rows("quarantine"))
         self._write_all(first)
         self._write_all(second)
 
@@ -291,7 +284,7 @@ class Batch:
 
     @staticmethod
     def _schema(table: str) -> str:
-        return f"{TABLES[table].SCHEMA}, run int"
+        return f"{TABLES[table]}, run int"
 
 
 def _seconds(times: publication_profile.RunTimes, run: int) -> float:

@@ -21,19 +21,19 @@ class TableProgress(Bar):
     def __init__(self, *, enabled: bool) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]}"))
         super().__init__(*columns, TimeElapsedColumn(), console=Console(stderr=True), quiet=not enabled)
-        self._running = _RunningTasks()
+        self._tracker: Any = None
         self._finished = 0
-        self._made = self.add_task("starting Spark", total=None, tasks=self._running)
+        self._made = self.add_task("starting Spark", total=None, tasks="")
 
     @contextlib.contextmanager
     def watching(self, spark: SparkSession, steps: int) -> Iterator[None]:
         """Spark does so many steps in this block, and has started: its tasks can be counted."""
         self.update(self._made, total=steps)
-        self._running.tracker = spark.sparkContext.statusTracker()
+        self._tracker = spark.sparkContext.statusTracker()
         try:
             yield
         finally:
-            self._running.tracker = None
+            self._tracker = None
 
     def begin(self, step: str) -> None:
         """The next step, mostly a table, is begun."""
@@ -45,32 +45,19 @@ class TableProgress(Bar):
 
     @property
     def tasks(self) -> list[Task]:
-        """Looked at by whatever shows them: steps that are done, and the share of Spark's tasks in the present one."""
+        """Read whenever they are shown: steps that are done, and the share of Spark's tasks in the present one."""
         found = super().tasks
         for task in found:
-            done, total = self._running.count()
-            share = done / (total + 1)
-            task.completed = max(task.completed, self._finished + share)
+            done, total = self._running()
+            task.fields["tasks"] = f"{done}/{total} tasks" if total else ""
+            task.completed = max(task.completed, self._finished + done / (total + 1))
         return found
 
-
-class _RunningTasks:
-    """How many tasks of the stages at work are done, whenever the bar asks."""
-
-    tracker: Any = None
-
-    def count(self) -> tuple[int, int]:
-        """Those that are done, and all."""
+    def _running(self) -> tuple[int, int]:
+        """How many tasks of the active stages are done, and all of them."""
         with contextlib.suppress(Exception):
             # Java may go at any time; the command says so, not its bar.
-            stages = [self.tracker.getStageInfo(stage) for stage in self.tracker.getActiveStageIds()]
+            stages = [self._tracker.getStageInfo(stage) for stage in self._tracker.getActiveStageIds()]
             known = [stage for stage in stages if stage is not None]
             return sum(stage.numCompletedTasks for stage in known), sum(stage.numTasks for stage in known)
         return 0, 0
-
-    def __str__(self) -> str:
-        done, total = self.count()
-        return f"{done}/{total} tasks" if total else ""
-
-    def __bool__(self) -> bool:
-        return bool(str(self))

@@ -137,7 +137,7 @@ def _without_signals() -> Iterator[None]:
 
 
 def _of_running_java(options: SparkOptions) -> SparkSettings:
-    """What spark-submit was told, by its own arguments and files."""
+    """The settings of spark-submit, by its own arguments and files."""
     from pyspark import SparkConf, SparkContext
 
     with _without_signals():

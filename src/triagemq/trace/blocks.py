@@ -81,7 +81,7 @@ class TableBlocks:
             yield from file.iter_batches(_ROWS_AT_ONCE, row_groups=[row_group], columns=list(columns))
 
     def forget(self) -> None:
-        """What was found so far will not be asked for again."""
+        """What was found so far is not needed again."""
         self._footers.clear()
 
     def has_ended(self) -> bool:

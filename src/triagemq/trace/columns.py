@@ -1,4 +1,4 @@
-"""Rows on their way into a table: NumPy columns checked, copied in blocks, and turned into Arrow."""
+"""Rows for a table: NumPy columns checked, copied in blocks, and turned into Arrow."""
 
 from __future__ import annotations
 

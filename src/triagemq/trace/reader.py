@@ -150,7 +150,7 @@ class Trace:
         for part in self.parts[name]:
             with self._explained(name), pq.ParquetFile(part) as file:
                 for batch in file.iter_batches(batch_size=batch_rows, columns=schema.names):
-                    # A Parquet file keeps the order of its own columns, whatever order was asked for.
+                    # A Parquet file keeps the order of its own columns, whatever order was requested.
                     yield batch.select(schema.names)
 
     def pandas(self, name: str, columns: Sequence[str] | None = None, filters: Any = None) -> pd.DataFrame:
@@ -225,7 +225,7 @@ class Trace:
 
 def _sort_run(path: Path, complete: list[Path], incomplete: list[Path]) -> bool:
     # The manifest decides: a run killed between writing it and removing INCOMPLETE has both, and is whole.
-    # Asked again, because a run that finishes meanwhile has lost its INCOMPLETE after the first question.
+    # Looked at again, because a run that finishes meanwhile has lost its INCOMPLETE after the first question.
     manifest = path / MANIFEST_NAME
     if manifest.exists():
         complete.append(path)

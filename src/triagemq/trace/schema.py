@@ -21,7 +21,7 @@ SCHEMA_VERSION = 1
 
 
 class Outcome(IntEnum):
-    """What became of one copy of a publication on its way to one subscription."""
+    """What became of one copy of a publication for one subscription."""
 
     delivered = 0
     dropped_by_policy = 1
@@ -131,7 +131,7 @@ TABLES: Mapping[str, pa.Schema] = MappingProxyType(
         "decisions": _DECISIONS,
     }
 )
-"""Table name to schema. `hops` is there only in runs that asked for it.
+"""Table name to schema. `hops` is there only in runs that record them.
 
 >>> TABLES["publications"].names
 ['publication_id', 'topic_id', 'publisher_id', 'published_ns', 'size_bytes']

@@ -56,7 +56,7 @@ class TraceWriter:
     cannot be written are left out, and the manifest lists the gaps. With `keep_seconds` files are removed after that
     time; the manifest says how many, and figures begin behind them.
 
-    `finish` makes the trace valid. Leaving the context in any other way gives it up: there is no manifest
+    `finish` makes the trace valid. Leaving the context otherwise gives it up: there is no manifest
     then, and the file INCOMPLETE says when and why.
 
     >>> import tempfile
@@ -156,7 +156,7 @@ class TraceWriter:
         self._add("publications", columns)
 
     def deliveries(self, columns: Columns) -> None:
-        """Add rows: copies of events on their way to subscriptions, and what became of them."""
+        """Add rows: copies of events for subscriptions, and what became of them."""
         self._add("deliveries", columns)
 
     def hops(self, columns: Columns) -> None:

@@ -63,23 +63,6 @@ def period_and_phase(series: NDArray[np.float64]) -> tuple[float, float, float] 
     return float(period), peak, float(min(here, 1.0))
 
 
-def track_periods(counts: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Period in samples, phase and strength at each sample, each from the samples before; NaN for none."""
-    length = len(counts)
-    period, phase, strength = (np.full(length, np.nan) for _ in range(3))
-    for end in range(STEP, length + 1, STEP):
-        begin = max(0, end - WINDOW)
-        found = period_and_phase(counts[begin:end])
-        if found is None:
-            continue
-        # What was found holds from the last sample looked at until it is looked for again.
-        valid = np.arange(end - 1, min(end - 1 + STEP, length))
-        period[valid] = found[0]
-        phase[valid] = np.mod((valid - begin) / found[0] - found[1], 1.0)
-        strength[valid] = found[2]
-    return period, phase, strength
-
-
 VERSION = 3
 """Raised whenever a feature changes its meaning, so that no model is used with other features than it learned from."""
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark import Broadcast, SparkContext
     from pyspark.sql import SparkSession
 
-# A task costs some 40 ms and a job 100; what is under way is lost when the sweep is killed.
+# A task costs some 40 ms and a job 100; what is running is lost when the sweep is killed.
 _TASK_SECONDS = 2.0
 _COPIES_PER_SECOND = 2e6
 _SECONDS_PER_SIMULATION = 0.02
@@ -165,7 +165,7 @@ def _finished_jobs(
     """What the simulations of each job made, as soon as it has finished.
 
     A task has as many as take it about two seconds, but so few that all cores are busy to the end. How many cores there
-    are is asked for every job: a cluster may give more when it sees that there is work.
+    are is read for every job: a cluster may give more when it sees that there is work.
     """
     longest = max(item.seconds for item in items)
     sent = _Scenarios(spark.sparkContext)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from triagemq.pipeline.latency_bins import unpacked_lists
 from triagemq.pipeline.report.formatting import number, percent, plot_text
 from triagemq.pipeline.report.inputs import Row, Run
-from triagemq.trace.latency_bins import PARTS_PER_DOUBLING
+from triagemq.trace.latency_bins import PARTS_PER_DOUBLING, unpacked_lists
 
 MOST_POINTS = 1000
 LEVELS = 9

@@ -100,7 +100,7 @@ def _curve(rows: Sequence[Row]) -> figures.Curve:
 
 
 def ports(inputs: Inputs) -> Content:
-    """How much the output ports were asked for, how much they carried, and how long their queues were."""
+    """How much was offered to the output ports, how much they carried, and how long their queues were."""
     of_port: dict[str, dict[Run, list[Row]]] = {}
     for run, row in inputs.rows("port_summary"):
         if row["load"] is not None:

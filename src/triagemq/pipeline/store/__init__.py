@@ -9,7 +9,7 @@
 
 `places` are URIs and what can be done there, on this machine's disks and on every file system that Spark or Arrow
 knows; `manifest` says which files belong to which run; `lease` keeps a second command out where there are no locks;
-`store` publishes; `writing` has Spark write tables and counts their rows.
+`store` publishes, and has Spark write tables and counts their rows.
 
 A command first publishes a manifest that names the token it is going to write under, and at the end one that lists its
 files. The newest manifest and the files it lists are therefore whole at any moment, also after kill -9, and the next

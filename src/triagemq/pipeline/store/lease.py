@@ -2,7 +2,7 @@
 
 Only what every file system of Hadoop's can do is needed: new files are listed once they are written. A claimant writes
 its own file before it looks for others, so that two never hold the lease at once. How old a lease is, is the difference
-between the modification times of two files: both are of the file system's clock, and no other clock is asked.
+between the modification times of two files: both are of the file system's clock, and no other clock matters.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ class HadoopFiles:
         return _call_java(self._java.org.apache.hadoop.fs.Path, path)
 
     def _call(self, method: str, path: str, *arguments: object) -> Any:
-        """What the file system of this path answers when it is asked about it."""
+        """What the file system of this path answers."""
         place = self._path(path)
         return _call_java(getattr(_call_java(place.getFileSystem, self._conf), method), place, *arguments)
 
@@ -262,7 +262,7 @@ class Location:
     def arrow(self) -> Any:
         """The file system as Arrow's readers take it; None for this machine's disks."""
         if isinstance(self._files, HadoopFiles):
-            raise PipelineError(f"{self.given}: Arrow has no way to this file system; read it with Spark")
+            raise PipelineError(f"{self.given}: Arrow cannot reach this file system; read it with Spark")
         return self._files.system if isinstance(self._files, ArrowFiles) else None
 
     @property

@@ -1,4 +1,8 @@
-"""Publishes: takes a directory, names what it is going to write, lists what was written, clears away what is left."""
+"""Publishes: takes a directory, names what it is going to write, lists what was written, clears away what is left.
+
+Large tables are written where their rows are, by Spark's tasks. A table that one task makes is handed over and written
+here: Spark would first set up its committer, make a dozen folders and files, and call `chmod` for every one of them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ import itertools
 import math
 import re
 import secrets
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from triagemq.atomic_files import flush_directory
@@ -31,6 +36,9 @@ from triagemq.pipeline.store.manifest import (
     versions,
 )
 from triagemq.pipeline.store.places import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 WORK = "_work"
 _LOCK_NAME = ".lock"
@@ -51,6 +59,11 @@ _TOKEN = re.compile(r"(?:token=t)?[0-9a-f]{16}")
 _LISTED = re.compile(rf"\w+/{_TOKEN.pattern}/{_NUMBERED.pattern}/{_PART}")
 _MADE = re.compile(rf"\.?{_PART}(?:\.crc)?|\.?_SUCCESS(?:\.crc)?")
 _HIDDEN = re.compile(r"\.manifest-[0-9a-f]{16}")
+
+SPARK_SCHEMA = "org.apache.spark.sql.parquet.row.metadata"
+"""Where Spark looks for its own schema, with what each column means, in a Parquet file."""
+
+Written = dict[int, tuple[TableFile, ...]]
 
 MERGED_AT_ONCE = 16
 _LARGE_BYTES = 16_000_000
@@ -108,50 +121,54 @@ class TableStore:
         """Where something is written that is needed only until tables are published."""
         return self.place / WORK / self.token / name
 
-    def written(self, table: str) -> dict[int, tuple[TableFile, ...]]:
+    def written(self, table: str) -> Written:
         """What Spark's tasks have written of a table, by the number of the run or day."""
         folder = self.folder(table)
-        names = folder.directories() if folder.exists() else ()
-        return {int(name[4:]): self.parts(table, name) for name in names if _NUMBERED.fullmatch(name)}
+        found = {}
+        for name in folder.directories() if folder.exists() else ():
+            if _NUMBERED.fullmatch(name):
+                place = folder / name
+                found[int(name[4:])] = tuple(
+                    TableFile(
+                        f"{table}/{self.token}/{name}/{entry.name}",
+                        (place / entry.name).footer().num_rows,
+                        entry.size_bytes,
+                    )
+                    for entry in place.entries()
+                    if re.fullmatch(_PART, entry.name)
+                )
+        return found
 
-    def parts(self, table: str, folder: str, *, besides: Container[str] = ()) -> tuple[TableFile, ...]:
-        """What Spark's tasks have written into one of these folders, but for the files of some names."""
-        place = self.folder(table) / folder
-        return tuple(
-            TableFile(
-                f"{table}/{self.token}/{folder}/{entry.name}",
-                (place / entry.name).footer().num_rows,
-                entry.size_bytes,
-            )
-            for entry in (place.entries() if place.exists() else ())
-            if re.fullmatch(_PART, entry.name) and entry.name not in besides
-        )
-
-    def write(self, table: str, rows: pa.Table, *, run: int = 0) -> TableFile:
-        """Write rows that are in this process."""
-        content = io.BytesIO()
-        pq.write_table(rows, content, compression="zstd", compression_level=1)
+    def write(
+        self, table: str, rows: pa.Table, *, run: int = 0, after: Iterable[TableFile] = ()
+    ) -> TableFile:
+        """Write rows that are in this process, behind those of some files."""
+        content, count = io.BytesIO(), 0
+        with pq.ParquetWriter(content, rows.schema, compression="zstd", compression_level=1) as writer:
+            for part in itertools.chain(self.read(after), [rows]):
+                writer.write_table(part)
+                count += len(part)
         name = f"{table}/{self.token}/run={run}/part-{next(self._numbers):09d}.parquet"
         with self._explained():
             (self.place / name).write(content.getvalue())
-        return TableFile(name, len(rows), len(content.getvalue()))
+        return TableFile(name, count, len(content.getvalue()))
 
-    def read(self, files: Iterable[TableFile], columns: Sequence[str] | None = None) -> list[pa.Table]:
+    def read(self, files: Iterable[TableFile]) -> Iterator[pa.Table]:
         """What is in some files, each a table."""
-        tables = []
         for place in (self.place / file.name for file in files):
             try:
                 # Not read_table with a path, which would make columns of folder names.
-                tables.append(pq.ParquetFile(io.BytesIO(place.read())).read(columns=columns))
+                yield pq.ParquetFile(io.BytesIO(place.read())).read()
             except pa.ArrowException as error:
                 raise PipelineError(f"{place.given}: damaged: {error}; make it again elsewhere") from error
-        return tables
 
-    def appended(self, files: Sequence[TableFile], table: str, rows: pa.Table) -> tuple[TableFile, ...]:
+    def appended(
+        self, files: Sequence[TableFile], table: str, rows: pa.Table, *, run: int = 0
+    ) -> tuple[TableFile, ...]:
         """These files, or the one that is made of too many of them, and more rows."""
         same = crowded(files)
-        rows = pa.concat_tables([*self.read(same), rows])
-        return (*(file for file in files if file not in same), self.write(table, rows))
+        added = self.write(table, rows, run=run, after=same)
+        return (*(file for file in files if file not in same), added)
 
     def publish(
         self,
@@ -347,3 +364,56 @@ def _locked(place: Location, folder: Path, mode: int) -> Iterator[Callable[[], N
                 f"{place.given}: another command is writing tables there; wait for it, or choose another directory"
             ) from error
         yield lambda: None
+
+
+def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, tasks: int) -> Written:
+    """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files."""
+    several, columns = runs > 1, rows.drop("run")
+    if tasks > 1:
+        return write_parts(rows if several else columns, store, table, by="run" if several else None)
+    found = rows.toArrow()
+    by_run = found["run"]
+    found = found.drop_columns(["run"]).replace_schema_metadata({SPARK_SCHEMA: columns.schema.json()})
+    parts = {run: found.filter(pc.equal(by_run, run)) for run in range(runs)} if several else {0: found}
+    return {
+        run: (store.write(table, part, run=run),)
+        for run, part in parts.items()
+        if part.num_rows or not several
+    }
+
+
+def write_parts(rows: DataFrame, store: TableStore, table: str, *, by: str | None) -> Written:
+    """Have Spark's tasks write rows, for each value of the whole number `by` into a folder of its own."""
+    folder = store.folder(table)
+    made = _write(rows, folder, by=[by]) if by is not None else _write(rows, folder / "run=0")
+    written = store.written(table)
+    _compare(table, made, sum(file.rows for files in written.values() for file in files), folder)
+    return written
+
+
+def write_work(rows: DataFrame, place: Location, *, what: str) -> DataFrame:
+    """Write rows that are needed again while tables are made, and read them from there."""
+    made = _write(rows, place)
+    parts = [place / entry.name for entry in place.entries() if entry.name.startswith("part-")]
+    _compare(what, made, sum(part.footer().num_rows for part in parts), place)
+    return rows.sparkSession.read.schema(rows.schema).parquet(place.spark_path)
+
+
+def _write(rows: DataFrame, place: Location, *, by: Sequence[str] = ()) -> int:
+    """Have Spark's tasks write rows; how many they counted."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812
+
+    counted = Observation()
+    rows = rows.observe(counted, F.count(F.lit(1)).alias("rows"))
+    rows.write.mode("append").partitionBy(*by).parquet(place.url)
+    return int(counted.get["rows"])
+
+
+def _compare(what: str, made: int, found: int, place: Location) -> None:
+    """Executors that have another disk than this machine write their rows where this process cannot find them."""
+    if found != made:
+        raise PipelineError(
+            f"{what}: {made:,} rows were made and {found:,} are in {place.url}; nothing is published. Do all "
+            "executors share this disk? Give a directory that they do, or run with --master 'local[*]'"
+        )

@@ -15,9 +15,9 @@ from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, abandon, spark_session
 from triagemq.pipeline.store import Location, TableStore
+from triagemq.pipeline.streaming.events import StreamSettings
 from triagemq.pipeline.streaming.post import Poster
 from triagemq.pipeline.streaming.runs import BrokerRuns, TraceRuns
-from triagemq.pipeline.streaming.settings import StreamSettings
 from triagemq.pipeline.streaming.windows import CELLS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ STATE_STORE = {
 }
 _BY_RENAMING = f"{_STREAMING}.checkpointing.FileSystemBasedCheckpointFileManager"
 DISK_CHECKPOINT = {"spark.sql.streaming.checkpointFileManagerClass": _BY_RENAMING}
-"""On a disk, where the store's lock keeps others out: Spark's own way takes five times as long for every file."""
+"""On a disk, where the store's lock keeps others out: Spark's own manager takes five times as long for every file."""
 
 _POLL_SECONDS = 0.1
 _HURRIED_SECONDS = 0.6

@@ -55,7 +55,7 @@ class Poster:
         body = json.dumps({"table": table, "batch": batch, "rows": records}, allow_nan=False).encode()
         self._waiting = [post for post in self._waiting if not post.done()]
         if len(self._waiting) > _MOST_WAITING and any(post.cancel() for post in self._waiting):
-            # The oldest that is not on its way just now.
+            # The oldest that is not being sent just now.
             self._fail("does not keep up")
         self._waiting.append(self._pool.submit(self._post, body))
 

@@ -19,7 +19,7 @@ from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAM
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run, and what its source must be told; `topics` are names by number, where the run says them."""
+    """A run, and the options of its source; `topics` are names by number, where the run says them."""
 
     run_id: str
     source: str
@@ -98,7 +98,7 @@ class BrokerRuns:
 
 
 def _run(place: Location) -> FoundRun:
-    # Asked twice: a run that finishes meanwhile has lost its INCOMPLETE after the first question.
+    # Read twice: a run that finishes meanwhile has lost its INCOMPLETE after the first question.
     stated: dict[str, Any] = {}
     for each in (MANIFEST_NAME, INCOMPLETE_NAME, MANIFEST_NAME):
         if not stated and (place / each).exists():

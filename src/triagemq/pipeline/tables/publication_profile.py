@@ -1,6 +1,6 @@
 """publication_profile: one row per publisher and topic: how often, how regularly and how large its events are.
 
-`triage pipeline scenario` is computed from this table. What a source does is told from the time in which it was there:
+`triage pipeline scenario` is computed from this table. The figures of a source cover the time in which it was there:
 an outage is a gap sixteen times as long as nine of ten of its gaps. A source with several such gaps, more than one in
 500, or with others half as long, has no outages but bursts, unless it is clockwork otherwise: 95 of 100 other gaps
 within a quarter of the median. Before its first event, or after its last, a source was absent if that time is sixteen
@@ -16,9 +16,15 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.latency_bins import packed_lists, percentile_bins
 from triagemq.pipeline.partitions import ends_by_run, in_order, joined
-from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING, bin_middles, bins_of
+from triagemq.trace.latency_bins import (
+    BINS,
+    PARTS_PER_DOUBLING,
+    bin_middles,
+    bins_of,
+    packed_lists,
+    percentile_bins,
+)
 
 _FIGURES = """
     publications      bigint,

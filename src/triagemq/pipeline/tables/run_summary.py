@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from triagemq.pipeline.partitions import table_of
-from triagemq.pipeline.tables.figures import figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
+from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up, figures
 
 SCHEMA = """
     run_id                  string,

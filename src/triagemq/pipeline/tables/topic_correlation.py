@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import by_group, in_pieces, joined
+from triagemq.pipeline.partitions import in_pieces, joined, partition_by
 from triagemq.pipeline.rate_windows import SHORT_NS
 
 SCHEMA = """
@@ -63,7 +63,7 @@ def transform(publications: DataFrame, publication_profile: DataFrame, topics: p
 
     events = publications.select(["run", "topic_id", "published_ns", "measured"])
     counted = in_pieces(events, count, _COUNTED, _ROWS_AT_ONCE)
-    found = by_group(counted, ["run"], strongest_pairs, _FOUND)
+    found = in_pieces(partition_by(counted, "run"), strongest_pairs, _FOUND)
     others = topics.rename_columns({"topic_id": "other_topic_id", "topic": "other_topic"})
     return joined(joined(found, topics, ("run", "topic_id")), others, ("run", "other_topic_id"))
 
@@ -99,10 +99,14 @@ def _count(rows: pa.Table, windows: Mapping[int, _Windows]) -> pa.Table:
     return pa.concat_tables(counted) if counted else pa.table({})
 
 
-def _strongest_pairs(table: pa.Table, of_runs: Mapping[int, _Windows]) -> pa.Table:
+def _strongest_pairs(rows: pa.Table, of_runs: Mapping[int, _Windows]) -> pa.Table:
+    found = [_pairs_of(run, rows.filter(pc.equal(rows["run"], run)), of_runs[run]) for run in _runs(rows)]
+    return pa.concat_tables(found) if found else pa.table({})
+
+
+def _pairs_of(run: int, table: pa.Table, of_run: _Windows) -> pa.Table:
     """Pearson's correlation of all pairs of one run, of which the strongest are returned."""
-    run = table["run"][0].as_py()
-    _, _, merged, windows = of_runs[run]
+    _, _, merged, windows = of_run
     topic_ids, row = np.unique(table["topic_id"].to_numpy(), return_inverse=True)
     counts = np.zeros((len(topic_ids), windows))
     np.add.at(counts, (row, table["window"].to_numpy()), table["events"].to_numpy())

@@ -1,17 +1,20 @@
 """topic_rates: one row per topic and window in which it had events: 10 s ones with burstiness, and 200 ms ones.
 
 Windows are cut at whole multiples of their length on the clock of the run. A window without events has no row, and
-200 ms windows are told only where ten events came within 10 s: among fewer they say no more than when each came. The
+200 ms windows have rows only where ten events came within 10 s: of fewer, they show no more than their times. The
 figures of the 10 s windows count all 200 ms windows in them.
+
+topic_summary: one row per topic that had measured publications: how much it sends, at most too, and how burstily.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import in_pieces, joined, partitions_of
+from triagemq.pipeline.partitions import exact_mean, in_pieces, joined, partitions_of
 from triagemq.pipeline.rate_windows import (
     LONG_NS,
     SHORT_NS,
@@ -39,11 +42,25 @@ SCHEMA = f"""
     {_FIGURES}
 """
 
+SUMMARY = """
+    run_id                string,
+    topic_id              int,
+    topic                 string  COMMENT 'null where the run came without a scenario',
+    publications          bigint,
+    rate_per_second       double
+        COMMENT 'over all the time observed, outages too; that in publication_profile is without them',
+    peak_rate_per_second  double  COMMENT 'in the busiest of its windows, of 200 ms if it has such',
+    bytes_per_second      double,
+    index_of_dispersion   double  COMMENT 'mean of its 10 s windows; Poisson is 1',
+    outages               bigint  COMMENT 'of its publishers, as in publication_profile, added up',
+    outage_seconds        double  COMMENT 'of its publishers, added up'
+"""
+
 LONG_SECONDS = LONG_NS / 1e9
 _KEYS = ("run", "topic_id")
 _ROWS_PER_TASK = 1_000_000
 DENSE = 10
-"""Events in 10 s from which on 200 ms windows are told."""
+"""Events in 10 s from which on 200 ms windows have rows."""
 
 
 def transform(publications: DataFrame, topics: pa.Table) -> DataFrame:
@@ -56,6 +73,27 @@ def transform(publications: DataFrame, topics: pa.Table) -> DataFrame:
         events = events.selectExpr("*", f"published_ns div {LONG_NS} AS long")
         events = events.repartition(tasks, *_KEYS, "long")
     return joined(in_pieces(events, _windows, f"run int, topic_id int, {_FIGURES}"), topics, _KEYS)
+
+
+def summarize(topic_rates: DataFrame, publication_profile: DataFrame, seconds: Column) -> DataFrame:
+    """Add the windows of every topic up. `seconds`, an expression of `run`, is for how long that was observed."""
+    away = publication_profile.groupBy("run", "topic_id").agg(
+        F.sum("outages").alias("outages"),
+        # Whole nanoseconds add up to the same however the rows are spread.
+        F.expr("sum(bigint(round(outage_seconds * 1e9))) * 1e-9D AS outage_seconds"),
+    )
+    long = f"FILTER (WHERE window_seconds = {LONG_SECONDS}D)"
+    added = topic_rates.groupBy("run", "topic_id", "topic").agg(
+        F.expr(f"sum(publications) {long} AS publications"),
+        F.expr(f"sum(bytes) {long} AS bytes"),
+        F.expr("max(rate_per_second) AS peak_rate_per_second"),
+        exact_mean("index_of_dispersion"),
+    )
+    # All events in one instant leave no time to divide by; there is one window of them.
+    seconds = F.when(seconds > 0, seconds).otherwise(LONG_SECONDS)
+    return added.join(F.broadcast(away), ["run", "topic_id"]).withColumns(
+        {"rate_per_second": F.col("publications") / seconds, "bytes_per_second": F.col("bytes") / seconds}
+    )
 
 
 def _windows(rows: pa.Table) -> pa.Table:

@@ -1,6 +1,8 @@
 """subscription_performance: one row per subscription: what arrived, how late, and what it was worth.
 
 A run with a scenario has a row for every subscription of it, also for those of which nothing was published.
+
+class_performance: one row per run and priority class: what became of its copies, and how late they came.
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
 from triagemq.pipeline.partitions import in_pieces, joined, partition_by
-from triagemq.pipeline.tables.figures import FIGURES, FORECAST, figures
-from triagemq.pipeline.tables.latency_histogram import OUTCOMES, add_up
+from triagemq.pipeline.tables.latency_histogram import FIGURES, FORECAST, NO_CLASS, OUTCOMES, add_up, figures
 from triagemq.scenario.utility import achieved_utility
 
-SCHEMA = f"""
+SUBSCRIPTIONS = f"""
     run_id                             string,
     subscription_id                    int,
     subscriber_id                      int,
@@ -27,23 +28,36 @@ SCHEMA = f"""
     topic                              string,
     priority_class                     int     COMMENT 'the one most of its copies had',
     {FIGURES},
-    max_latency_seconds                double  COMMENT 'the latency that was asked for; null for none',
+    max_latency_seconds                double  COMMENT 'the requested latency; null for none',
     max_latency_share                  double  COMMENT 'the share that is to come within it; null for none',
-    share_within_max_latency           double  COMMENT 'of the delivered; null where no latency was asked for',
+    share_within_max_latency           double  COMMENT 'of the delivered; null where no latency was requested',
     utility                            double  COMMENT 'what the measured success, latency and share are worth',
     maximum_utility                    double  COMMENT 'what it is worth if everything arrives at once',
     forecast_share_within_max_latency  double,
     {FORECAST}
 """
 
+CLASSES = f"""
+    run_id          string,
+    priority_class  int     COMMENT 'that triage gives, if the run says so; null if no plan covers it',
+    subscriptions   bigint  COMMENT 'that had copies in this class',
+    {FIGURES},
+    {FORECAST},
+    bins            array<bigint> COMMENT 'latencies in ns: bin << 48 | count, see latency_bins'
+"""
 
 _KEYS = ("run", "subscription_id")
+_CLASS_KEYS = ("run", "priority_class")
 _SEEN = ("subscriber_id", "topic_id")
 _MEASURED = f"""
     run int, subscription_id int, {", ".join(f"seen_{name} int" for name in _SEEN)}, priority_class int,
     in_time bigint, {FIGURES}
 """
-_NO_CLASS = 0xFFFF
+_ADDED = f"""
+    run int, priority_class int, subscriptions bigint, {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
+    late bigint, latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
+"""
+_ROWS_AT_ONCE = 100_000
 _WANTED = {
     "utility_shape": 0,
     "utility_weight": 0,
@@ -54,17 +68,17 @@ _WANTED = {
 """What decides about the worth, and what stands for none."""
 
 
-def transform(latency_histogram: DataFrame, subscriptions: pa.Table) -> DataFrame:
+def by_subscription(latency_histogram: DataFrame, subscriptions: pa.Table) -> DataFrame:
     """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
     measured = in_pieces(partition_by(latency_histogram, *_KEYS), _figures, _MEASURED)
-    return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SCHEMA}")
+    return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SUBSCRIPTIONS}")
 
 
 def _figures(rows: pa.Table) -> pa.Table:
     """One row for each subscription, of those with its copies in each class."""
     added, at = add_up(rows, [*_KEYS], smallest=_SEEN)
     copies = sum(rows[outcome].to_numpy() for outcome in OUTCOMES)
-    priority_class = rows["priority_class"].fill_null(_NO_CLASS).to_numpy()
+    priority_class = rows["priority_class"].fill_null(NO_CLASS).to_numpy()
     order = np.lexsort((-priority_class, copies, at))
     usual = order[np.searchsorted(at[order], np.arange(len(added)), side="right") - 1]
     added = added.append_column("priority_class", rows["priority_class"].take(pa.array(usual)))
@@ -92,3 +106,22 @@ def _with_worth(rows: pa.Table) -> pa.Table:
         "maximum_utility": pa.array(achieved_utility(wanted, np.ones(len(rows))), mask=~has_worth),
     }
     return pa.table({name: rows[name] for name in rows.column_names} | columns)
+
+
+def by_class(latency_histogram: DataFrame, forecasts: pa.Table) -> DataFrame:
+    """Add the histograms of all subscriptions up by class, beside the `forecasts` by class (see dimensions.py)."""
+    together = in_pieces(latency_histogram, _classes_added, _ADDED, _ROWS_AT_ONCE).repartition(1)
+    found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
+    return joined(
+        in_pieces(together, lambda rows: figures(_classes_added(rows)), found), forecasts, _CLASS_KEYS
+    )
+
+
+def _classes_added(rows: pa.Table) -> pa.Table:
+    """One row for each run and class."""
+    added, at = add_up(rows, [*_CLASS_KEYS])
+    subscriptions = np.zeros(len(added), np.int64)
+    np.add.at(
+        subscriptions, at, rows["subscriptions"].to_numpy() if "subscriptions" in rows.column_names else 1
+    )
+    return added.append_column("subscriptions", pa.array(subscriptions))
