@@ -434,6 +434,22 @@ def test_a_directory_without_a_log_says_what_to_add(tmp_path: Path) -> None:
         run_pipeline([tmp_path / "log"], tmp_path / "out", mapping=elsewhere)
 
 
+def test_of_files_that_are_given_one_by_one_only_those_that_changed_are_read_again(
+    spark: object, tmp_path: Path
+) -> None:
+    flat = Mapping.model_validate({**HEADERLESS, "topic": "{room}", "path": "{room}.csv"})
+    files = [tmp_path / f"{room}.csv" for room in (413, 414)]
+    for file in files:
+        file.write_text("1767600000,1\n1767600005,2\n")
+    assert len(run_pipeline(files, tmp_path / "out", mapping=flat).added) == 2
+    with files[0].open("a") as grown:
+        grown.write("1767600010,3\n")
+    again = run_pipeline(files, tmp_path / "out", mapping=flat)
+    assert (len(again.replaced), len(again.unchanged), again.rows_read) == (1, 1, 3)
+    topics = Tables(tmp_path / "out").table("publications")["topic"].to_pylist()
+    assert sorted(topics) == ["413"] * 3 + ["414"] * 2
+
+
 def test_a_damaged_file_of_a_log_is_named_and_the_others_go_on(
     spark: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ a point to the success of class 6, 1 % to its latency, and 4 % to that of class 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One of the three ways of PrioDeX 6.2, with what was printed per class (success, seconds)."""
+    """One of the three configurations of PrioDeX 6.2, with what was printed per class (success, seconds)."""
 
     title: str
     priorities: str
@@ -122,13 +122,13 @@ def _draw(seed: int) -> tuple[Scenario, list[Plan]]:
 
 
 def _seed(scenario: Scenario, plans: Sequence[Plan], measured: Sequence[SubscriptionResults]) -> Seed:
-    # One queue has one class; its figures are told by the classes its subscriptions would have had.
+    # One queue has one class; its figures are given by the classes its subscriptions would have had.
     level = plans[1].subscription_class
-    asked = demand(scenario)
+    demanded = demand(scenario)
     ports = len(scenario.ports)
     sixth = np.flatnonzero(level == 6)
     counted = [
-        total_by(asked.port[sixth], column[sixth].astype(np.float64), ports)
+        total_by(demanded.port[sixth], column[sixth].astype(np.float64), ports)
         for column in (measured[1].delivered, measured[1].count)
     ]
     return Seed(
@@ -137,10 +137,10 @@ def _seed(scenario: Scenario, plans: Sequence[Plan], measured: Sequence[Subscrip
         predicted=tuple(forecast(scenario, plan, formulas=True) for plan in plans),
         offered_load=plans[0].ports.rho_offered,
         packets_per_second=float(
-            (total_by(asked.port, asked.notify_rate, ports) / plans[0].ports.rho_offered).mean()
+            (total_by(demanded.port, demanded.notify_rate, ports) / plans[0].ports.rho_offered).mean()
         ),
         class_6_by_port=counted[0] / np.maximum(counted[1], 1),
-        class_6_rate=float(asked.notify_rate[level == 6].sum() / ports),
+        class_6_rate=float(demanded.notify_rate[level == 6].sum() / ports),
         class_8_bound_seconds=_longest_mean_seconds(scenario, plans[2]),
     )
 
@@ -150,12 +150,12 @@ def _longest_mean_seconds(scenario: Scenario, plan: Plan) -> Floats:
 
     Cobham's wait R / ((1 - sigma_7) (1 - sigma_8)) is longest when class 8 itself is empty: sigma_7 = sigma_8 = rho.
     """
-    asked = demand(scenario)
-    bytes_per_second = scenario.ports.bandwidth_bps[asked.port] / 8
-    left = 0.5 * asked.notify_rate * plan.subscription_keep
-    left = left * asked.sizes.event_square_bytes / bytes_per_second**2
-    residual = total_by(asked.port, left, len(scenario.ports))
-    transmission = float((asked.sizes.event_bytes / bytes_per_second).max())
+    demanded = demand(scenario)
+    bytes_per_second = scenario.ports.bandwidth_bps[demanded.port] / 8
+    left = 0.5 * demanded.notify_rate * plan.subscription_keep
+    left = left * demanded.sizes.event_square_bytes / bytes_per_second**2
+    residual = total_by(demanded.port, left, len(scenario.ports))
+    transmission = float((demanded.sizes.event_bytes / bytes_per_second).max())
     return np.asarray(residual / (1 - plan.ports.rho_planned) ** 2 + transmission)
 
 

@@ -166,10 +166,10 @@ def _seconds_for_a_city() -> dict[str, float]:
 
 
 def _table(title: str, form: str, scale: float, lines: dict[str, Floats]) -> PrintedTable:
-    def told(line: Floats, classes: int) -> str:
+    def at_classes(line: Floats, classes: int) -> str:
         return form.format(scale * line[CLASS_COUNTS.index(classes)])
 
-    by_algorithm = ((name, partial(told, line)) for name, line in lines.items())
+    by_algorithm = ((name, partial(at_classes, line)) for name, line in lines.items())
     return PrintedTable.of(title, SHOWN_CLASS_COUNTS, ("classes", str), *by_algorithm)
 
 

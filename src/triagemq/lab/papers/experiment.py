@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from triagemq.errors import ParameterError
 
 Progress = Callable[[float], None]
-"""Told the share done, from 0 to 1."""
+"""Called with the share done, from 0 to 1."""
 
 Style = Literal["line", "dashed", "marks"]
 
@@ -36,11 +36,11 @@ class Effort:
     subscribers: tuple[int, ...] = ()
     seconds: float = 0.0
 
-    def asked(self, **wanted: Any) -> Effort:
+    def with_values(self, **wanted: Any) -> Effort:
         """This effort with what a user asks for instead; what the experiment has no use for is refused."""
         used = self.as_json()
-        asked = {name: number for name, number in wanted.items() if number is not None}
-        for name, number in asked.items():
+        given = {name: number for name, number in wanted.items() if number is not None}
+        for name, number in given.items():
             if name not in used:
                 raise ParameterError(
                     name, f"means nothing to this experiment; it takes {' and '.join(used)}; leave it out"
@@ -48,7 +48,7 @@ class Effort:
             least = 0.01 if name == "rho" else 1
             if min(number if isinstance(number, tuple) else (number,)) < least:
                 raise ParameterError(name, f"is {number}; must be {least} or more")
-        return replace(self, **asked)
+        return replace(self, **given)
 
     def as_json(self) -> dict[str, Any]:
         """What the experiment has a use for."""

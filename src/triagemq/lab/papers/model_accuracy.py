@@ -127,8 +127,8 @@ def reproduce(cases: Sequence[PrintedLoad], effort: Effort, progress: Progress) 
         )
         for each in drawn
     ]
-    told = list(zip(drawn, simulated(runs, progress), strict=True))
-    compared = [_compare(each, len(cases)) for each in grouped(told, effort.seeds)]
+    results = list(zip(drawn, simulated(runs, progress), strict=True))
+    compared = [_compare(each, len(cases)) for each in grouped(results, effort.seeds)]
     return Findings(
         tables=(*(_table(each) for each in compared), _summary(compared)),
         panels=tuple(_panel(each) for each in compared),
@@ -143,12 +143,12 @@ def _draw(case: PrintedLoad, seed: int) -> Draw:
     return Draw(case, seed, scenario, make_plan(scenario, drops=case.drops))
 
 
-def _compare(told: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Accuracy:
+def _compare(results: Sequence[tuple[Draw, SubscriptionResults]], cases: int) -> Accuracy:
     """All draws of one of the cases, with what was simulated of each."""
-    case, seeds = told[0][0].case, len(told)
+    case, seeds = results[0][0].case, len(results)
     latencies = np.empty((seeds, 3, CLASSES))
     loads, left_out = [], 0
-    for row, (draw, measured) in enumerate(told):
+    for row, (draw, measured) in enumerate(results):
         scenario, plan = draw.scenario, draw.plan
         steady = plan.ports.rho_planned <= BUSIEST_LOAD
         loads.append(plan.ports.rho_offered)

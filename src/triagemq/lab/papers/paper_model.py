@@ -28,13 +28,13 @@ def paper_latency(scenario: Scenario, plan: Plan) -> Floats:
     """
     if len(scenario.brokers) != 1 or len(scenario.switches) != 1 or len(scenario.unmanaged_switches):
         raise ParameterError("scenario", "has more than the one broker and one managed switch of PrioDeX 6.1")
-    asked = demand(scenario)
+    demanded = demand(scenario)
     ports, subscriber = scenario.ports, scenario.subscriptions.subscriber
-    thru = asked.notify_rate * plan.subscription_keep
-    service = asked.sizes.event_bytes * 8 / ports.bandwidth_bps[asked.port]
+    thru = demanded.notify_rate * plan.subscription_keep
+    service = demanded.sizes.event_bytes * 8 / ports.bandwidth_bps[demanded.port]
 
     classes = int(plan.flows.priority_class.max(initial=0)) + 1
-    cell = asked.port.astype(np.int64) * classes + plan.subscription_class
+    cell = demanded.port.astype(np.int64) * classes + plan.subscription_class
     shape = (len(ports), classes)
     rate = total_by(cell, thru, shape[0] * shape[1]).reshape(shape)  # (37)
     load = total_by(cell, thru * service, shape[0] * shape[1]).reshape(shape)
@@ -50,9 +50,10 @@ def paper_latency(scenario: Scenario, plan: Plan) -> Floats:
         float(scenario.publications.rate_per_second.sum()), broker.inbound_rate_per_second[0]
     )
     outbound = mm1_sojourn(
-        total_by(subscriber, asked.notify_rate, len(scenario.subscribers)), broker.outbound_rate_per_second[0]
+        total_by(subscriber, demanded.notify_rate, len(scenario.subscribers)),
+        broker.outbound_rate_per_second[0],
     )
-    flow_rate = total_by(plan.flow, asked.notify_rate, len(plan.flows))
+    flow_rate = total_by(plan.flow, demanded.notify_rate, len(plan.flows))
     at_switch = mm1_sojourn(flow_rate, switch.inbound_rate_per_second[0])
     return np.asarray(
         inbound + outbound[subscriber] + at_switch[plan.flow] + wait.reshape(-1)[cell] + service

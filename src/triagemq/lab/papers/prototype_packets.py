@@ -112,7 +112,7 @@ def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> Pa
                 on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),
             )
         )
-    assert result.simulated is not None  # nobody has ended it
+    assert result.simulated is not None  # it was not ended
     level = result.forecast.level
     classes = CLASSES
     by_paper = np.bincount(
@@ -211,7 +211,7 @@ def _differences(runs: Sequence[PacketRun]) -> tuple[Difference, ...]:
 
 
 def _claims(runs: Sequence[PacketRun]) -> tuple[Claim, ...]:
-    kept = [
+    missed = [
         (run, row)
         for run in runs
         for row in range(CLASSES)
@@ -223,7 +223,7 @@ def _claims(runs: Sequence[PacketRun]) -> tuple[Claim, ...]:
     claims = [
         Claim(
             statement="success of real packets is within 0.03 of the plan, or inside its 99 % interval, in every class",
-            holds=not kept,
+            holds=not missed,
             worst=f"{worst[0].name}, class {worst[1]}: {worst[0].success_off[worst[1]]:.3f}",
         )
     ]

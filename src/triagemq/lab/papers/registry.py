@@ -1,4 +1,4 @@
-"""Papers and their figures by name, the experiments behind them, and the one way to run one."""
+"""Papers and their figures by name, the experiments behind them, and how one is run."""
 
 from __future__ import annotations
 
@@ -176,15 +176,15 @@ def reproduce(
     progress: Progress | None = None,
     spark: OnSpark | None = None,
     packets: bool = False,
-    **asked: Any,
+    **wanted: Any,
 ) -> Reproduction:
-    """Run the experiment behind a figure, with the effort asked for (see Effort).
+    """Run the experiment behind a figure, with the requested effort (see Effort).
 
     What is not given is as the experiment has it, or its `quick` variant.
     With `spark` the simulations of many seeds are Spark tasks; the figures are the same. `packets` are real ones.
     """
     chosen = experiment(paper, figure, packets=packets)
-    effort = (chosen.quick if quick else chosen.normal).asked(**asked)
+    effort = (chosen.quick if quick else chosen.normal).with_values(**wanted)
     started = time.perf_counter()
     with on_spark(spark):
         findings = chosen.run(effort, progress or (lambda share: None))

@@ -42,7 +42,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class OnSpark:
-    """How Spark is run, and where finished simulations are kept until all of them are, so that a kill costs little."""
+    """How Spark is run, and where finished simulations are stored until all are, so that a kill costs little."""
 
     options: SparkOptions
     directory: Path
@@ -140,15 +140,17 @@ def class_figures(
 ) -> ClassFigures:
     """Success and latency per class as THEORY.md section 1 defines them: latency is weighted by what arrives."""
     count = int(level.max(initial=0)) + 1
-    told = (received > 0) & ~np.isnan(latency_seconds)
+    is_known = (received > 0) & ~np.isnan(latency_seconds)
     total, arrived = total_by(level, offered, count), total_by(level, received, count)
-    told_rate = total_by(level, np.where(told, received, 0.0), count)
-    seconds = total_by(level, np.where(told, received, 0.0) * np.where(told, latency_seconds, 0.0), count)
-    enough = (told_rate > 0) & (told_rate >= (1 - NEGLIGIBLE_SHARE) * arrived)
+    known_rate = total_by(level, np.where(is_known, received, 0.0), count)
+    seconds = total_by(
+        level, np.where(is_known, received, 0.0) * np.where(is_known, latency_seconds, 0.0), count
+    )
+    enough = (known_rate > 0) & (known_rate >= (1 - NEGLIGIBLE_SHARE) * arrived)
     unknown = np.full(count, np.nan)
     return ClassFigures(
         success=np.divide(arrived, total, out=unknown.copy(), where=total > 0),
-        latency_seconds=np.divide(seconds, told_rate, out=unknown.copy(), where=enough),
+        latency_seconds=np.divide(seconds, known_rate, out=unknown.copy(), where=enough),
     )
 
 

@@ -359,7 +359,7 @@ def freshness_table(by_measure: dict[str, FreshnessScan]) -> PrintedTable:
 
 
 def freshness_difference(scan: FreshnessScan, scan_of_means: FreshnessScan) -> Difference:
-    """How near any time constant comes, by both ways to average a utility rate."""
+    """How near any time constant comes, by both averages of a utility rate."""
     row, _ = scan.nearest()
     greedy, none = float(scan.greedy[row]), float(scan.none[row])
     return Difference(

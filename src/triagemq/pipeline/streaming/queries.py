@@ -258,14 +258,15 @@ class RunQuery:
 
     def note_progress(self) -> None:
         """How far the query has come, as Spark says after every batch."""
-        progress = self.query.lastProgress
-        if progress is None:
+        last = self.query.lastProgress
+        if last is None or not last.sources:
             return
         if self._read_before is None:
-            begun = json.loads(self.query.recentProgress[0].sources[0].startOffset or "null")
-            self._read_before = begun["events"] if begun else 0
-        reached = json.loads(progress.sources[0].endOffset)
-        self.events, self.latest_ns = reached["events"] - self._read_before, reached["latest_ns"]
+            first = self.query.recentProgress[0].sources or last.sources
+            self._read_before = _offset(first[0].startOffset).get("events", 0)
+        reached = _offset(last.sources[0].endOffset)
+        self.events = reached.get("events", self._read_before) - self._read_before
+        self.latest_ns = reached.get("latest_ns", NEVER_NS)
 
     def quiet_seconds(self) -> float:
         """For how long it has looked for news and found none; 0 while Spark still starts it or works on a batch."""
@@ -353,6 +354,11 @@ class RunQuery:
         """The file of some rows; none if there are none."""
         rows = table_of([rows], _SCHEMAS[table])
         return (self.store.write(table, rows, run=self.number),) if len(rows) else ()
+
+
+def _offset(stated: str | None) -> dict[str, Any]:
+    """An offset of a source as progress has it; empty before the first."""
+    return json.loads(stated or "null") or {}
 
 
 def _spans(notes: pa.Table) -> list[list[int]]:

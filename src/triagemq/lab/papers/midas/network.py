@@ -1,6 +1,6 @@
 """MIDAS's three topics (Table II) as a scenario, and one window of observation of it: best effort or managed.
 
-Whoever observes it otherwise, with real packets at scaled rates, returns an Observed, too.
+Other observations, with real packets at scaled rates, are an Observed, too.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Observed:
 def best_effort(
     effort: Effort, seed: int, frames: float = BUFFER_FRAMES, babbling: tuple[str, ...] = ()
 ) -> Observed:
-    """Fair queueing over frames; nobody is limited."""
+    """Fair queueing over frames, without limiters."""
     scenario = midas_scenario(Discipline.FAIR, float(frames))
     return _observed(scenario, effort, seed, babbling=babbling, ways=unmanaged_ways(scenario))
 

@@ -74,7 +74,7 @@ def slower_scenario(buffer_frames: float = np.inf) -> Scenario:
 
 
 def best_effort(effort: Effort, seed: int, progress: Progress, babbling: tuple[str, ...] = ()) -> RealWindow:
-    """Nobody manages the network."""
+    """The network is not managed."""
     # Late: only experiments with packets need a network.
     from triagemq.lab.emulate.best_effort import run_best_effort
 
@@ -289,7 +289,7 @@ PACKETS_BEST_EFFORT = Experiment(
     Effort(seeds=8, seconds=30.0),
     Effort(seeds=3, seconds=10.0),
 )
-PACKETS_MANAGED = Experiment("the same, managed: what was promised is kept", _figure_7, _NORMAL, _QUICK)
+PACKETS_MANAGED = Experiment("the same, managed: what was promised holds", _figure_7, _NORMAL, _QUICK)
 PACKETS_BABBLING = Experiment(
     "two of the three publishers babble; latency of T3, real packets", _figure_8, _NORMAL, _QUICK
 )

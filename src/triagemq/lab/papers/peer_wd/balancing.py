@@ -1,4 +1,4 @@
-"""PEER-WD Figs. 3 to 5: one burst, four edge brokers, and who moves when; ours, PEER, and nobody."""
+"""PEER-WD Figs. 3 to 5: one burst, four edge brokers, and which clients move when: by ours, by PEER, and none."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _shown_by(ours: CampusResult) -> tuple[Difference, ...]:
             "b1 only, after the burst at 30 s",
             f"{', '.join(above)} only, from the second that ends at {begin:.0f} s",
             "No difference. With 50 events a second of every publisher, which is our reading, b1 alone is "
-            "asked for more than its uplink.",
+            "offered more than its uplink.",
         ),
         Difference(
             "who moves",
@@ -141,7 +141,7 @@ def _shown_by(ours: CampusResult) -> tuple[Difference, ...]:
 def _figure_3(effort: Effort, progress: Progress) -> Findings:
     ours = _as_printed(seconds=effort.seconds)
     progress(0.5)
-    nobody = _as_printed(balancing="none", seconds=effort.seconds)
+    unmoved = _as_printed(balancing="none", seconds=effort.seconds)
     progress(1.0)
     printed = {"b1": "above 100 % from 30 s, back below by 62 s"}
 
@@ -166,18 +166,18 @@ def _figure_3(effort: Effort, progress: Progress) -> Findings:
     )
     return Findings(
         tables=tables,
-        panels=(_uplink_panel("ours", ours), _uplink_panel("nobody moves", nobody)),
+        panels=(_uplink_panel("ours", ours), _uplink_panel("no client moves", unmoved)),
         differences=(
             *_shown_by(ours),
             Difference(
                 "late events",
                 "none",
-                f"{_late(ours):,.0f}; {_late(nobody):,.0f} if nobody moves",
+                f"{_late(ours):,.0f}; {_late(unmoved):,.0f} if no client moves",
                 "No difference. All of the late ones would be of topic 8, whose queue is the deepest.",
             ),
         ),
         claims=(
-            Claim("only b1 is ever asked for more than all", only, str(above)),
+            Claim("only b1 is ever offered more than all", only, str(above)),
             Claim(
                 "one migration, when a deadline is at risk",
                 len(moves) == 1 and moves[0]["needed"],
@@ -186,9 +186,9 @@ def _figure_3(effort: Effort, progress: Progress) -> Findings:
             Claim(
                 "no event is late", _late(ours) == 0, f"{_late(ours):.0f} of {ours.arrived_events.sum():.0f}"
             ),
-            Claim("some would be if nobody moved", _late(nobody) > 0, f"{_late(nobody):.0f}"),
+            Claim("some would be if no client moved", _late(unmoved) > 0, f"{_late(unmoved):.0f}"),
         ),
-        figures={"ours": ours.as_json(), "nobody": nobody.as_json()},
+        figures={"ours": ours.as_json(), "unmoved": unmoved.as_json()},
     )
 
 
@@ -313,7 +313,7 @@ class Compared:
 
 
 def compared(table: TopicSpecifications) -> dict[str, Compared]:
-    """Ours, placed by our planner; PEER, from b1; and our placement with nobody moving."""
+    """Ours, placed by our planner; PEER, from b1; and our placement without moves."""
     scenario, conditions = experiment_scenario(table)
     placements: dict[str, Placement | None] = {"ours": place(scenario).placement, "peer": None}
     placements["none"] = placements["ours"]
@@ -376,7 +376,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
                 f"{effort.seeds} random experiments of the kind, in all",
                 rows,
                 ("burst", lambda row: percent(row[0])),
-                ("policy", lambda row: {"peer": "PEER", "none": "nobody moves"}.get(row[1], row[1])),
+                ("policy", lambda row: {"peer": "PEER", "none": "no client moves"}.get(row[1], row[1])),
                 ("balancings", lambda row: f"{total(row[0], row[1], 'balancings'):.0f}"),
                 ("subscribers moved", lambda row: f"{total(row[0], row[1], 'moved'):.0f}"),
                 ("late events", lambda row: f"{total(row[0], row[1], 'late'):,.0f}"),
@@ -402,7 +402,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
         ),
         claims=(
             Claim(
-                "PEER moves somebody when no deadline is at risk",
+                "PEER moves clients when no deadline is at risk",
                 needless > 0,
                 f"{needless} of {len(after)} after the burst",
             ),

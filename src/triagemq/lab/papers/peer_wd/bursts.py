@@ -1,7 +1,7 @@
 """Correlated bursts: topics that move together on one broker, or apart (PEER-WD 4.1).
 
 The paper states the principle and shows no figure. Here topics of five groups burst group by group; how they correlate
-is worked out from counts of earlier bursts, as the pipeline does, and nobody moves, so that placement alone decides.
+is worked out from counts of earlier bursts, as the pipeline does, and no client moves, so that placement alone decides.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from triagemq.scenario.conditions import Conditions, PublicationRate
 
 GROUPS, TOPICS_PER_GROUP = 5, 8
 LOAD, BURST_FACTOR = 0.5, 4.0
-"""What all topics ask of all uplinks without a burst, and how much more a group publishes in one: spread evenly, 80 %
-are asked for in a burst."""
+"""What all topics offer to all uplinks without a burst, and how much more a group publishes in one: spread evenly, 80 %
+are offered in a burst."""
 
 BURST_LENGTH, SECONDS, HISTORY_SECONDS = 10, 120, 600
 ALGORITHMS = ("apart", "least_used", "round_robin", "random")
@@ -50,8 +50,8 @@ def bursting(seed: int) -> tuple[Scenario, Conditions, Correlations]:
     group = draw.permutation(np.repeat(np.arange(GROUPS), TOPICS_PER_GROUP))
     publishers, subscribers = draw.integers(1, 6, topics), draw.integers(1, 9, topics)
     size = 100 * draw.integers(2, 11, topics)
-    asked = 8 * EVENTS_PER_SECOND * float((publishers * subscribers * size).sum())
-    scale = LOAD * 1e6 * sum(EDGE_MBPS) / asked
+    offered = 8 * EVENTS_PER_SECOND * float((publishers * subscribers * size).sum())
+    scale = LOAD * 1e6 * sum(EDGE_MBPS) / offered
     table = TopicSpecifications(
         publishers=tuple(int(each) for each in publishers),
         subscribers=tuple(int(each) for each in subscribers),

@@ -2,7 +2,7 @@
 
 Not printed, and assumed: 50 events a second of every publisher, with which b1 alone passes all of its uplink after the
 burst; ten events matched a second for every MHz, so that matching is no bottleneck, as in the paper; and that the
-allowed wait of a topic counts one client latency, as the paper's example does, though the way has two.
+allowed wait of a topic counts one client latency, as the paper's example does, though the path has two.
 """
 
 from __future__ import annotations

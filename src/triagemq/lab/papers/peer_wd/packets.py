@@ -3,7 +3,7 @@
 The paper simulates. Five brokers, five gateways and 96 clients share the processors of one machine, which are to carry
 Table 6's nine thousand copies a second in time. So events are as long as the paper's and SCALE times rarer, and
 bandwidths and matching rates SCALE times less: all loads, and how long queues take to grow and to empty, are the
-paper's. The kernel here delays no packets on purpose: the 0.3 s that an event is under way in the paper are taken off
+paper's. The kernel here delays no packets on purpose: the 0.3 s that an event is travelling in the paper are taken off
 what it may take instead, so that it may wait as long. Downlinks, and the uplink of the head, are shaped by the kernel;
 those of edges by their gateways, before queues that these can see.
 """
@@ -58,8 +58,8 @@ OVERHEAD_BYTES = 49
 """Of MQTT-SN, UDP, IP and Ethernet around an event."""
 WAY_SECONDS = BROKER_SECONDS + CLIENT_SECONDS
 LONG_SECONDS = 0.2
-"""A third of what the most urgent may wait: who waits for less waits for events that came at once, and where somebody
-waits for longer a deadline is taken to be at risk, whoever moves clients then."""
+"""A third of what the most urgent may wait. A shorter wait is one for events that came at once; where a client waits
+for longer, a deadline is taken to be at risk, whichever policy moves clients then."""
 
 
 def boxed_scenario(balancing: str) -> tuple[Scenario, Conditions]:
@@ -286,13 +286,15 @@ def _kept_claims(ours: BoxedExperiment) -> tuple[Claim, ...]:
     needless = [each for each in ours.moves if not each["needed"]]
     return (
         Claim(
-            "ours moves somebody, and only when a deadline is at risk",
+            "ours moves clients, and only when a deadline is at risk",
             bool(moves) and not needless,
             f"{len(ours.moves)} migrations, {len(needless)} of them with none at risk",
         ),
         Claim("no event is late", ours.late == 0, f"{ours.late} of {ours.delivered} since the burst"),
         Claim(
-            "nobody misses an event or gets one twice", missing + repeated == 0, f"{missing} and {repeated}"
+            "no client misses an event or gets one twice",
+            missing + repeated == 0,
+            f"{missing} and {repeated}",
         ),
     )
 
@@ -391,7 +393,7 @@ def _figure_4(effort: Effort, progress: Progress) -> Findings:
         claims=(
             *_kept_claims(ours),
             Claim(
-                "the queue shrinks once somebody has moved",
+                "the queue shrinks once a client has moved",
                 bool(queue[-1] < deepest / 2),
                 f"from {deepest:.0f} to {queue[-1]:.0f} events",
             ),
@@ -437,7 +439,7 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
         differences=(_scaled(ours),),
         claims=(
             Claim(
-                "PEER moves somebody when no deadline is at risk",
+                "PEER moves clients when no deadline is at risk",
                 bool(needless),
                 f"{len(needless)} of {len(peer.after_burst())} after the burst",
             ),
@@ -459,7 +461,7 @@ def _scaled(ours: BoxedExperiment) -> Difference:
         "a simulation, 5 to 20 Mbit/s",
         f"five Mosquitto brokers with their gateways in namespaces of one machine, 1/{SCALE} of the bandwidth and of "
         f"the events; {ours.run.lost_by_machine} packets were lost by the machine",
-        "Loads, deadlines and times are the paper's. The kernel here delays no packets, and so the 0.3 s of their way "
+        "Loads, deadlines and times are the paper's. The kernel here delays no packets, and so the 0.3 s of their path "
         "are taken off what events may take. A gateway sends what it has first in, first out, so that all of b1 wait "
         "alike, and topic 8 is at risk later than with shares by rate. Clients that move are served by both for "
         "some seconds, and the old one is relieved after that.",

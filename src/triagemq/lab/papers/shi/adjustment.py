@@ -115,7 +115,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
     higher = [row for row in rows if row[0].lost > 0 and row[0].queue < len(QUEUES) - 1]
     fall = [new.delay_seconds < old.delay_seconds and new.lost < old.lost for old, new, _ in higher]
     calm = [new.delay_seconds for old, new, _ in rows if old.lost == 0]
-    # What is on its way to a queue, or waits there when the run ends, is not sent: a window of 200 ms at the least.
+    # What has not reached a queue, or waits there when the run ends, is not sent: a window of 200 ms at the least.
     fed = [new.sent_bps / min(FLOORS_BPS[new.queue], 8 * PACKET_BYTES * new.frequency) for new in after]
     alone = next(cell for cell in after if cell.congested == 1 and cell.frequency == max(FREQUENCIES))
     static = next(cell for cell in before if cell.congested == 1 and cell.frequency == max(FREQUENCIES))

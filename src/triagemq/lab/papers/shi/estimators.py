@@ -44,7 +44,7 @@ TRAFFIC = (ArrivalProcess.PARETO, ArrivalProcess.ON_OFF)
 """None of it is in training."""
 
 COMPARED = ("red", "idm-paper", "idm", "idm-buffer", "backlog", "model", "learned")
-"""`idm-buffer` is `idm` that is told how much the queue holds, as `learned` is."""
+"""`idm-buffer` is `idm` that knows how much the queue holds, as `learned` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,8 @@ def _differences(
                 for name, error in sorted(overall[hard].items(), key=lambda at: at[1])
             ),
             f"Over all cells, {hard}. Where packets are lost, red and the paper's form of IDM count them as waiting "
-            "for ever. Told how much a queue holds (idm-buffer), as learned is, idm loses most of its error.",
+            "for ever. Where it knows how much a queue holds (idm-buffer), as learned does, idm loses most of its "
+            "error.",
         ),
         Difference(
             "where learned does not win",

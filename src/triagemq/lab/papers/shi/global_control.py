@@ -278,7 +278,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
             ),
             Difference(
                 "an impossible requirement",
-                "the subscriber is told to subscribe again",
+                "the subscriber has to subscribe again",
                 f"{duration(IMPOSSIBLE_SECONDS)} is refused, {duration(offered)} offered",
                 "Three packets' transmission at the most that queue 7 can have.",
             ),
@@ -337,10 +337,10 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
             PrintedTable.of(
                 f"queue 7 rises to {OVERLOAD_RATE:,.0f} packets/s: the last third of the run",
                 range(2),
-                ("publisher", lambda which: ("goes on", "slows down when asked")[which]),
+                ("publisher", lambda which: ("goes on", "slows down on request")[which]),
                 ("delay", lambda which: duration(after[which])),
                 ("lost", lambda which: percent(float((ignored, slowed)[which].lost[0]))),
-                ("asked", lambda which: f"{len((ignored, slowed)[which].slow_downs)} times"),
+                ("requests", lambda which: f"{len((ignored, slowed)[which].slow_downs)} times"),
             ),
         ),
         panels=(
@@ -368,7 +368,7 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
                 "ms",
                 (
                     Series.of("goes on", ignored.seconds, 1e3 * ignored.end_to_end[:, 0]),
-                    Series.of("slows down when asked", slowed.seconds, 1e3 * slowed.end_to_end[:, 0]),
+                    Series.of("slows down on request", slowed.seconds, 1e3 * slowed.end_to_end[:, 0]),
                 ),
                 logarithmic=True,
             ),
@@ -397,7 +397,7 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
                 duration(float(ours.worst_windows[0])),
             ),
             Claim(
-                "a publisher of more than there is room for is asked to slow down; it does, and the delay falls",
+                "a publisher of more than there is room for is requested to slow down; it does, and the delay falls",
                 QUEUES[0] in slowed.slow_downs and after[1] < 0.5 * after[0],
                 f"from {duration(after[0])} to {duration(after[1])}",
             ),

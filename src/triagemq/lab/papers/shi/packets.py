@@ -90,7 +90,7 @@ def one_port(loads: Sequence[float], arrivals: Any = "poisson", *, borrowing: bo
 
 
 def three_switches(loads: Sequence[float], seconds: float) -> dict[str, Any]:
-    """P1 to S3 over three switches; queue 7 surges, and somebody asks for more than any switch can do."""
+    """P1 to S3 over three switches; queue 7 surges, and one requirement is more than any switch can meet."""
     document = _document(
         {"SW1": {}, "SW2": {"fed_by": "to-SW2"}, "SW3": {"fed_by": "to-SW3"}},
         {
@@ -483,7 +483,7 @@ def _floor_claim(runs: Sequence[PacketsRun]) -> Claim:
     all_widths = [widths for run in runs for widths in run.widths_bps.values()]
     above = min(float((widths / floors).min()) for widths in all_widths)
     off = max(float(np.abs(widths.sum(axis=1) - port).max()) for widths in all_widths)
-    # The kernel is told whole bytes per second, and its counters say whole bits.
+    # The kernel takes whole bytes per second, and its counters say whole bits.
     return Claim(
         "widths are above their floors and add up to the port at all times",
         above >= 1 - 1e-4 and off <= 8 * len(floors),
