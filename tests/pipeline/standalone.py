@@ -22,8 +22,7 @@ import pyspark
 from tests.ports import own_port
 
 import triagemq
-from triagemq.pipeline.java import find_java
-from triagemq.pipeline.jvm_cds_cache import CdsCache
+from triagemq.pipeline.java import CdsCache, find_java
 
 __all__ = ["HOME", "PACKAGE", "Standalone", "quick_java", "standalone"]
 

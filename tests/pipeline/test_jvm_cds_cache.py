@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.pipeline.java import Java, cache_directory
-from triagemq.pipeline.jvm_cds_cache import CdsCache
+from triagemq.pipeline.java import CdsCache, Java, cache_directory
 
 # Writes what a real one would, into the file that it is told to.
 FAKE = """#!/bin/sh

@@ -7,7 +7,7 @@ exchange, and what a function makes of Arrow needs no Python workers, which woul
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -98,12 +98,12 @@ def _map_in_arrow(rows: DataFrame, function: InPieces, schema: str) -> DataFrame
     return rows.mapInArrow(made, schema_of(schema))
 
 
-def table_of(tables: Sequence[pa.Table], schema: str) -> pa.Table:
+def table_of(tables: Iterable[pa.Table], schema: str) -> pa.Table:
     """Tables as one that has these columns; null in those that a table does not have."""
     return _as_table(tables, to_arrow_schema(schema_of(schema)))
 
 
-def _as_table(tables: Sequence[pa.Table], wanted: pa.Schema) -> pa.Table:
+def _as_table(tables: Iterable[pa.Table], wanted: pa.Schema) -> pa.Table:
     ordered = [
         table.select([name for name in wanted.names if name in table.column_names]) for table in tables
     ]

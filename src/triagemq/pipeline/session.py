@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from triagemq.errors import MissingDependencyError, PipelineError
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.java import find_java
-from triagemq.pipeline.jvm_cds_cache import CdsCache
+from triagemq.pipeline.java import CdsCache, find_java
 from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings
 from triagemq.pipeline.store.places import active_session
 

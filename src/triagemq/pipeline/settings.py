@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from triagemq.errors import ParameterError, PipelineError
-from triagemq.pipeline.java import Java
-from triagemq.pipeline.jvm_cds_cache import CdsCache
+from triagemq.pipeline.java import CdsCache, Java
 
 SMALL_ROWS = 3_000_000
 """Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""

@@ -368,7 +368,7 @@ def _spans(notes: pa.Table) -> list[list[int]]:
 
 
 def _sum(column: pa.ChunkedArray) -> int:
-    return pc.sum(column, min_count=0).as_py()
+    return int(pc.sum(column, min_count=0).as_py())
 
 
 def cells(events: DataFrame, settings: StreamSettings) -> DataFrame:
