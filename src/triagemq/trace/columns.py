@@ -42,8 +42,19 @@ def blocks(table: str, columns: Columns, block_rows: int) -> Iterator[RowBlock]:
     >>> [block.rows for block in blocks("publications", rows, 2)]
     [2, 2, 1]
     """
-    arrays = _checked(table, columns)
-    return _copies(table, arrays, block_rows)
+    arrays, schema = _checked(table, columns), TABLES[table]
+    rows = len(next(iter(arrays.values())))
+    for start in range(0, rows, block_rows):
+        part: dict[str, npt.NDArray[Any]] = {}
+        size_bytes = 0
+        for field in schema:
+            view = arrays[field.name][start : start + block_rows]
+            copied = view.astype(_numpy_type(field), order="C", copy=True)
+            part[field.name] = copied
+            size_bytes += copied.nbytes
+            if field.type == pa.string():
+                size_bytes += sum(_OBJECT_BYTES + len(text or "") for text in copied)
+        yield RowBlock(table, part, len(copied), size_bytes)
 
 
 def record_batch(block: RowBlock) -> pa.RecordBatch:
@@ -83,22 +94,6 @@ def _texts(values: Iterable[str | None]) -> pa.Array:
 
 def _validity(present: npt.NDArray[np.bool_]) -> pa.Buffer | None:
     return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-
-
-def _copies(table: str, arrays: Mapping[str, npt.NDArray[Any]], block_rows: int) -> Iterator[RowBlock]:
-    schema = TABLES[table]
-    rows = len(next(iter(arrays.values())))
-    for start in range(0, rows, block_rows):
-        part: dict[str, npt.NDArray[Any]] = {}
-        size_bytes = 0
-        for field in schema:
-            view = arrays[field.name][start : start + block_rows]
-            copied = view.astype(_numpy_type(field), order="C", copy=True)
-            part[field.name] = copied
-            size_bytes += copied.nbytes
-            if field.type == pa.string():
-                size_bytes += sum(_OBJECT_BYTES + len(text or "") for text in copied)
-        yield RowBlock(table, part, len(copied), size_bytes)
 
 
 def _checked(table: str, columns: Columns) -> dict[str, npt.NDArray[Any]]:

@@ -82,21 +82,17 @@ class PartFiles:
         self._file_rows = 0
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_rows = 0
-        self._due: float | None = None
+        self.due: float | None = None
+        """When the open part must be closed, on the monotonic clock; None if nothing waits for it."""
         self._began_ns = 0
         self.gaps: list[Gap] = []
         self.removed = Removed(table)
         self._published_at: list[float] = []
 
-    @property
-    def due(self) -> float | None:
-        """When the open part must be closed, on the monotonic clock; None if nothing waits for it."""
-        return self._due
-
     def add(self, block: RowBlock) -> None:
         """Take some rows; write a row group when there are enough of them."""
-        if self._due is None:
-            self._due = self._due_from_now()
+        if self.due is None:
+            self.due = self._due_from_now()
         if not self._waiting_rows and not self._file_rows:
             self._began_ns = time.time_ns()
         self._waiting.append(record_batch(block))
@@ -105,13 +101,13 @@ class PartFiles:
             self._write(rows)
             if self._file_rows == self._rotation.rotate_rows:
                 self._publish()
-                self._due = self._due_from_now() if self._waiting_rows else None
+                self.due = self._due_from_now() if self._waiting_rows else None
 
     def close_part(self) -> None:
         """Finish the open part, if it has rows, and give it its final name."""
         if self._waiting_rows:
             self._write(self._waiting_rows)
-        self._due = None
+        self.due = None
         if self._file is not None:
             self._publish()
 
@@ -138,7 +134,7 @@ class PartFiles:
         """Give up the open part and remove what was written of it; the finished ones stay."""
         self._waiting.clear()
         self._waiting_rows = self._file_rows = 0
-        self._due = None
+        self.due = None
         file, self._file = self._file, None
         sink, self._sink = self._sink, None
         if file is not None:

@@ -161,7 +161,7 @@ def test_what_there_is_not_is_refused_with_what_there_is(tmp_path: Path) -> None
     with pytest.raises(ParameterError, match="repeats: means nothing to this experiment"):
         reproduce("priodex", "6", repeats=3)
     with pytest.raises(ParameterError, match="seeds: is 0"):
-        Effort(seeds=1).asked(seeds=0)
+        Effort(seeds=1).with_values(seeds=0)
 
 
 def test_an_output_that_cannot_be_written_is_named(buffers: Reproduction, tmp_path: Path) -> None:
