@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming.query import StreamingQuery
 
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.causes import cause_of
@@ -224,8 +223,8 @@ class RunQuery:
     windows: int = 0
     latest_ns: int = NEVER_NS
     busy_seconds: float = 0.0
-    query: StreamingQuery = field(init=False)
-    """What hands the batches over, once it has begun."""
+    query: Any = None
+    """The StreamingQuery that hands the batches over, once it has begun."""
     _read_before: int | None = None
     _is_over: bool = False
     _quiet_since: float | None = None
@@ -239,6 +238,7 @@ class RunQuery:
                 # To return would tell Spark that the batch is done.
                 raise InterruptedError("the stream is being stopped")
             started = time.monotonic()
+            self.note_progress()
             try:
                 if batch_id <= self._state["batch"]:
                     # Published already: the state of the open cells is all that changes.
@@ -258,7 +258,7 @@ class RunQuery:
 
     def note_progress(self) -> None:
         """How far the query has come, as Spark says after every batch."""
-        last = self.query.lastProgress
+        last = None if self.query is None else self.query.lastProgress
         if last is None or not last.sources:
             return
         if self._read_before is None:
