@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, fields
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
