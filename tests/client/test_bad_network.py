@@ -73,10 +73,10 @@ def test_a_late_copy_of_a_finished_message_harms_no_later_one(tmp_path: Path) ->
             duplicates = gateway.core.counters.duplicates
             one._session.send(Publish(*reference, b"first", qos=2, dup=True, message_id=message_id))
             await until(lambda: gateway.core.counters.duplicates > duplicates)
-            assert not gateway.core.sessions["one"].arrivals
+            assert not gateway.core.sessions["one"].inbound
             # One without a mark passes for a new message, and is never released; its id comes round again in the end.
             one._session.send(Publish(*reference, b"first", qos=2, message_id=message_id))
-            await until(lambda: gateway.core.sessions["one"].arrivals)
+            await until(lambda: gateway.core.sessions["one"].inbound)
             one._session._next_message_id = message_id
             await one.publish("floor/1", b"second", qos=2)
             await until(lambda: len(events) == 2)
