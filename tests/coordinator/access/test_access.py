@@ -466,11 +466,16 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
             )
             assert float(figures['triage_not_in_force_seconds{gateway="gateway"}']) == pytest.approx(7.2)
             assert float(figures['triage_tellings_failed_total{gateway="gateway"}']) >= 1
-            rows = (await here.client.get("/v1/decisions?limit=1000", headers=bearer(operator))).json()
-            assert any(
-                (row["subject"], row["kind"]) == ("gateway", "refused") and "no room" in row["reason"]
-                for row in rows["decisions"]
-            )
+
+            async def is_noted() -> bool:
+                rows = (await here.client.get("/v1/decisions?limit=1000", headers=bearer(operator))).json()
+                return any(
+                    (row["subject"], row["kind"]) == ("gateway", "refused") and "no room" in row["reason"]
+                    for row in rows["decisions"]
+                )
+
+            # A decision is stored a moment after it was taken.
+            await here.until(is_noted)
             here.link.refuses_everything = False
             await here.until(lambda: not here.link.state.grants.by_base)
             await here.until(
