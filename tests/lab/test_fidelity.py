@@ -108,7 +108,8 @@ def test_figures_that_are_not_known_or_have_no_end_are_not_judged() -> None:
     assert figure.not_known.tolist() == [True, False, False, False, False, False, True]
     assert figure.outside.tolist() == [False, True, False, False, False, True, False]
     assert np.isnan(figure.error[[0, 2, 3, 6]]).all()
-    assert figure.error[[1, 4, 5]].tolist() == [0.5, 0.0, np.inf]
+    # Of nothing, a forecast of something is wrong by all of itself.
+    assert figure.error[[1, 4, 5]].tolist() == [0.5, 0.0, 1.0]
 
 
 def test_a_difference_far_beyond_a_wide_interval_is_outside() -> None:

@@ -101,9 +101,9 @@ class Figure:
 
     @property
     def error(self) -> Floats:
-        """The relative error of the forecast; NaN where it is not judged."""
+        """The relative error of the forecast, of the forecast itself where the simulation has 0; NaN if not judged."""
         difference = np.abs(np.where(self.judged, self.forecast - self.simulated, np.nan))
-        from_zero = np.where(difference > 0, np.inf, difference)
+        from_zero = np.where(difference > 0, 1.0, difference)
         return np.divide(difference, self.simulated, out=from_zero, where=self.simulated > 0)
 
 
