@@ -35,8 +35,14 @@ from triagemq.client import (
 from triagemq.client.settings import ConnectionSettings
 from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, TopicIdType, Unsubscribe
 
+# It connects again several times before it gives up an answer.
 IMPATIENT = ConnectionSettings(
-    ping_seconds=0.1, retry_seconds=0.05, retries=1, close_timeout_seconds=0.1, answer_timeout_seconds=0.3
+    ping_seconds=0.1,
+    retry_seconds=0.05,
+    retries=1,
+    first_delay_seconds=0.05,
+    close_timeout_seconds=0.1,
+    answer_timeout_seconds=0.3,
 )
 
 
