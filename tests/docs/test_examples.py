@@ -128,8 +128,8 @@ NOT_EXECUTED = {
             "ovs-vsctl set-controller br0 tcp:127.0.0.1:6653",
             "triage topics encode --tree building.yaml",
             "triage topics carry 'p2=building/floor1/#' --interface p2=1/p2 --openflow tcp:127.0.0.1:6653",
-            "triage sub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm --interface h2",
-            "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
+            "triage sub -t building/floor1/smoke --codes topic-codes.json --type alarm --interface h2",
+            "triage pub -t building/floor1/smoke --codes topic-codes.json --type alarm -m fire "
             "--interface h1 --count 3",
         ),
         "needs a switch",
@@ -151,9 +151,9 @@ NOT_EXECUTED = {
     ),
     "docs/guides/topic-codes.md": dict.fromkeys(
         (
-            "triage pub -t building/floor1/smoke --codes topic-codes.json --queue 7 --type alarm -m fire "
+            "triage pub -t building/floor1/smoke --codes topic-codes.json --type alarm -m fire "
             "--interface eth0",
-            "triage topics carry 'radio=building/floor1/#' 'cable=building/#' --interface radio=eth1 "
+            "triage topics carry 'radio=building/floor1/#' 'cable=building/#@2' --interface radio=eth1 "
             "--interface cable=eth2",
             "triage topics carry 'radio=building/floor1/#' --interface radio=1/eth3 --openflow tcp:127.0.0.1:6653",
         ),
