@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,32 @@ def test_what_waits_behind_a_full_buffer_is_known_by_the_sample() -> None:
     assert best.sampled[beside].all()
     assert best.success[beside] == pytest.approx(told.success_rate[beside], rel=0.02)
     assert best.latency_seconds[beside] == pytest.approx(told.mean_latency_seconds[beside], rel=0.03)
+
+
+def test_a_formula_that_promises_far_more_than_a_sample_sees_is_refuted_by_it() -> None:
+    """Too few arrive for a good estimate, and its error says so."""
+    starved = loads(
+        TREE.replace(
+            "other: {switch: x, bandwidth_bps: 40000}",
+            "other: {switch: x, bandwidth_bps: 2600, buffer_packets: 10}",
+        )
+    )
+    plan = make_plan(starved, drops="none")
+    formulas = forecast(starved, plan, formulas=True)
+    beside = starved.subscribers.port[starved.subscriptions.subscriber] == starved.ports.name.index("other")
+    water = beside & (starved.subscriptions.topic == starved.topics.name.index("water"))
+    told = simulate(starved, plan, duration_seconds=10**6, seed=9).subscriptions.success_rate[water]
+    assert 1e-4 < told < 5e-3
+    wrong = replace(
+        formulas,
+        success=np.where(water, 0.05, formulas.success),
+        success_error=np.where(water, 0.5, formulas.success_error),
+        latency_seconds=np.where(water, 1.0, formulas.latency_seconds),
+        latency_error=np.where(water, 0.0, formulas.latency_error),
+    )
+    found = prediction._sampled(starved, plan, wrong, water, 8_000, None)
+    assert 0 < found.success[water] < 0.02
+    assert found.success_error[water] > 0.5
 
 
 def test_an_explanation_says_that_it_is_from_a_sample(tree: Scenario) -> None:

@@ -187,7 +187,12 @@ def _sampled(
     refuted = found.count * predicted.success > _NONE_OF
     nothing = (found.success_rate == 0) & (refuted | (predicted.success < CLAIMED))
     surer = doubtful & ((sample.error < stated) | nothing)
-    success = np.where(surer, found.success_rate, predicted.success)
+    # Too few to know their share well, and yet by far too few for the formula, its error included.
+    few = found.count * found.success_rate
+    most = few + 2 * np.sqrt(few) + _NONE_OF
+    least = found.count * predicted.success * (1 - np.minimum(predicted.success_error, 1.0))
+    too_few = doubtful & ~surer & (most < least)
+    success = np.where(surer | too_few, found.success_rate, predicted.success)
     latency = np.where(surer, found.mean_latency_seconds, predicted.latency_seconds)
     within = np.where(surer, found.share_within_max_latency, predicted.share_within)
     times, rows = predicted.times[np.arange(len(surer))], np.flatnonzero(surer)
@@ -205,7 +210,11 @@ def _sampled(
             scenario.subscriptions, success, np.where(np.isnan(latency), np.inf, latency), within
         ),
         latency_error=np.where(surer, np.nan_to_num(sample.latency_error), predicted.latency_error),
-        success_error=np.where(surer, sample.success_error, predicted.success_error),
+        success_error=np.select(
+            [surer, too_few],
+            [sample.success_error, 2 / np.sqrt(np.maximum(few, 1.0))],
+            predicted.success_error,
+        ),
         sampled=surer,
         basis=f"formulas, and a sample of {max(copies, wanted):,.0f} copies where they are approximate",
     )
