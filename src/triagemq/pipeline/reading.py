@@ -153,7 +153,8 @@ def estimate_scenario(
     if tables.manifest.kind == "stream":
         from triagemq.pipeline.streaming.windows import stream_profile
 
-        profile = stream_profile(tables, chosen)
+        rows = tables.table("topic_rates", run_id=chosen) if "topic_rates" in tables.rows else pa.table({})
+        profile = stream_profile(rows, tables.manifest.extra, chosen)
     else:
         profile = tables.records("publication_profile", run_id=chosen)
     if not profile:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from triagemq.pipeline.report.formatting import number, percent, plot_text
-from triagemq.pipeline.report.inputs import Row, Run
+from triagemq.pipeline.report.inputs import Row, ShownRun
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING, unpacked_lists
 
 MOST_POINTS = 1000
@@ -26,8 +26,8 @@ _PLAIN = {"showgrid": False, "zeroline": False}
 
 Drawing = dict[str, Any]
 """`data` and `layout` of a figure; `height`, where it grows with what is shown."""
-Rows = Mapping[Run, Sequence[Row]]
-Utilities = Mapping[Run, Mapping[int, tuple[float, float]]]
+Rows = Mapping[ShownRun, Sequence[Row]]
+Utilities = Mapping[ShownRun, Mapping[int, tuple[float, float]]]
 """What was captured and the most there was, by run and class."""
 Curve = tuple[list[float], list[float]]
 """Seconds, and the share of all copies delivered within them."""
@@ -123,11 +123,11 @@ def curve_of_bins(packed: Sequence[int], copies: int, longest_seconds: float | N
     return seconds[chosen].tolist(), share[chosen].tolist()
 
 
-def distributions(curves: Mapping[Run, Curve] | Mapping[int, Curve]) -> Drawing:
+def distributions(curves: Mapping[ShownRun, Curve] | Mapping[int, Curve]) -> Drawing:
     """A line for each run, or for each class of one run."""
     data, shown = [], []
     for each, (seconds, share) in curves.items():
-        if isinstance(each, Run):
+        if isinstance(each, ShownRun):
             called, color = plot_text(each.name), each.color
         else:
             called = "no class" if each < 0 else f"class {each}"
@@ -163,7 +163,7 @@ def load(rows: Rows) -> Drawing:
     )
 
 
-def rates(topics: Sequence[str], found: Mapping[tuple[Run, str], Row]) -> Drawing:
+def rates(topics: Sequence[str], found: Mapping[tuple[ShownRun, str], Row]) -> Drawing:
     """A bar for each topic and run."""
     runs = list(dict.fromkeys(run for run, _ in found))
     places, nothing = list(range(len(topics))), Row()
@@ -180,11 +180,13 @@ def _trace(kind: str, name: str, x: Sequence[Any], y: Sequence[Any], hover: str,
     return {"type": kind, "name": name, "x": x, "y": y, "hovertemplate": hover, **more}
 
 
-def _bars(run: Run, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
+def _bars(run: ShownRun, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
     return _trace("bar", plot_text(run.name), x, y, hover, marker={"color": run.color}, **more)
 
 
-def _scatter(run: Run, mode: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any) -> Drawing:
+def _scatter(
+    run: ShownRun, mode: str, x: Sequence[Any], y: Sequence[Any], hover: str, **more: Any
+) -> Drawing:
     name = plot_text(run.name)
     return _trace("scatter", name, x, y, hover, mode=mode, legendgroup=run.run_id, **more)
 

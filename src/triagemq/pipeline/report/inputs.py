@@ -22,7 +22,7 @@ class Row(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ShownRun:
     """A run as the page calls it. `color` names a variable of the style sheet."""
 
     run_id: str
@@ -35,7 +35,7 @@ class Inputs:
     """The tables of a report and the runs in them."""
 
     tables: Mapping[str, pa.Table]
-    runs: tuple[Run, ...]
+    runs: tuple[ShownRun, ...]
     runs_left_out: int
 
     @classmethod
@@ -46,16 +46,16 @@ class Inputs:
         ordered = list(dict.fromkeys([*(each for each in names if each in found), *found]))
         called = _names(present, ordered) | dict(names)
         runs = tuple(
-            Run(run_id, called[run_id], f"--series-{number}")
+            ShownRun(run_id, called[run_id], f"--series-{number}")
             for number, run_id in enumerate(ordered[:MOST_RUNS])
         )
         return cls(present, runs, left_out + len(ordered[MOST_RUNS:]))
 
-    def rows(self, name: str) -> list[tuple[Run, Row]]:
+    def rows(self, name: str) -> list[tuple[ShownRun, Row]]:
         """The rows of a table that belong to the runs of the page, run by run."""
         return [(run, row) for run in self.runs for row in self.rows_of(name, run)]
 
-    def rows_of(self, name: str, run: Run) -> list[Row]:
+    def rows_of(self, name: str, run: ShownRun) -> list[Row]:
         """The rows of one run."""
         table = self.tables.get(name)
         if table is None:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from triagemq.pipeline.report import figures
-from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs, Row, Run, largest
+from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs, Row, ShownRun, largest
 
 SHOWN_SUBSCRIPTIONS = 400
 """Rows of all runs together; the tables hold the others."""
@@ -42,7 +42,7 @@ def classes(inputs: Inputs) -> Content:
 def forecast(inputs: Inputs) -> Content:
     """What the plan of each run promised, beside what came of it: success, mean, 95 % and 99 %, and how sure."""
     rows, table = _classes(inputs), inputs.subscriptions()
-    subscriptions: list[tuple[Run, Row]] = []
+    subscriptions: list[tuple[ShownRun, Row]] = []
     for run in rows:
         own = table.filter(pc.field("run_id") == run.run_id)
         subscriptions += [(run, row) for row in largest(own, "worth", SHOWN_SUBSCRIPTIONS // len(rows))]
@@ -61,7 +61,7 @@ def utility(inputs: Inputs) -> Content:
     added = table.group_by(["run_id", "level"], use_threads=False).aggregate(
         [("captured", "sum"), ("worth", "sum")]
     )
-    by_class: dict[Run, dict[int, tuple[float, float]]] = {}
+    by_class: dict[ShownRun, dict[int, tuple[float, float]]] = {}
     for row in added.to_pylist():
         level = -1 if row["level"] is None else int(row["level"])
         by_class.setdefault(runs[row["run_id"]], {})[level] = (row["captured_sum"], row["worth_sum"])
@@ -79,7 +79,7 @@ def utility(inputs: Inputs) -> Content:
 
 def latency(inputs: Inputs) -> Content:
     """How latencies are distributed, losses included: which share of all copies came within which time."""
-    whole: dict[Run, figures.Curve] = {}
+    whole: dict[ShownRun, figures.Curve] = {}
     by_class = []
     for run, own in _classes(inputs).items():
         curves = {figures.level_of(row): _curve([row]) for row in own if row["bins"]}
@@ -101,7 +101,7 @@ def _curve(rows: Sequence[Row]) -> figures.Curve:
 
 def ports(inputs: Inputs) -> Content:
     """How much was offered to the output ports, how much they carried, and how long their queues were."""
-    of_port: dict[str, dict[Run, list[Row]]] = {}
+    of_port: dict[str, dict[ShownRun, list[Row]]] = {}
     for run, row in inputs.rows("port_summary"):
         if row["load"] is not None:
             of_port.setdefault(row["port"] or "–", {}).setdefault(run, []).append(row)
@@ -118,7 +118,7 @@ def ports(inputs: Inputs) -> Content:
 
 def topics(inputs: Inputs) -> Content:
     """The topics with the most events, how much they send at most, and how bursty they are."""
-    found: dict[tuple[Run, str], Row] = {}
+    found: dict[tuple[ShownRun, str], Row] = {}
     most: dict[str, float] = {}
     for run, row in inputs.rows("topic_summary"):
         name = row["topic"] or f"topic {row['topic_id']}"
@@ -149,13 +149,13 @@ def quarantine(inputs: Inputs) -> Content:
     }
 
 
-def _classes(inputs: Inputs) -> dict[Run, list[Row]]:
+def _classes(inputs: Inputs) -> dict[ShownRun, list[Row]]:
     """class_performance by run, classes in their order."""
     rows = {run: inputs.rows_of("class_performance", run) for run in inputs.runs}
     return {run: sorted(own, key=figures.level_of) for run, own in rows.items() if own}
 
 
-def _flat(rows: Mapping[Run, list[Row]]) -> list[tuple[Run, Row]]:
+def _flat(rows: Mapping[ShownRun, list[Row]]) -> list[tuple[ShownRun, Row]]:
     return [(run, row) for run, own in rows.items() for row in own]
 
 

@@ -7,8 +7,8 @@ From windows, profiles of topics are made, to estimate a scenario from. No Spark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,6 @@ import pyarrow.compute as pc
 
 from triagemq.pipeline.rate_windows import LONG_NS, Integers, Windows, long_windows, steps, sums, with_rates
 from triagemq.pipeline.streaming.events import FOREVER_NS, StreamSettings
-
-if TYPE_CHECKING:
-    from triagemq.pipeline.reading import Tables
 
 KEYS = ("topic_id", "topic")
 COUNTED = ("events", "late", "duplicates")
@@ -142,17 +139,17 @@ def _long(cells: pa.Table, topic: Integers, before_ns: int, closed_ns: int) -> W
     return long_windows(of, lists.flatten().to_numpy(), size_bytes)
 
 
-def stream_profile(tables: Tables, run_id: str) -> list[dict[str, Any]]:
+def stream_profile(rows: pa.Table, extra: Mapping[str, Any], run_id: str) -> list[dict[str, Any]]:
     """What a stream knows of each topic, as rows of `publication_profile`: its publishers are unknown.
+
+    From the run's rows of `topic_rates` and from what the manifest says of streams.
 
     Counted are windows that do not overlap, without the first, in which the stream may have begun, those that touch an
     outage of the stream, and, of a run that has ended, the last; a window without a row had no events. What sources did
     in an outage is not known: it is no condition of theirs. Of sizes there is only the mean.
     """
-    rows = tables.table("topic_rates", run_id=run_id) if "topic_rates" in tables.rows else pa.table({})
     if not len(rows):
         return []
-    extra = tables.manifest.extra
     length, state = StreamSettings(**extra["settings"]).window_ns, extra["runs"][run_id]
     starts = rows["window_start_ns"].to_numpy()
     lengths = np.rint(rows["window_seconds"].to_numpy() * 1e9).astype(np.int64)
