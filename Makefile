@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 MAKEFLAGS += --jobs=2
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all pytest check style types layers kernels docs wheel lock clean
+.PHONY: help install demo test test-all pytest check style types layers kernels programs docs wheel lock clean
 
 help:
 	@echo "make install   .venv with everything; then: . .venv/bin/activate"
@@ -23,6 +23,7 @@ help:
 	@echo "make test-all  the same, with the slow experiments"
 	@echo "make docs      the site of the documentation, in out/site"
 	@echo "make wheel     dist/*.whl, tried in a clean environment with each extra"
+	@echo "make programs  the eBPF programs from their C (needs clang-14), which are in the repository"
 	@echo "make lock      renew the hash-pinned requirement files"
 	@echo "make clean     remove what the other commands made"
 
@@ -98,6 +99,12 @@ wheel: $(VENV)/lab
 	rm -rf dist
 	$(BIN)/hatchling build -t wheel -d dist
 	$(BIN)/python requirements/try_wheel.py $(BIN)/uv dist/*.whl
+
+# Compiled eBPF programs are in the repository: who installs the package needs no compiler. A test compiles them anew.
+programs: src/triagemq/network/linux/programs.o src/triagemq/lab/box/losing.o tests/live/up/losing_datagrams.o
+
+%.o: %.c
+	clang-14 -O2 -Wall -Wextra -Werror -target bpf -mcpu=v2 -fno-ident -fno-addrsig -I/usr/include/$(shell gcc -print-multiarch) -c $< -o $@
 
 lock: $(BIN)/uv
 	sh requirements/lock.sh $(BIN)/uv

@@ -8,14 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.plan.admission import (
-    Admitted,
-    Ledger,
-    PromiseNetwork,
-    PromiseRequest,
-    matching,
-    promise_request,
-)
+from triagemq.plan.admission.ledger import Admitted, Ledger
+from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
 from triagemq.scenario import (
     Brokers,
     OutputPorts,
@@ -138,7 +132,9 @@ def main() -> None:
         decided = ledger.decide(wish)
         seconds[isinstance(decided, Admitted)].append(time.perf_counter() - began)
     began = time.perf_counter()
-    bounds = ledger.recomputed()
+    bounds = {
+        link: flows.bounds(ledger.network.link(link), flows.level) for link, flows in ledger.links.items()
+    }
     recomputed = time.perf_counter() - began
     late = sum(int((bound > ledger.links[link].deadline).sum()) for link, bound in bounds.items())
     decisions = np.array(seconds[True] + seconds[False])

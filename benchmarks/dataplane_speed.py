@@ -25,7 +25,7 @@ from measuring import finish, machine, options
 from triagemq.mqttsn import MessageType
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import in_namespace
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
 FLOWS = 1000
 PORTS = 100

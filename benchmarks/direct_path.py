@@ -1,6 +1,6 @@
 """The direct path of guaranteed topics beside the path through a broker, in the same run: what is lost, how late is it?
 
-    shared memory            two processes of one host
+    multicast, one host      two processes of one host
     broker, one host         the same two, through our gateway and Mosquitto on loopback
     multicast, 2 switches    publisher and subscriber behind two Open vSwitch switches, whose rules replicate the group
     broker, 2 switches       the same two, with broker and gateway on a host behind the first switch
@@ -28,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from measuring import finish, machine, options
+from triagemq.broker import BrokerAddress
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import Publisher, Subscriber
 from triagemq.client.direct import BlockingDirectPublisher, BlockingDirectSubscriber, NetworkSettings
-from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.gateway import Gateway, GatewaySettings
 from triagemq.lab.box import VirtualSwitches
 from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.lab.box.journal import Journal
@@ -72,10 +73,10 @@ def measure(messages: int) -> dict[str, Any]:
     paths = {}
     with tempfile.TemporaryDirectory() as name, network(Path(name)) as namespaces:
         one_host, pub, sub, hall = (namespaces[host] for host in ("one", "pub", "sub", "hall"))
-        paths["shared memory"] = run(one_host, one_host, messages, direct=None)
+        paths["multicast, one host"] = run(one_host, one_host, messages, direct=GROUP, interface="lo")
         with broker(Path(name), one_host, "127.0.0.1"):
             paths["broker, one host"] = run(one_host, one_host, messages, gateway="127.0.0.1")
-        paths["multicast, 2 switches"] = run(pub, sub, messages, direct=GROUP)
+        paths["multicast, 2 switches"] = run(pub, sub, messages, direct=GROUP, interface="eth0")
         with broker(Path(name), hall, HOSTS["hall"]):
             paths["broker, 2 switches"] = run(pub, sub, messages, gateway=HOSTS["hall"])
     return {
@@ -88,12 +89,20 @@ def measure(messages: int) -> dict[str, Any]:
 
 
 def run(
-    publisher: str, subscriber: str, messages: int, *, direct: str | None = None, gateway: str | None = None
+    publisher: str,
+    subscriber: str,
+    messages: int,
+    *,
+    direct: str | None = None,
+    interface: str | None = None,
+    gateway: str | None = None,
 ) -> dict[str, Any]:
     """Publish at an even pace; what came, and how late."""
     kind = "" if gateway is None else "_brokered"
     where: dict[str, Any] = (
-        {"direct": direct} if gateway is None else {"gateway": f"{gateway}:{GATEWAY_PORT}"}
+        {"direct": direct, "interface": interface}
+        if gateway is None
+        else {"gateway": f"{gateway}:{GATEWAY_PORT}"}
     )
     with (
         child(f"subscribe{kind}", subscriber, messages=messages, **where) as receiving,
@@ -243,8 +252,8 @@ async def _serve(address: str) -> None:
     await gateway.close()
 
 
-def publish(messages: int, direct: str | None) -> None:
-    network = NetworkSettings(interface=None if direct is None else "eth0")
+def publish(messages: int, direct: str, interface: str) -> None:
+    network = NetworkSettings(interface=interface)
     with BlockingDirectPublisher(TOPIC, direct, max_size_bytes=PAYLOAD_BYTES, network=network) as publisher:
         say(ready=True)
         started = time.monotonic()
@@ -254,8 +263,8 @@ def publish(messages: int, direct: str | None) -> None:
         say(sent=publisher.counters.published, publisher_host_delay=publisher.host_delay.as_json())
 
 
-def subscribe(messages: int, direct: str | None) -> None:
-    network = NetworkSettings(interface=None if direct is None else "eth0")
+def subscribe(messages: int, direct: str, interface: str) -> None:
+    network = NetworkSettings(interface=interface)
     latencies: list[int] = []
     with BlockingDirectSubscriber(TOPIC, direct, network=network) as subscriber:
         say(ready=True)
@@ -263,7 +272,7 @@ def subscribe(messages: int, direct: str | None) -> None:
         while len(latencies) < messages and (event := subscriber.next(patience)) is not None:
             latencies.append(event.received_ns - event.published_ns)
             patience = SECONDS_WITHOUT_A_MESSAGE
-        delays = {str(way): delay.as_json() for way, delay in subscriber.host_delay.items() if delay.count}
+        delays = {"multicast": subscriber.host_delay.as_json()}
         say(latencies_ns=latencies, missing=subscriber.counters.missing, subscriber_host_delay=delays)
 
 

@@ -148,7 +148,7 @@ def judge(compared: list[Comparison], family: Family) -> dict[str, Any]:
     }
     for name in ("latency", "success"):
         figure = together(compared, name)
-        judged, flagged = figure.judged, figure.judged & figure.flagged
+        judged, flagged = figure.comparable, figure.comparable & figure.flagged
         off, stated = figure.error, figure.expected_error
         shares = np.divide(
             figure.interval, figure.simulated, out=np.zeros_like(off), where=figure.simulated > 0
@@ -173,7 +173,7 @@ def judge(compared: list[Comparison], family: Family) -> dict[str, Any]:
 def tail(compared: list[Comparison], name: str) -> dict[str, Any]:
     """Errors of a percentile where the mean is not flagged."""
     figure = together(compared, name)
-    judged = figure.judged & ~figure.flagged
+    judged = figure.comparable & ~figure.flagged
     return {
         "judged": int(judged.sum()),
         "median_error": _median(figure.error[judged]),

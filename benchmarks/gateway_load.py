@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from triagemq.dtls import Association, ClientSecurity
-from triagemq.exchange.mqtt.packets import encode_connect, encode_subscribe
+from triagemq.mqtt.packets import encode_connect, encode_subscribe
 from triagemq.mqttsn import Connect, Disconnect, Subscribe, TopicIdType, encode
 
 __all__ = ["PAYLOAD_BYTES", "MqttSink", "Publisher", "UdpSink", "free_port", "shake_hands"]

@@ -28,9 +28,9 @@ import numpy as np
 
 from gateway_load import PAYLOAD_BYTES, MqttSink, Publisher, UdpSink, free_port, shake_hands
 from measuring import finish, machine, options
+from triagemq.broker.process import find_mosquitto
 from triagemq.certificates import own_certificate
 from triagemq.dtls import ClientSecurity
-from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Connect, Disconnect, encode
 
 SUBSCRIBERS = 50
@@ -302,20 +302,19 @@ def serve(
 async def _serve(
     broker_port: int, trace: str | None, state: str | None, embedded: bool, certificate: list[str] | None
 ) -> None:
+    from triagemq.broker import BrokerAddress
     from triagemq.dtls import ServerSecurity
-    from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings, LiveTrace, Numbers
+    from triagemq.gateway import Gateway, GatewaySettings, LiveTrace
 
     def make_plane(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
         return embedded_port(udp_socket, on_fate, clock, running.seal)
 
-    numbers = Numbers()
     running = Gateway(
         GatewaySettings(broker_client_id=f"gateway-{os.getpid()}"),
         BrokerAddress("127.0.0.1", broker_port),
         ("127.0.0.1", 0),
         state=None if state is None else Path(state),
-        numbers=numbers,
-        trace=None if trace is None else LiveTrace(Path(trace), numbers),
+        trace=None if trace is None else LiveTrace(Path(trace)),
         make_plane=make_plane if embedded else None,
         security=None if certificate is None else ServerSecurity(*certificate),
     )
@@ -333,7 +332,7 @@ async def _serve(
 def embedded_port(udp_socket: socket.socket, on_fate: Any, clock: Any, seal: Any) -> Any:
     """One output port with room for everything: what is measured is what a packet costs."""
     from triagemq.network import DatagramSender, EmbeddedDataPlane
-    from triagemq.plan import FlowKey, SetFlow, SetPort
+    from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
     plane = EmbeddedDataPlane(DatagramSender(udp_socket, seal=seal), on_fate, clock=clock)
     flows = [

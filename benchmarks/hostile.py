@@ -31,8 +31,8 @@ from typing import Any
 from hostile_attacks import ATTACKS, CONNECTIONS_PER_SECOND, OVER_REST, Attacker
 from measuring import finish, machine, options
 from triagemq.addresses import host_and_port
+from triagemq.broker.process import find_mosquitto, free_port
 from triagemq.client import Event, Publisher, Subscriber
-from triagemq.exchange.broker.process import find_mosquitto, free_port
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.live.up.state import own_token
 

@@ -31,7 +31,7 @@ from typing import Any
 import yaml
 
 from measuring import finish, machine, options
-from triagemq.client import Event, Publisher, Subscriber, Utility, Wanted
+from triagemq.client import Event, Publisher, Subscriber, SubscriptionIntent, Utility
 from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
@@ -130,12 +130,12 @@ class Fire:
     def moves(self) -> int:
         return sum(each.moves for each in self._subscribers) + sum(each.moves for each in self._publishers)
 
-    def wanted(self) -> dict[str, list[Wanted]]:
+    def wanted(self) -> dict[str, list[SubscriptionIntent]]:
         table = self.scenario.subscriptions
-        found: dict[str, list[Wanted]] = {name: [] for name in self.scenario.subscribers.name}
+        found: dict[str, list[SubscriptionIntent]] = {name: [] for name in self.scenario.subscribers.name}
         for row in range(len(table)):
             found[self.scenario.subscribers.name[int(table.subscriber[row])]].append(
-                Wanted(
+                SubscriptionIntent(
                     self.scenario.topics.name[int(table.topic[row])],
                     Utility("log", float(table.utility_weight[row])),
                     qos=self.qos,
@@ -271,7 +271,7 @@ async def scene(
             qos=qos,
             planner={"drops": "none"} if ample else {},
             name=CAMPUS_BROKERS[0] if campus else "gateway",
-            beside=dict.fromkeys(CAMPUS_BROKERS[1:]) if campus else {},
+            peer_brokers=dict.fromkeys(CAMPUS_BROKERS[1:]) if campus else {},
         )
         victims = victims or (CAMPUS_VICTIMS if campus else VICTIMS)
         recovery: dict[str, list[float]] = {victim: [] for victim in victims}

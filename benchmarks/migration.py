@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from measuring import finish, machine, options
-from triagemq.client import Event, Publisher, Subscriber, Wanted
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.broker.process import find_mosquitto
+from triagemq.client import Event, Publisher, Subscriber, SubscriptionIntent
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 
 SCENARIO = """
@@ -58,7 +58,9 @@ class Watched:
     async def open(self, turn: asyncio.Semaphore) -> None:
         async with turn:
             await self.client.open()
-            await self.client.subscribe_all([Wanted(topic, qos=qos) for topic, qos in TOPICS.items()])
+            await self.client.subscribe_all(
+                [SubscriptionIntent(topic, qos=qos) for topic, qos in TOPICS.items()]
+            )
 
     @property
     def port(self) -> int:
@@ -127,7 +129,9 @@ async def measure(directory: Path, subscribers: int, rounds: int, kills: int, ra
     scenario.write_text(SCENARIO)
     broker = KilledBroker(directory / "second")
     beside = {"second": f"mqtt://127.0.0.1:{broker.port}"}
-    options_ = ExchangeOptions(state=directory / "state", scenario=scenario, name="first", beside=beside)
+    options_ = ExchangeOptions(
+        state=directory / "state", scenario=scenario, name="first", peer_brokers=beside
+    )
     try:
         async with Exchange(options_) as running:
             return await _measure(running.rest, broker, subscribers, rounds, kills, rate)

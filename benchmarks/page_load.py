@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from playwright.async_api import Browser, Locator, Page, async_playwright
 
 from gateway_speed import cpu_seconds
@@ -306,11 +307,9 @@ async def _stretch(visit: Visit, opened: bool, seconds: float) -> tuple[bool, in
 
 def _class_0(trace: Path, stretches: Sequence[tuple[bool, int, int, float]]) -> dict[str, Any]:
     """Figures of each stretch, and of the pairs their differences."""
-    wanted = [("priority_class", "=", 0), ("outcome", "=", Outcome.delivered.name)]
-    rows = [
-        Trace.open(run).table("deliveries", ["published_ns", "delivered_ns"], wanted)
-        for run in runs(trace).complete
-    ]
+    wanted = (pc.field("priority_class") == 0) & (pc.field("outcome") == Outcome.delivered.name)
+    columns = ["priority_class", "outcome", "published_ns", "delivered_ns"]
+    rows = [Trace.open(run).table("deliveries", columns, wanted) for run in runs(trace).complete]
     published, delivered = (
         np.concatenate([each[name].to_numpy() for each in rows]) for name in ("published_ns", "delivered_ns")
     )

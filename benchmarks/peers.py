@@ -37,10 +37,11 @@ from triagemq.lab.emulate.receipts import RECEIPT, SENT, read_receipts
 from triagemq.lab.emulate.run import run_emulation
 from triagemq.lab.papers.experiment import Panel, Series
 from triagemq.lab.papers.plotting import draw_png
-from triagemq.live.processes import last_words
-from triagemq.live.run import measured_from, planner_settings, promise
+from triagemq.live.rig import planner_settings
+from triagemq.live.up.run import expected_figures, measured_from
 from triagemq.mqttsn.timestamps import PREFIX_BYTES
 from triagemq.plain import plain
+from triagemq.processes import last_words
 from triagemq.scenario import Integers, Scenario, load
 from triagemq.simulate.source import PublicationStream
 
@@ -116,7 +117,7 @@ class Comparison:
         self.scenario, self._folder = load(SCENARIO), folder
         self._seconds, self._draining_seconds = seconds, draining_seconds
         settings, triage = planner_settings(BoxedOptions(scenario=SCENARIO, state=folder / "none"))
-        self._level: Integers = promise(self.scenario, settings, triage).level
+        self._level: Integers = expected_figures(self.scenario, settings, triage).level
         self._schedule = schedule(self.scenario, seconds)
         np.save(folder / "schedule.npy", self._schedule)
 

@@ -173,10 +173,6 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
                 for name in ("deliveries", "publications")
             }
             partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-            place = str(out / "latency_histogram")
-            latency_histogram.transform(tables["deliveries"], None, partitions).write.parquet(place)
-            histogram = spark.read.parquet(place)
-            names = table_of([], "run int, topic_id int, topic string")
             wanted = table_of(
                 [],
                 "run int, subscription_id int, subscriber_id int, topic_id int, utility_shape int, "
@@ -184,10 +180,15 @@ def run_spark(trace: Path, measured_from_ns: int, out: Path, rows: int) -> dict[
                 "max_latency_seconds double, max_latency_share double",
             )
             promised = table_of([], "run int, priority_class int")
+            classes = table_of([], "run int, subscription_id int, counted_class int")
+            place = str(out / "latency_histogram")
+            counted = latency_histogram.transform(tables["deliveries"], wanted, classes, partitions)
+            counted.write.parquet(place)
+            histogram = spark.read.parquet(place)
             made = {
                 "subscription_performance": performance.by_subscription(histogram, wanted),
                 "class_performance": performance.by_class(histogram, promised),
-                "topic_rates": topic_rates.transform(tables["publications"], names),
+                "topic_rates": topic_rates.transform(tables["publications"]),
             }
             for name, frame in made.items():
                 frame.select(*KEYS[name], *COMPARED[name]).write.parquet(str(out / name))
@@ -302,7 +303,7 @@ def run_small(place: Path) -> dict[str, float]:
     scenario, trace = str(place / "table2.yaml"), str(place / "small")
     triage("generate", "table2", "-o", scenario)
     triage("simulate", scenario, "--publications", str(SMALL_PUBLICATIONS), "--trace", trace)
-    # The first command of a kind writes Java's class archive; the second is what every later one is like.
+    # The first command reads Spark's classes from the disk.
     triage("pipeline", "run", trace, "--out", str(place / "first"))
     measured = []
     for number in range(SMALL_REPETITIONS):

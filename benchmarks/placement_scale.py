@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.lab.clusters import ALL_PLACEMENTS
-from triagemq.plan.balancing import Balancer, LoadReport
+from triagemq.plan.balancing.balancer import Balancer
+from triagemq.plan.balancing.detection import LoadReport
 from triagemq.plan.campus import Campus, Metric
 from triagemq.plan.placement import CampusPlan, Correlations, place
 from triagemq.scenario import (

@@ -14,9 +14,8 @@ import numpy as np
 from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.forecast import forecast
 from triagemq.lab.generators import table2
-from triagemq.plan import make_plan
+from triagemq.plan import PRIORITY_ALGORITHMS, PriorityProblem, make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
-from triagemq.plan.priorities import cluster_classes
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
 from triagemq.scenario.model import filled
 
@@ -132,7 +131,8 @@ def main() -> None:
     ours_flows = len(problem.flow_class)
     ours_drops, _ = timed(lambda: DROP_POLICIES["optimal"](problem))
     values = np.random.default_rng(1).lognormal(0, 2, 10_000)
-    cluster_seconds = min(timed(lambda: cluster_classes(values, 9))[0] for _ in range(3))
+    one_port = PriorityProblem(values, np.zeros(len(values), dtype=np.int32), 9)
+    cluster_seconds = min(timed(lambda: PRIORITY_ALGORITHMS["cluster"](one_port))[0] for _ in range(3))
     solver_flows, solver_seconds = largest_convex_problem(problem, 10.0 if arguments.quick else 60.0)
     ratio = (solver_seconds / solver_flows) / (ours_drops / ours_flows)
     result = {

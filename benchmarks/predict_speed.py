@@ -19,6 +19,7 @@ from triagemq.delay.estimators import Learned
 from triagemq.delay.learning.features import feature_names, feature_rows
 from triagemq.delay.learning.models import DelayModel, Trees, read_trees
 from triagemq.delay.samples import Samples
+from triagemq.lab.queue_delay import predict_rows
 
 COUNTERS = "linux"
 PAPER = {"max_depth": 4, "eta": 0.1, "min_child_weight": 10, "subsample": 0.7, "colsample_bytree": 0.7}
@@ -44,7 +45,7 @@ def measure(times: int) -> dict[str, Any]:
         {**PAPER, "nthread": 1, "seed": 1}, xgboost.DMatrix(rows, label=delays), num_boost_round=ROUNDS
     )
     trees = read_trees(booster.save_raw("json"))
-    differences = np.abs(trees.predict_rows(rows) - booster.inplace_predict(rows))
+    differences = np.abs(predict_rows(trees, rows) - booster.inplace_predict(rows))
     booster.set_param({"nthread": 1})
     ours = median_seconds(trees.predict, rows, times)
     theirs = median_seconds(booster.inplace_predict, rows[:, np.newaxis], max(times // 20, 100))

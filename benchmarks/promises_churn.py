@@ -30,11 +30,11 @@ from triagemq.forecast import forecast
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
 from triagemq.lab.emulate.run import EmulationResult, as_long_as_packets, run_emulation
 from triagemq.lab.emulate.wire import wire_bytes
+from triagemq.lab.recordings import recorded_at_hosts
 from triagemq.live.figures import copies_in, of_scenario
 from triagemq.live.rig import KERNEL_CLASSES
-from triagemq.live.run import as_sent
+from triagemq.live.up.run import as_sent
 from triagemq.scenario import loads
-from triagemq.simulate.replay import recorded_publications
 from triagemq.trace import Trace
 
 SECONDS, EVENTS = 60.0, 200
@@ -143,7 +143,7 @@ class Visits:
         published, topics = rig.scenario.publications.topic, rig.scenario.topics.name
         while True:
             topic = {
-                each.kept.at.address: topics[published[each.kept.at.publication]]
+                each.promise.address: topics[published[each.promise.publication]]
                 for each in rig.promised.intervals
             }
             found: dict[str, set[str]] = {f"port-{number}": set() for number in range(PORTS)}
@@ -181,7 +181,7 @@ class Visits:
             little = self._random.random() < LITTLE_SHARE
             async with self._alone() if little else self._asking:
                 await self._join(rig, coordinator, name, TOO_LITTLE_SECONDS if little else ENOUGH_SECONDS)
-            await rig.promised.lead()
+            await rig.promised.update()
         self._here[name] = not self._here[name]
         self._busy.discard(name)
         self.done += 1
@@ -197,7 +197,7 @@ class Visits:
 
     async def _leave(self, rig: BoxedExchange, name: str) -> None:
         """Until the coordinator knows: who comes back at once would find its old promise."""
-        rig.tell_clients("subscribers", name=name, there=False)
+        rig.notify_clients("subscribers", name=name, there=False)
         self.counted["left"] += 1
         deadline = time.monotonic() + DECIDED_SECONDS
         while time.monotonic() < deadline:
@@ -229,7 +229,7 @@ class Visits:
     ) -> Promise | None:
         """What is decided about a visitor that asks for this."""
         topic = f"vital-{int(name.rpartition('-')[2]) // PORTS % PORTS}"
-        rig.tell_clients("subscribers", name=name, there=True, max_latency_seconds={topic: latency_seconds})
+        rig.notify_clients("subscribers", name=name, there=True, max_latency_seconds={topic: latency_seconds})
         deadline = time.monotonic() + DECIDED_SECONDS
         while time.monotonic() < deadline:
             try:
@@ -305,7 +305,7 @@ def measured_of(result: EmulationResult, topic: str) -> dict[str, float]:
     before that is beside it."""
     scenario, from_ns = result.scenario, result.measured.measured_from_ns
     row = scenario.topics.name.index(topic)
-    published = recorded_publications(result.trace, scenario, from_ns=from_ns, with_hosts=True)
+    published = recorded_at_hosts(result.trace, scenario, from_ns)
     mine = scenario.publications.topic[published["publication"]] == row
     hosts = float((published["under_way_ns"] - published["published_ns"])[mine].mean() * 1e-9)
     copies = Trace.open(result.trace).table("deliveries")

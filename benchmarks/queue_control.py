@@ -54,7 +54,7 @@ def train(folder: Path) -> None:
         rows += [learning_rows(run.samples, run.next_delay_seconds, switch=known) for run in observed]
     learned = together(rows, counters)
     best, _ = best_of(learned, counters, GRID[-1:])
-    about = {"rows": len(learned), "judged_seconds": best.judged_seconds}
+    about = {"rows": len(learned), "validation_seconds": best.validation_seconds}
     save_model(folder, best.trees_json, counters=counters, ranges=ranges_of(learned.features), about=about)
 
 

@@ -17,11 +17,11 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import (
-    Declared,
+    PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
+    SubscriptionIntent,
     Utility,
-    Wanted,
 )
 from triagemq.lab.generators import table2
 from triagemq.scenario import Scenario
@@ -49,7 +49,7 @@ def situation_of(subscriptions: int) -> tuple[Scenario, list[SubscriberIntent]]:
         SubscriberIntent(
             name=name,
             subscriptions=tuple(
-                Wanted(topics[row], Utility("log", weights[row]))
+                SubscriptionIntent(topics[row], Utility("log", weights[row]))
                 for row in range(100 * number, 100 * number + 100)
             ),
         )
@@ -61,10 +61,10 @@ def situation_of(subscriptions: int) -> tuple[Scenario, list[SubscriberIntent]]:
 def filled_book(network: Scenario, intents: list[SubscriberIntent]) -> IntentBook:
     book = IntentBook()
     published = network.publications
-    by_publisher: dict[str, list[Declared]] = {}
+    by_publisher: dict[str, list[PublicationIntent]] = {}
     for row in range(len(published)):
         by_publisher.setdefault(network.publishers.name[published.publisher[row]], []).append(
-            Declared(
+            PublicationIntent(
                 network.topics.name[published.topic[row]],
                 float(published.rate_per_second[row]),
                 float(published.size_bytes[row]),

@@ -25,7 +25,7 @@ from measuring import finish, machine, options
 from pipeline_speed import Meter
 from triagemq.pipeline import Tables
 from triagemq.pipeline.store import Location
-from triagemq.pipeline.store.manifest import versions
+from triagemq.pipeline.store.store import versions
 from triagemq.trace import TraceWriter
 
 if TYPE_CHECKING:

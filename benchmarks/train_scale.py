@@ -107,7 +107,7 @@ def train(tables: Path, out: Path, counters: str) -> dict[str, Any]:
     return {
         "rows": sum(model["rows"].values()),
         "trees": model["chosen"]["trees"],
-        "judged_seconds": model["chosen"]["judged_seconds"],
+        "validation_seconds": model["chosen"]["validation_seconds"],
         "wall_seconds": time.perf_counter() - begun,
         "cpu_seconds": meter.most_cpu_seconds,
         "peak_memory_bytes": meter.peak_bytes,
@@ -122,7 +122,7 @@ def main() -> None:
         found = train(Path(folder) / "tables", Path(folder) / "models", "linux")
     result = {"made": made, **found, "machine": machine("triagemq", "pyspark", "xgboost-cpu")}
     lines = [
-        f"{made:,} rows, {found['rows']:,} of them to learn from and to judge by, the others held out",
+        f"{made:,} rows, {found['rows']:,} of them for training and validation, the others held out",
         f"{found['trees']} trees in {found['wall_seconds']:.0f} s wall, {found['cpu_seconds']:.0f} s CPU",
         f"{found['peak_memory_bytes'] / 2**30:.2f} GiB at most, of {LIMIT_BYTES / 2**30:.0f}",
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from triagemq.datagrams import sender
+from triagemq import datagrams
 
 
 class Room:
@@ -16,8 +16,8 @@ class Room:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left = 0
-        self._send = sender.sendmmsg
-        monkeypatch.setattr(sender, "sendmmsg", self)
+        self._send = datagrams.sendmmsg
+        monkeypatch.setattr(datagrams, "sendmmsg", self)
 
     def __call__(self, descriptor: int, first: Any, count: int, flags: int) -> int:
         if self.left == 0:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from triagemq.errors import ParameterError
-from triagemq.intents import Declared, PublisherIntent, SubscriberIntent, Utility, Wanted
+from triagemq.intents import PublicationIntent, PublisherIntent, SubscriberIntent, SubscriptionIntent, Utility
 
 NAN = float("nan")
 
@@ -22,23 +22,23 @@ NAN = float("nan")
 @pytest.mark.parametrize(
     ("kind", "given"),
     [
-        (Wanted, {"topic": "floor/1+"}),
-        (Wanted, {"topic": ""}),
-        (Wanted, {"topic": "$share/all/floor"}),
-        (Wanted, {"topic": 7}),
-        (Wanted, {"topic": None}),
-        (Wanted, {"topic": "a", "qos": 3}),
-        (Wanted, {"topic": "a", "qos": True}),
-        (Wanted, {"topic": "a", "utility": "sqrt:1"}),
-        (Wanted, {"topic": "a", "utility": "step:3@1.5"}),
-        (Wanted, {"topic": "a", "max_latency_seconds": -1.0}),
-        (Wanted, {"topic": "a", "max_latency_seconds": 0}),
-        (Wanted, {"topic": "a", "max_latency_seconds": math.inf}),
-        (Wanted, {"topic": "a", "max_latency_seconds": "1"}),
-        (Wanted, {"topic": "a", "max_latency_share": 0.9}),
-        (Wanted, {"topic": "a", "max_latency_seconds": 1.0, "max_latency_share": 1.5}),
-        (Wanted, {"topic": "a", "guaranteed": True}),
-        (Wanted, {"topic": "a", "max_latency_seconds": 1.0, "guaranteed": 1}),
+        (SubscriptionIntent, {"topic": "floor/1+"}),
+        (SubscriptionIntent, {"topic": ""}),
+        (SubscriptionIntent, {"topic": "$share/all/floor"}),
+        (SubscriptionIntent, {"topic": 7}),
+        (SubscriptionIntent, {"topic": None}),
+        (SubscriptionIntent, {"topic": "a", "qos": 3}),
+        (SubscriptionIntent, {"topic": "a", "qos": True}),
+        (SubscriptionIntent, {"topic": "a", "utility": "sqrt:1"}),
+        (SubscriptionIntent, {"topic": "a", "utility": "step:3@1.5"}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": -1.0}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": 0}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": math.inf}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": "1"}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_share": 0.9}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": 1.0, "max_latency_share": 1.5}),
+        (SubscriptionIntent, {"topic": "a", "guaranteed": True}),
+        (SubscriptionIntent, {"topic": "a", "max_latency_seconds": 1.0, "guaranteed": 1}),
         (Utility, {"shape": "log", "weight": NAN}),
         (Utility, {"shape": "log", "weight": -1.0}),
         (Utility, {"shape": "log", "weight": math.inf}),
@@ -46,21 +46,30 @@ NAN = float("nan")
         (Utility, {"shape": "log", "weight": 1.0, "threshold": 0.5}),
         (Utility, {"shape": "step", "weight": 1.0}),
         (Utility, {"shape": "cubic", "weight": 1.0}),
-        (Declared, {"topic": "a/#", "rate_per_second": 1.0}),
-        (Declared, {"topic": "$SYS/load", "rate_per_second": 1.0}),
-        (Declared, {"topic": "a", "rate_per_second": -1.0}),
-        (Declared, {"topic": "a", "rate_per_second": NAN}),
-        (Declared, {"topic": "a", "rate_per_second": 1.0, "size_bytes": 0.0}),
-        (Declared, {"topic": "a", "min_separation_seconds": 0.0}),
-        (Declared, {"topic": "a", "min_separation_seconds": 2.0, "max_separation_seconds": 1.0}),
-        (Declared, {"topic": "a", "min_separation_seconds": 0.5, "rate_per_second": 3.0}),
-        (Declared, {"topic": "a", "size_bytes": 60.0, "max_size_bytes": 50.0}),
+        (PublicationIntent, {"topic": "a/#", "rate_per_second": 1.0}),
+        (PublicationIntent, {"topic": "$SYS/load", "rate_per_second": 1.0}),
+        (PublicationIntent, {"topic": "a", "rate_per_second": -1.0}),
+        (PublicationIntent, {"topic": "a", "rate_per_second": NAN}),
+        (PublicationIntent, {"topic": "a", "rate_per_second": 1.0, "size_bytes": 0.0}),
+        (PublicationIntent, {"topic": "a", "min_separation_seconds": 0.0}),
+        (PublicationIntent, {"topic": "a", "min_separation_seconds": 2.0, "max_separation_seconds": 1.0}),
+        (PublicationIntent, {"topic": "a", "min_separation_seconds": 0.5, "rate_per_second": 3.0}),
+        (PublicationIntent, {"topic": "a", "size_bytes": 60.0, "max_size_bytes": 50.0}),
         (SubscriberIntent, {"name": "ff", "subscriptions": (), "flows": 0}),
         (SubscriberIntent, {"name": "ff", "subscriptions": (), "port": ""}),
         (SubscriberIntent, {"name": "f~f", "subscriptions": ()}),
         (SubscriberIntent, {"name": "ff", "subscriptions": (), "lease_seconds": 0.5}),
-        (SubscriberIntent, {"name": "ff", "subscriptions": (Wanted("a"), Wanted("b"), Wanted("a"))}),
-        (PublisherIntent, {"name": "pump", "publications": (Declared("a"), Declared("a", 1.0))}),
+        (
+            SubscriberIntent,
+            {
+                "name": "ff",
+                "subscriptions": (SubscriptionIntent("a"), SubscriptionIntent("b"), SubscriptionIntent("a")),
+            },
+        ),
+        (
+            PublisherIntent,
+            {"name": "pump", "publications": (PublicationIntent("a"), PublicationIntent("a", 1.0))},
+        ),
     ],
 )
 def test_what_is_impossible_cannot_be_made(kind: Any, given: dict[str, Any]) -> None:
@@ -74,16 +83,19 @@ def test_a_mistake_names_the_field_and_the_topic() -> None:
     with pytest.raises(
         ParameterError, match=r"^rate_per_second: must be from 1e-06 .* is -2.0 \(topic 'a/b'\)$"
     ):
-        Declared("a/b", -2.0)
+        PublicationIntent("a/b", -2.0)
 
 
 def test_a_utility_is_taken_as_text_or_as_a_mapping() -> None:
     spelled_out = {"shape": "step", "weight": 3, "threshold": 0.8}
-    wanted = [Wanted("a", utility) for utility in ("step:3@0.8", spelled_out, Utility("step", 3.0, 0.8))]  # type: ignore[arg-type]
+    wanted = [
+        SubscriptionIntent("a", utility) for utility in ("step:3@0.8", spelled_out, Utility("step", 3.0, 0.8))
+    ]  # type: ignore[arg-type]
     read = [
-        TypeAdapter(Wanted).validate_python({"topic": "a", "utility": u}) for u in ("step:3@0.8", spelled_out)
+        TypeAdapter(SubscriptionIntent).validate_python({"topic": "a", "utility": u})
+        for u in ("step:3@0.8", spelled_out)
     ]
-    assert {*wanted, *read} == {Wanted("a", Utility("step", 3.0, 0.8))}
+    assert {*wanted, *read} == {SubscriptionIntent("a", Utility("step", 3.0, 0.8))}
 
 
 seconds = st.floats(1e-6, 1e6)
@@ -93,7 +105,7 @@ utilities = st.builds(
     Utility, st.sampled_from(["log", "linear"]), st.floats(0, 1e12), st.none(), st.none() | seconds
 ) | st.builds(Utility, st.just("step"), st.floats(0, 1e12), st.floats(1e-9, 1), st.none() | seconds)
 subscriptions = st.builds(
-    Wanted,
+    SubscriptionIntent,
     filters,
     utilities,
     seconds,
@@ -101,7 +113,7 @@ subscriptions = st.builds(
     st.integers(0, 2),
     st.none() | st.floats(0.01, 1),
     st.booleans(),
-) | st.builds(Wanted, filters)
+) | st.builds(SubscriptionIntent, filters)
 
 
 @given(
@@ -109,7 +121,9 @@ subscriptions = st.builds(
     st.none() | st.text(min_size=1, max_size=9),
     st.none() | st.integers(1, 9),
 )
-def test_intents_survive_as_text(wanted: list[Wanted], port: str | None, flows: int | None) -> None:
+def test_intents_survive_as_text(
+    wanted: list[SubscriptionIntent], port: str | None, flows: int | None
+) -> None:
     intent = SubscriberIntent(tuple(wanted), port, flows, name="name")
     text = json.dumps(intent.as_json(), allow_nan=False)
     assert TypeAdapter(SubscriberIntent).validate_python(json.loads(text) | {"name": "name"}) == intent
@@ -122,30 +136,36 @@ terms = ("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max
 
 @given(st.fixed_dictionaries({"topic": st.just("a") | anything}, optional=dict.fromkeys(terms, anything)))
 def test_whoever_makes_a_record_is_held_to_the_same_rules(given: dict[str, Any]) -> None:
-    def made(make: Any) -> Wanted | None:
+    def made(make: Any) -> SubscriptionIntent | None:
         try:
-            found: Wanted = make()
+            found: SubscriptionIntent = make()
         except (ParameterError, ValidationError, TypeError):
             return None
         return found
 
-    assert made(lambda: Wanted(**given)) == made(lambda: TypeAdapter(Wanted).validate_python(given))
+    assert made(lambda: SubscriptionIntent(**given)) == made(
+        lambda: TypeAdapter(SubscriptionIntent).validate_python(given)
+    )
 
 
 def test_records_that_say_nothing_of_promises_are_written_as_before_there_were_any() -> None:
-    assert Declared("a", 2.0, 60.0).as_json() == {"topic": "a", "rate_per_second": 2.0, "size_bytes": 60.0}
-    assert "guaranteed" not in Wanted("a", max_latency_seconds=0.5).as_json()
+    assert PublicationIntent("a", 2.0, 60.0).as_json() == {
+        "topic": "a",
+        "rate_per_second": 2.0,
+        "size_bytes": 60.0,
+    }
+    assert "guaranteed" not in SubscriptionIntent("a", max_latency_seconds=0.5).as_json()
 
 
 def test_what_a_promise_needs_survives_as_text() -> None:
-    declared = Declared("a", 2.0, 60.0, 0.4, 1.0, 1e6)
-    wanted = Wanted("a", max_latency_seconds=0.008, guaranteed=True)
+    declared = PublicationIntent("a", 2.0, 60.0, 0.4, 1.0, 1e6)
+    wanted = SubscriptionIntent("a", max_latency_seconds=0.008, guaranteed=True)
     for record in (declared, wanted):
         text = json.dumps(record.as_json())
         assert TypeAdapter(type(record)).validate_python(json.loads(text)) == record
     assert wanted.as_json()["guaranteed"] is True
     with pytest.raises(ParameterError, match="rate_per_second: must be at most 2, one over min_separation"):
-        Declared("a", 3.0, min_separation_seconds=0.5)
+        PublicationIntent("a", 3.0, min_separation_seconds=0.5)
 
 
 def test_devices_need_no_pydantic() -> None:

@@ -9,16 +9,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.progress import TextColumn
 
 from triagemq import progress
-from triagemq.pipeline.progress import TableProgress
-from triagemq.progress import Bar
+from triagemq.progress import Bar, TableProgress
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "building-fire.yaml"
 
@@ -64,38 +61,14 @@ def test_tables_say_that_spark_starts(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().err == ""
 
 
-class Stages:
-    """What Spark's status tracker says of two stages."""
-
-    done = 0
-
-    def getActiveStageIds(self) -> list[int]:  # noqa: N802
-        return [3, 4]
-
-    def getStageInfo(self, stage: int) -> SimpleNamespace:  # noqa: N802
-        return SimpleNamespace(numTasks=10 + stage, numCompletedTasks=self.done)
-
-
-def test_the_share_counts_steps_and_the_tasks_of_the_present_one() -> None:
-    stages = Stages()
-    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: stages))
+def test_the_share_counts_steps_that_are_done() -> None:
     shown = TableProgress(enabled=False)
-
-    def share() -> float:
-        return shown.tasks[0].percentage
-
-    with shown.watching(spark, 4):
-        shown.begin("checking")
-        assert share() == 0
-        stages.done = 7
-        assert share() == pytest.approx(100 * 14 / 28 / 4)
-        stages.done = 0
-        assert share() == pytest.approx(100 * 14 / 28 / 4), "it never goes back"
-        shown.finish()
-        shown.begin("log")
-        assert share() == 25
-        shown.finish()
-        assert share() == 50
+    shown.expect(4)
+    shares = []
+    for step in ("checking", "log", "publications"):
+        shown.begin(step)
+        shares.append(shown.tasks[0].percentage)
+    assert shares == [0, 25, 50]
 
 
 def test_the_first_plan_says_that_it_compiles(tmp_path: Path) -> None:

@@ -6,14 +6,17 @@ classes are those that TriageMQ plans, whoever carried the events: the same subs
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.live.figures import by_subscription, utility_figures
+from triagemq.live.figures import subscription_figures
 from triagemq.plain import plain
-from triagemq.scenario import Integers, Scenario
+from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.simulate.changes import Phase
+from triagemq.simulate.result import worth
 from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
 
 _LATEST_NS = 1_000_000_000
@@ -51,17 +54,31 @@ def evaluated(
     received_ns = np.array([arrived_ns.get(key, -1) for key in keys], dtype=np.int64)
     delivered = received_ns >= 0
     latency_ns = np.where(delivered, received_ns - published_ns, 0)
-    counted = by_subscription(scenario, subscription, delivered, latency_ns)
+    at_once = np.zeros(len(subscription), dtype=np.int64)
+    _, rates = subscription_figures(scenario, subscription, delivered, latency_ns, at_once)
     classes = level[subscription]
     return {
         "copies": len(subscription),
         "delivered": int(delivered.sum()),
-        "utility": utility_figures(scenario, counted),
+        "utility": _utility(scenario, rates),
         "classes": [
             _class_row(int(each), delivered[classes == each], latency_ns[classes == each])
             for each in np.unique(classes)
         ],
     }
+
+
+def _utility(scenario: Scenario, rates: tuple[Floats, Floats, Floats]) -> dict[str, float | None]:
+    """Achieved utility."""
+    utility, _ = worth(
+        scenario,
+        [Phase(0.0, scenario.subscriptions.utility_weight)],
+        np.empty(0, dtype=np.int64),
+        rates,
+        False,
+        (0.0, 0.0),
+    )
+    return plain(asdict(utility))  # type: ignore[no-any-return]
 
 
 def _copies(scenario: Scenario, sent: NDArray[np.void]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:

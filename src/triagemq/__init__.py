@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """The client library, imported when it is first asked for: everything else starts without it."""
+    """The client library, imported on first use: everything else starts without it."""
     if name in ("BlockingPublisher", "BlockingSubscriber", "Publisher", "Subscriber"):
         from triagemq import client
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from triagemq.errors import MissingDependencyError, TriageError
 
 LOOK_EVERY_SECONDS = 1.0
-"""How often whoever has a RenewalWatch lets it look."""
+"""How often the owner of a RenewalWatch lets it look."""
 
 _OWN_DAYS = 365
 _TIME = rb"(?:\x17\x0d\d{12}Z|\x18\x0f\d{14}Z)"
@@ -23,19 +23,29 @@ _VALIDITY = re.compile(_TIME + rb"(?:\x17\x0d|\x18\x0f)(\d{12,14}Z)")
 """Two times in a row in DER: UTCTime (tag 23) or GeneralizedTime (tag 24), each with its length."""
 
 
+def trust_only(certificate: str | Path | None) -> ssl.SSLContext | None:
+    """For connections to a server with this very certificate, under whatever name; None where it has none."""
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(cafile=certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
+
+
 class RenewalWatch:
-    """Loads files again when they have changed. `look` now and then; `say` is told of every renewal and failure.
+    """Loads files again when they have changed. `look` now and then; `report` gets a line about each renewal.
 
     A certificate and its key are replaced one after the other: they are loaded when nothing has changed between two
     looks. What cannot be loaded is left alone until it changes again, and what was loaded before stays in use.
     """
 
     def __init__(
-        self, files: Sequence[str | Path], load: Callable[[], None], say: Callable[[str], None]
+        self, files: Sequence[str | Path], load: Callable[[], None], report: Callable[[str], None]
     ) -> None:
         self._files = tuple(files)
         self._load = load
-        self._say = say
+        self._report = report
         self._loaded = self._seen = self._look()
         self.problem = ""
         """Why the files, as they are now, are not in use; empty if they are."""
@@ -50,19 +60,19 @@ class RenewalWatch:
             self._load()
         except (OSError, TriageError) as error:
             self.problem = str(error)
-            self._say(f"the renewed certificate is not used, the old one stays: {error}")
+            self._report(f"the renewed certificate is not used, the old one stays: {error}")
         else:
             self.problem = ""
-            self._say(f"the renewed certificate {self._files[0]} is in use")
+            self._report(f"the renewed certificate {self._files[0]} is in use")
 
     def _look(self) -> tuple[tuple[int, int, int] | None, ...]:
-        return tuple(_fingerprint(file) for file in self._files)
+        return tuple(file_identity(file) for file in self._files)
 
 
 def expires_at(file: str | Path) -> float:
     """When the first certificate of a PEM file expires, in Unix seconds; ValueError if there is none.
 
-    It is read without any package beside the standard library, from its DER octets: the second time of the validity.
+    It is read with the standard library alone, from its DER octets: the second time of the validity.
     """
     text = Path(file).read_text(encoding="ascii", errors="replace")
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
@@ -76,7 +86,8 @@ def expires_at(file: str | Path) -> float:
     return datetime.datetime.strptime(moment, form).replace(tzinfo=datetime.UTC).timestamp()
 
 
-def _fingerprint(file: str | Path) -> tuple[int, int, int] | None:
+def file_identity(file: str | Path) -> tuple[int, int, int] | None:
+    """Changes with the file; None where there is none."""
     try:
         found = os.stat(file)
     except OSError:
@@ -87,7 +98,7 @@ def _fingerprint(file: str | Path) -> tuple[int, int, int] | None:
 def own_certificate(directory: Path, hosts: Sequence[str] = ()) -> tuple[Path, Path]:
     """The files of a certificate that vouches for itself, and of its key; made if the directory has none.
 
-    It is for trying out: whoever is to trust it must be given the file. It names this machine, and `hosts`.
+    It is for trying out: clients that trust it need the file. It names this machine, and `hosts`.
     """
     certificate, private_key = directory / "certificate.pem", directory / "private_key.pem"
     if not certificate.exists() or not private_key.exists():

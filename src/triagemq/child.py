@@ -1,4 +1,4 @@
-"""A process of ours, seen from inside: a JSON file tells it what to do, one line of JSON says that it is ready, and a
+"""A process of ours, seen from inside: a JSON file is its configuration, one line of JSON says that it is ready, and a
 signal ends it. What goes wrong is one line on standard error and an exit code.
 """
 
@@ -32,14 +32,14 @@ def run_child(
     try:
         if len(given) != 1:
             raise ParameterError("usage", f"python -m {module} CONFIG.json")
-        asyncio.run(_until_told(load_config(kind, given[0]), work))
+        asyncio.run(_until_ended(load_config(kind, given[0]), work))
     except TriageError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0
 
 
-async def _until_told(config: Config, work: Callable[[Config, asyncio.Event], Awaitable[object]]) -> None:
+async def _until_ended(config: Config, work: Callable[[Config, asyncio.Event], Awaitable[object]]) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

@@ -11,20 +11,20 @@ TriageError                        base; `exit_code` is what the command line re
 ├── DecodeError                    a datagram is not MQTT-SN 1.2; carries reason, message type, offset
 ├── BrokerError                    a broker cannot be reached, started, or refuses the gateway
 ├── MqttError                      a broker sends what is not MQTT
-├── GatewayError                   a gateway cannot run as asked
-├── ClientError                    a publisher or subscriber cannot do what it was asked to
+├── GatewayError                   a gateway cannot run with these settings
+├── ClientError                    a publisher or subscriber cannot do what is requested
 │   ├── GatewayUnreachableError    no gateway answers there
 │   ├── RefusedError               the gateway says no; carries its return code
 │   ├── PromiseRefusedError        a latency cannot be promised; carries why, and which could be
 │   ├── ClosedError                used after it was closed, or before it was opened
 │   └── CoordinatorError           the coordinator says no; carries its HTTP status
 │       └── CoordinatorUnreachableError
-├── NetworkError                   this machine's network cannot be changed as asked, or lacks what that needs
+├── NetworkError                   this machine's network cannot be changed as requested, or lacks what that needs
 │   ├── SwitchError                an OpenFlow switch refuses a request; carries which
 │   ├── SessionClosedError         the connection to a switch has ended
 │   └── VirtualSwitchError         Open vSwitch is not there, does not start, or refuses an order
 ├── CodeError                      a topic has no code, or an address is that of no topic
-├── OutputError                    a result cannot be written where it was asked to go
+├── OutputError                    a result cannot be written to the requested place
 └── MissingDependencyError         a command needs an install group that is not there
 
 The coordinator has its own: what it answers over REST with a status (RequestError and its kinds, and StoreError, in
@@ -36,36 +36,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
-
-__all__ = [
-    "BrokerError",
-    "ClientError",
-    "ClosedError",
-    "CodeError",
-    "CoordinatorError",
-    "CoordinatorUnreachableError",
-    "DecodeError",
-    "GatewayError",
-    "GatewayUnreachableError",
-    "MappingError",
-    "MissingDependencyError",
-    "ModelError",
-    "MqttError",
-    "NetworkError",
-    "OutputError",
-    "ParameterError",
-    "PipelineError",
-    "PlanError",
-    "Problem",
-    "PromiseRefusedError",
-    "RefusedError",
-    "ScenarioError",
-    "SessionClosedError",
-    "SwitchError",
-    "TraceError",
-    "TriageError",
-    "VirtualSwitchError",
-]
 
 
 class TriageError(Exception):
@@ -159,11 +129,11 @@ class MqttError(TriageError):
 
 
 class GatewayError(TriageError):
-    """The gateway cannot run as asked: address in use, state of another version, a wrong file."""
+    """The gateway cannot run with these settings: address in use, state of another version, a wrong file."""
 
 
 class ClientError(TriageError):
-    """A publisher or subscriber cannot do what it was asked to."""
+    """A publisher or subscriber cannot do what is requested."""
 
 
 class GatewayUnreachableError(ClientError):
@@ -191,9 +161,9 @@ class PromiseRefusedError(ClientError):
         message: str,
         *,
         reason: str,
-        missed: tuple[str, str] | None,
-        missed_by_seconds: float | None,
-        offer_seconds: float | None,
+        missed: tuple[str, str] | None = None,
+        missed_by_seconds: float | None = None,
+        offer_seconds: float | None = None,
     ) -> None:
         self.reason = reason
         self.missed = missed
@@ -219,7 +189,7 @@ class CoordinatorUnreachableError(CoordinatorError):
 
 
 class NetworkError(TriageError):
-    """This machine's network cannot be changed as asked: no such interface, no right to, or a kernel without it."""
+    """This machine's network cannot be changed as requested: no such interface, no right to, or a kernel without it."""
 
 
 class SwitchError(NetworkError):
@@ -282,5 +252,5 @@ class MissingDependencyError(TriageError):
 
     @staticmethod
     def remedy(group: str) -> str:
-        """The command that installs a group, for whoever has the package and whoever has a checkout."""
+        """The command that installs a group, for an installed package and for a checkout."""
         return f"pip install 'triagemq[{group}]' (in a checkout: pip install '.[{group}]')"

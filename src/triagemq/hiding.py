@@ -19,7 +19,7 @@ def without_password(url: str) -> str:
 
 
 def without_key(client_id: str) -> str:
-    """A client id as messages may show it: with access on it holds a key that lets in whoever knows it.
+    """A client id as messages may show it: with access on it holds a key that opens the exchange.
 
     >>> without_key("ff-7.Zm9vYmFyYmF6cXV4Y29ycg~2"), without_key("pump.3")
     ('ff-7.***~2', 'pump.3')

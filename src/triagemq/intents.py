@@ -1,4 +1,4 @@
-"""What clients ask for: one record for one thing, from the client over REST and the store to the planner.
+"""What clients request: one record for one thing, from the client over REST and the store to the planner.
 
 A record that exists is valid: it need not be checked again. Its fields are the keys of its JSON (`as_json`).
 The standard library only: it runs on devices as well.
@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
 
 from triagemq.errors import ParameterError
 from triagemq.mqttsn import is_shared, matches, publishable_topic_name, valid_topic_filter
@@ -41,14 +42,22 @@ Description = dict[str, Any]
 Describe = Callable[[Any], Description]
 
 
-class FieldRule(Protocol):
-    """Says what is wrong with a value that is not None; None if nothing is."""
+class FieldRule:
+    """What a value that is not None must be; for pydantic, the `limits` of the same meaning."""
 
-    def mistake(self, value: Any) -> str | None: ...
+    def error(self, value: Any) -> str | None:
+        """What is wrong with a value; None if nothing is."""
+        raise NotImplementedError
+
+    def limits(self) -> Description:
+        return {}
+
+    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
+        return describe(source) | self.limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(FieldRule):
     """From `least` to `most`, or `above` the least."""
 
     least: float
@@ -56,7 +65,7 @@ class Number:
     above: bool = False
     whole: bool = False
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         is_number = isinstance(value, int if self.whole else (int, float)) and not isinstance(value, bool)
         # NaN compares false with everything.
         if is_number and self.least <= value <= self.most and not (self.above and value == self.least):
@@ -64,13 +73,13 @@ class Number:
         least = f"above {self.least:g} and at most" if self.above else f"from {self.least:g} to"
         return f"must be {least} {self.most:g}, is {value!r}"
 
-    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
+    def limits(self) -> Description:
         limits = {"gt" if self.above else "ge": self.least, "le": self.most, "strict": True}
-        return describe(source) | limits | ({} if self.whole else {"allow_inf_nan": False})
+        return limits | ({} if self.whole else {"allow_inf_nan": False})
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(FieldRule):
     """So many characters, matching a pattern if there is one, and fit for what they are for or `unfit`, in words."""
 
     longest: int
@@ -79,7 +88,7 @@ class Text:
     unfit: str = ""
     example: str | None = None
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         if not isinstance(value, str) or not 0 < len(value) <= self.longest:
             return f"must be a text of 1 to {self.longest} characters, is {value!r:.100}"
         if self.pattern is not None and not re.fullmatch(self.pattern, value):
@@ -104,67 +113,52 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
+class OneOf(FieldRule):
     """One of some words; for pydantic a Literal says the same."""
 
     words: tuple[str, ...]
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         return None if value in self.words else f"must be {', '.join(self.words)}, is {value!r}"
 
 
 @dataclass(frozen=True, slots=True)
-class Truth:
+class Truth(FieldRule):
     """True or false, and no number or text that might stand for it."""
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         return None if isinstance(value, bool) else f"must be true or false, is {value!r}"
 
-    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
-        return describe(source) | {"strict": True}
+    def limits(self) -> Description:
+        return {"strict": True}
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
-    """A tuple (in JSON a list) of records about topics: not too many, and each topic once."""
+class Items(FieldRule):
+    """A tuple (in JSON a list) of not too many: texts by the rule of `each`, or records, each topic once."""
 
     most: int
+    each: Text | None = None
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         if not isinstance(value, tuple) or len(value) > self.most:
             return f"must be a tuple of at most {self.most}"
-        seen: set[str] = set()
-        for each in value:
-            if each.topic in seen:
-                return f"the topic {each.topic!r} is there twice"
-            seen.add(each.topic)
-        return None
+        if self.each is not None:
+            return next((error for each in value if (error := self.each.error(each))), None)
+        twice = next(
+            (topic for topic, count in Counter(each.topic for each in value).items() if count > 1), None
+        )
+        return None if twice is None else f"the topic {twice!r} is there twice"
 
-    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
-        return describe(source) | {"max_length": self.most}
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """A tuple (in JSON a list) of so many texts at most, each by its own rule."""
-
-    most: int
-    each: Text
-
-    def mistake(self, value: Any) -> str | None:
-        if not isinstance(value, tuple) or len(value) > self.most:
-            return f"must be a tuple of at most {self.most}"
-        return next((wrong for each in value if (wrong := self.each.mistake(each))), None)
-
-    def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
-        return describe(source) | {"max_length": self.most}
+    def limits(self) -> Description:
+        return {"max_length": self.most}
 
 
 class Ruled:
     """Base of records: a dataclass that is made only if its fields keep their rules."""
 
     __slots__ = ()
-    # For pydantic: keys that are not known are mistakes.
+    # For pydantic: unknown keys are errors.
     __pydantic_config__: ClassVar[Mapping[str, Any]] = {"extra": "forbid"}
 
     def __post_init__(self) -> None:
@@ -195,9 +189,9 @@ def check(record: Any) -> None:
         if value is None and may_be_none:
             continue
         for rule in rules:
-            if (wrong := rule.mistake(value)) is not None:
+            if (error := rule.error(value)) is not None:
                 topic = None if name == "topic" else getattr(record, "topic", None)
-                raise ParameterError(name, wrong if topic is None else f"{wrong} (topic {topic!r})")
+                raise ParameterError(name, error if topic is None else f"{error} (topic {topic!r})")
 
 
 @cache
@@ -208,8 +202,8 @@ def _written(kind: Any) -> tuple[tuple[str, Any], ...]:
 @cache
 def _rules(kind: Any) -> tuple[tuple[str, bool, tuple[FieldRule, ...]], ...]:
     hints = get_type_hints(kind, include_extras=True)
-    found = ((each, _rules_in(hints[each.name])) for each in fields(kind))
-    return tuple((each.name, each.default is None, rules) for each, rules in found if rules)
+    found = ((name, type(None) in get_args(hint), _rules_in(hint)) for name, hint in hints.items())
+    return tuple((name, may_be_none, rules) for name, may_be_none, rules in found if rules)
 
 
 def _rules_in(hint: Any) -> tuple[FieldRule, ...]:
@@ -306,21 +300,21 @@ class Utility(Ruled):
         """
         parts = utility_parts(text)
         if parts is None or not re.fullmatch(_UTILITY, text):
-            if parts is not None and parts[0] in _SHAPES and (problem := _weight_mistake(parts[1])):
+            if parts is not None and parts[0] in _SHAPES and (problem := _weight_error(parts[1])):
                 raise ParameterError("utility", f"the weight of {text!r:.100} {problem}")
             raise ParameterError("utility", f"{text!r:.100} is not log:10, linear:2 or step:3@0.8")
         shape, weight, threshold = parts
         return Utility(shape, float(weight), float(threshold) if threshold else None)
 
 
-def _weight_mistake(text: str) -> str | None:
+def _weight_error(text: str) -> str | None:
     """Which limit a weight exceeds; None if it is no number.
 
-    >>> _weight_mistake("1e300"), _weight_mistake("many")
+    >>> _weight_error("1e300"), _weight_error("many")
     ('must be from 0 to 1e+12, is 1e+300', None)
     """
     try:
-        return _WEIGHT.mistake(float(text))
+        return _WEIGHT.error(float(text))
     except ValueError:
         return None
 
@@ -335,10 +329,10 @@ def utility_parts(text: str) -> tuple[Any, str, str | None] | None:
     return None if found is None else (found[1], found[2], found[3])
 
 
-class _AsText:
+class _AsText(FieldRule):
     """A utility may be written as text."""
 
-    def mistake(self, value: Any) -> str | None:
+    def error(self, value: Any) -> str | None:
         return None if isinstance(value, Utility) else f"{value!r} is not a utility"
 
     def __get_pydantic_core_schema__(self, source: Any, describe: Describe) -> Description:
@@ -363,11 +357,11 @@ _ORDINARY = Utility("log", 1.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted(Ruled):
+class SubscriptionIntent(Ruled):
     """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
 
-    With `max_latency_share` it is judged by its tail: this share of what arrives shall come within the latency.
-    `guaranteed` asks for a promise: all of it shall, or the subscription is refused.
+    With `max_latency_share` its tail counts: this share of what arrives shall come within the latency.
+    `guaranteed` requests a promise: all of it shall, or the subscription is refused.
     The utility may be text, as log:10, linear:2, step:3@0.8.
     """
 
@@ -394,7 +388,7 @@ class Wanted(Ruled):
 
 
 @dataclass(frozen=True, slots=True)
-class Declared(Ruled):
+class PublicationIntent(Ruled):
     """A topic, and how often and how much is published; the rate and size that are left out are measured.
 
     Promises need the least time between two events and the largest size, and hold only as long as these do. With
@@ -419,11 +413,11 @@ class Declared(Ruled):
         if least is None:
             return
         if most is not None and most < least:
-            wanted = f"must be at least min_separation_seconds, {least:g} {about}"
-            raise ParameterError("max_separation_seconds", wanted)
+            problem = f"must be at least min_separation_seconds, {least:g} {about}"
+            raise ParameterError("max_separation_seconds", problem)
         if self.rate_per_second is not None and self.rate_per_second * least > 1 + 1e-9:
-            wanted = f"must be at most {1 / least:g}, one over min_separation_seconds {about}"
-            raise ParameterError("rate_per_second", wanted)
+            problem = f"must be at most {1 / least:g}, one over min_separation_seconds {about}"
+            raise ParameterError("rate_per_second", problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,26 +428,26 @@ class SubscriberTerms(Ruled):
     addresses of promised topics (GROUP:PORT) at which it takes events without a broker by now.
     """
 
-    subscriptions: Annotated[tuple[Wanted, ...], Items(MOST_ITEMS)]
+    subscriptions: Annotated[tuple[SubscriptionIntent, ...], Items(MOST_ITEMS)]
     port: Annotated[str, Text(200)] | None = None
     flows: Annotated[int, Number(1, 1_000, whole=True)] | None = None
     lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=NOT_SERIALIZED)
-    listening: Annotated[tuple[Address, ...], Texts(10_000, _ADDRESS)] = ()
+    listening: Annotated[tuple[Address, ...], Items(10_000, _ADDRESS)] = ()
 
-    def wanting(self, topic: str) -> Wanted | None:
+    def subscription_to(self, topic: str) -> SubscriptionIntent | None:
         """What holds for a topic: an exact name says more than a pattern, and of several patterns the first holds.
 
-        >>> terms = SubscriberTerms((Wanted("+/smoke", "log:3"), Wanted("hall/smoke", "log:9")))
-        >>> terms.wanting("hall/smoke").utility.weight, terms.wanting("hall/noise")
+        >>> terms = SubscriberTerms((SubscriptionIntent("+/smoke", "log:3"), SubscriptionIntent("hall/smoke", "log:9")))
+        >>> terms.subscription_to("hall/smoke").utility.weight, terms.subscription_to("hall/noise")
         (9.0, None)
         """
         met = [each for each in self.subscriptions if matches(each.topic, topic)]
         return next((each for each in met if each.topic == topic), met[0] if met else None)
 
-    def with_wanted(self, wanted: Wanted) -> Self:
+    def with_subscription(self, intent: SubscriptionIntent) -> Self:
         """With this instead of what it wants by the same name or pattern, or besides."""
-        others = tuple(each for each in self.subscriptions if each.topic != wanted.topic)
-        return replace(self, subscriptions=(*others, wanted))
+        others = tuple(each for each in self.subscriptions if each.topic != intent.topic)
+        return replace(self, subscriptions=(*others, intent))
 
     def without(self, topic_filter: str) -> Self:
         """Without what it wants by this name or pattern."""
@@ -483,7 +477,7 @@ class PublisherTerms(Ruled):
     address of the promise then do not count as its own.
     """
 
-    publications: Annotated[tuple[Declared, ...], Items(MOST_ITEMS)]
+    publications: Annotated[tuple[PublicationIntent, ...], Items(MOST_ITEMS)]
     lease_seconds: LeaseSeconds = field(default=DEFAULT_LEASE_SECONDS, compare=False, metadata=NOT_SERIALIZED)
     source_address: IpAddress | None = None
 

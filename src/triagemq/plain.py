@@ -1,4 +1,4 @@
-"""Values as JSON can hold them: whoever writes figures for programs writes them this way."""
+"""Values as JSON can hold them: all figures for programs are written so."""
 
 from __future__ import annotations
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 from rich.console import Console
-from rich.progress import Progress, ProgressColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 
 LINE_SECONDS = 5.0
 
 
 class Bar(Progress):
-    """Rich's bar where there is a terminal. Elsewhere lines, which come also while nobody has news of the work.
+    """Rich's bar where there is a terminal. Elsewhere lines, which come also while there is no news of the work.
 
     `quiet`: neither, because standard error is for something else.
     """
@@ -21,13 +21,11 @@ class Bar(Progress):
         *columns: ProgressColumn,
         console: Console,
         quiet: bool = False,
-        speed_estimate_period: float = 30.0,
     ) -> None:
         super().__init__(
             *columns,
             console=console,
             transient=True,
-            speed_estimate_period=speed_estimate_period,
             disable=quiet or not console.is_terminal,
         )
         self._ended = threading.Event()
@@ -59,3 +57,20 @@ class Bar(Progress):
                         highlight=False,
                         soft_wrap=True,
                     )
+
+
+class TableProgress(Bar):
+    """Shows the steps of a job of Spark, mostly tables, on standard error, if enabled."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        super().__init__(*columns, console=Console(stderr=True), quiet=not enabled)
+        self._job = self.add_task("starting Spark", total=None)
+
+    def expect(self, steps: int) -> None:
+        """Spark has started, and has so many steps to do."""
+        self.update(self._job, total=steps, completed=-1)
+
+    def begin(self, step: str) -> None:
+        """The next step is begun; the one before it counts as done."""
+        self.update(self._job, description=step, advance=1)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+_Result = TypeVar("_Result")
 
 
 async def end(*tasks: asyncio.Future[Any] | None) -> None:
@@ -13,6 +16,40 @@ async def end(*tasks: asyncio.Future[Any] | None) -> None:
     for task in there:
         task.cancel()
     await asyncio.gather(*there, return_exceptions=True)
+
+
+class Opened:
+    """Opened by `async with`, and closed in the end."""
+
+    async def open(self) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Tasks:
+    """The background tasks of one owner: started here, and ended together."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def start(self, work: Coroutine[Any, Any, _Result]) -> asyncio.Task[_Result]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    async def close(self) -> None:
+        """Cancel all, and wait until they have ended."""
+        await end(*self._running)
 
 
 async def is_set_within(event: asyncio.Event, seconds: float | None) -> bool:

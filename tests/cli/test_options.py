@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from triagemq import __version__, progress
-from triagemq.cli import doctor, pipeline
+from triagemq.cli import doctor, pipeline, terminal
 from triagemq.cli.app import app
 from triagemq.cli.main import run
 from triagemq.lab.generators import table2
@@ -100,8 +100,6 @@ def test_help_says_which_algorithms_are_used_unless_told(name: str) -> None:
         "pipeline scenario nowhere --out y.yaml",
         "pipeline stream nowhere --out tables",
         "pipeline stream t2.yaml --out tables",
-        "pipeline stream empty --out rates --post hall",
-        "pipeline stream empty --out rates --post http://me:s3cret@hall/rates",
         "up --dataplane sometimes",
         "up --gateway here",
         "up --broker here",
@@ -218,13 +216,14 @@ def test_a_stream_says_without_a_terminal_how_it_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(progress, "LINE_SECONDS", 0.02)
-    with pipeline._progress_line(enabled=True) as tell:
+    with terminal.progress_bar("stream", None) as show:
+        show(0.0, "starting Spark")
         time.sleep(0.1)
-        tell(StreamProgress(1200, 40, 600.0, 1.5, 0))
+        show(0.0, pipeline._stream_line(StreamProgress(1200, 40, 600.0, 1.5)))
         time.sleep(0.1)
     said = capsys.readouterr().err
     assert "stream: after 0 s, starting Spark\n" in said
     assert "stream: after 0 s, 1,200 events, 600/s, 40 windows, lag 1.5 s\n" in said
-    with pipeline._progress_line(enabled=False):
+    with terminal.progress_bar("stream", None, quiet=True):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""

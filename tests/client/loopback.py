@@ -8,14 +8,15 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from tests.exchange.real import Mosquitto
+from tests.gateway.real import Mosquitto
 
+from triagemq.broker import BrokerAddress
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ServerSecurity
-from triagemq.exchange import BrokerAddress, Gateway, GatewaySettings
-from triagemq.exchange.gateway.sessions import Identify, own_name
+from triagemq.gateway import Gateway, GatewaySettings
+from triagemq.gateway.core.sessions import Identify, own_name
 
 QUICK = ConnectionSettings(
     ping_seconds=0.5,

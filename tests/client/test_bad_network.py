@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.client.loopback import BadNetwork, connected, gateway_with_broker, until
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client.events import Event
-from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, PubRec, TopicIdType, encode
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from tests.client.fake_coordinator import FakeCoordinator
 from tests.client.loopback import QUICK
-from tests.exchange.real import GatewayProcess, Mosquitto, ended
+from tests.gateway.real import GatewayProcess, Mosquitto, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import (
     BlockingPublisher,
     BlockingSubscriber,
@@ -25,7 +26,6 @@ from triagemq.client import (
     publish_without_connection,
 )
 from triagemq.client.settings import ConnectionSettings
-from triagemq.exchange.broker.process import find_mosquitto
 
 needs_mosquitto = pytest.mark.skipif(
     find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)"

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.exchange.real import Child, GatewayProcess, Mosquitto, ended
+from tests.gateway.real import Child, GatewayProcess, Mosquitto, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.cli.main import run as run_command
-from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tests.client.loopback import QUICK, connected, gateway_with_broker, until
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.session import State
 from triagemq.client.settings import ConnectionSettings, Will
 from triagemq.errors import ClosedError, GatewayUnreachableError, ParameterError, RefusedError
-from triagemq.exchange import Policy
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.gateway import Policy
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -71,10 +71,10 @@ def test_every_qos_and_every_kind_of_topic_pass_both_ways(tmp_path: Path) -> Non
 
 def test_a_connection_says_what_is_wrong(tmp_path: Path) -> None:
     class Closed(Policy):
-        def refuses_connection(self, client_id: str, sessions: int) -> bool:
+        def forbids_connection(self, client_id: str) -> bool:
             return client_id == "stranger"
 
-        def refuses_subscription(self, client_id: str, topic_filter: str, subscriptions: int) -> bool:
+        def forbids_subscription(self, client_id: str, topic_filter: str) -> bool:
             return topic_filter == "secret/#"
 
     async def scene() -> None:

@@ -19,8 +19,9 @@ from tests.client.loopback import QUICK, until
 from tests.client.test_commands import TRIAGE
 from tests.client.test_real_coordinator import CoordinatorProcess, exchange
 from tests.coordinator.promising import WARD
-from tests.exchange.real import Child, ended
+from tests.gateway.real import Child, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import (
     Event,
     PromiseRefusedError,
@@ -33,12 +34,11 @@ from triagemq.client import (
 from triagemq.client.direct import NetworkSettings
 from triagemq.client.direct.udp import GroupAddress, MulticastSender
 from triagemq.client.types import UInt32
-from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.intents import Declared
+from triagemq.intents import PublicationIntent
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
-HERE = NetworkSettings(interface="lo", loop=True)
+HERE = NetworkSettings(interface="lo")
 
 
 @dataclass
@@ -94,8 +94,10 @@ def each_once(events: list[Event]) -> bool:
 
 def changed_over_once(events: list[Event]) -> bool:
     """Whether all up to one came by the gateway, however late, and all after it another way."""
-    ways = [event.way == "gateway" for event in sorted(events, key=lambda event: event.value.number)]
-    return ways == sorted(ways, reverse=True)
+    transports = [
+        event.transport == "gateway" for event in sorted(events, key=lambda event: event.value.number)
+    ]
+    return transports == sorted(transports, reverse=True)
 
 
 def test_an_admitted_subscriber_is_handed_over_to_the_direct_way_and_back_without_loss_or_repetition(
@@ -118,8 +120,8 @@ def test_an_admitted_subscriber_is_handed_over_to_the_direct_way_and_back_withou
                     on_event=promised.append,
                 ) as nurse:
                     await nurse.subscribe(PULSE, max_latency_seconds=0.02, guaranteed=True)
-                    await until(lambda: len(promised) > 20 and promised[-1].way == "memory")
-                    assert promised[0].way == "gateway"
+                    await until(lambda: len(promised) > 20 and promised[-1].transport == "multicast")
+                    assert promised[0].transport == "gateway"
                     assert source.publisher.sent_directly > 0
                     before = len(promised)
                     await until(lambda: len(promised) > before + 100)
@@ -142,7 +144,7 @@ def test_an_admitted_subscriber_is_handed_over_to_the_direct_way_and_back_withou
 
                 await until(at_rest)
                 await until(lambda: each_once(ordinary))
-            assert {event.way for event in ordinary} == {"gateway"}
+            assert {event.transport for event in ordinary} == {"gateway"}
 
     asyncio.run(scene())
 
@@ -167,7 +169,7 @@ def test_a_second_publisher_and_a_later_subscriber_join_without_repetition(
                     )
                 )
                 await subscriber.subscribe(PULSE, max_latency_seconds=0.02, guaranteed=True)
-                await until(lambda name=name: taken[name] and taken[name][-1].way == "memory")
+                await until(lambda name=name: taken[name] and taken[name][-1].transport == "multicast")
             await until(
                 lambda: all(each_once(events) and changed_over_once(events) for events in taken.values())
             )
@@ -178,7 +180,7 @@ def test_a_second_publisher_and_a_later_subscriber_join_without_repetition(
             await plain.publish(PULSE, Pulse(7_000_000), qos=1)
             for events in taken.values():
                 await until(lambda events=events: any(e.value.number == 7_000_000 for e in events))
-                strange = [event.way for event in events if event.value.number == 7_000_000]
+                strange = [event.transport for event in events if event.value.number == 7_000_000]
                 assert strange == ["gateway"]
 
     asyncio.run(scene())
@@ -197,7 +199,7 @@ def test_who_is_refused_stays_with_the_broker_or_is_told_what_would_be_admitted(
             await subscriber.subscribe(PULSE, max_latency_seconds=0.0001, guaranteed=True)
             event = await subscriber.next(30)
             assert event is not None
-            assert event.way == "gateway"
+            assert event.transport == "gateway"
             with pytest.raises(PromiseRefusedError) as refused:
                 await subscriber.subscribe(
                     PULSE, max_latency_seconds=0.0002, guaranteed=True, or_brokered=False
@@ -206,7 +208,7 @@ def test_who_is_refused_stays_with_the_broker_or_is_told_what_would_be_admitted(
             assert error.missed == ("ecg", "pulse")
             assert error.offer_seconds is not None
             assert error.missed_by_seconds == pytest.approx(error.offer_seconds - 0.0002, rel=0.01)
-            assert subscriber.wanted == []
+            assert subscriber.subscriptions == []
             await subscriber.subscribe(
                 PULSE, max_latency_seconds=error.offer_seconds, guaranteed=True, or_brokered=False
             )
@@ -233,7 +235,7 @@ def test_the_direct_way_outlives_the_coordinator(coordinator: CoordinatorProcess
             ) as subscriber,
         ):
             await subscriber.subscribe(PULSE, max_latency_seconds=0.02, guaranteed=True)
-            await until(lambda: events and events[-1].way == "memory")
+            await until(lambda: events and events[-1].transport == "multicast")
             await asyncio.to_thread(coordinator.kill)
             await until(lambda: subscriber.problem and source.publisher.problem)
             await asyncio.to_thread(coordinator.start)
@@ -263,10 +265,48 @@ def test_commands_take_the_direct_way_without_further_options(
         with ended(subscriber):
             promise = json.loads(subscriber.line(60.0))["promise"]
             assert promise["admitted"]
-            way = "gateway"
-            while way == "gateway":
-                way = json.loads(subscriber.line(60.0))["way"]
-            assert way == "memory"
+            transport = "gateway"
+            while transport == "gateway":
+                transport = json.loads(subscriber.line(60.0))["transport"]
+            assert transport == "multicast"
+
+
+def test_an_event_that_is_too_long_for_the_gateway_goes_directly_alone(
+    coordinator: CoordinatorProcess,
+) -> None:
+    largest = 70_000
+
+    async def scene() -> None:
+        promised: list[Event] = []
+        async with (
+            Publisher(coordinator.url, name="ecg", settings=QUICK, network=HERE) as publisher,
+            Subscriber(
+                coordinator.url,
+                name="nurse",
+                port="monitor",
+                settings=QUICK,
+                network=HERE,
+                on_event=promised.append,
+            ) as nurse,
+        ):
+            scan = PublicationIntent(
+                "scan", 1.0, 100.0, min_separation_seconds=0.5, max_size_bytes=float(largest)
+            )
+            await publisher.declare_all([scan])
+            await nurse.subscribe("scan", max_latency_seconds=0.4, guaranteed=True)
+
+            async def direct() -> bool:
+                before = publisher.sent_directly
+                await publisher.publish("scan", b"small")
+                return publisher.sent_directly > before
+
+            while not await direct():
+                await asyncio.sleep(0.1)
+            assert await publisher.publish("scan", bytes(largest))
+            await until(lambda: len(promised[-1:]) == 1 and len(promised[-1].payload) == largest)
+            assert promised[-1].transport == "multicast"
+
+    asyncio.run(scene())
 
 
 def test_what_is_not_declared_for_promises_asks_nothing_of_the_coordinator(
@@ -274,7 +314,7 @@ def test_what_is_not_declared_for_promises_asks_nothing_of_the_coordinator(
 ) -> None:
     async def scene() -> None:
         async with Publisher(coordinator.url, name="pump", settings=QUICK) as publisher:
-            await publisher.declare_all([Declared("dose", rate_per_second=1.0)])
+            await publisher.declare_all([PublicationIntent("dose", rate_per_second=1.0)])
             await publisher.publish("dose", b"1", qos=1)
             assert publisher.sent_directly == 0
             assert not publisher.problem

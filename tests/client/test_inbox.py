@@ -21,6 +21,6 @@ def test_a_message_that_is_repeated_under_another_topic_id_is_the_same(qos: int,
         if released:
             inbox.release(PubRel(5))
     assert [event.topic for event in came] == ["floor/2/smoke"]
-    assert inbox.duplicates == 1
+    assert inbox.counters.duplicates == 1
     inbox.publish(Publish(TopicIdType.NORMAL, 9, b"thin", qos, message_id=5))
     assert len(came) == 2

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.client.loopback import QUICK, until
 from tests.coordinator.campus import campus
 
+from triagemq.broker.process import find_mosquitto
+from triagemq.channel.grants import Grants
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.client.moving import Handover
-from triagemq.coordinator.access.grants import Grants
-from triagemq.coordinator.channel.gateways import Gateways
 from triagemq.coordinator.decide.placement import Placements
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.coordinator.gateways.joined import Gateways
 from triagemq.mqttsn.timestamps import stamp_payload
 
 TOPICS = ("hall/smoke", "hall/heat")
@@ -199,10 +199,10 @@ def test_nobody_moves_because_the_coordinator_was_started_anew(tmp_path: Path) -
                 await until(lambda: subscriber.connection.address.port == south)
                 await until(lambda: not there.gateways["north"].gateway.core.sessions)
                 gateways = there.running.coordinator.runtime.gateways
-                # As one that has only just begun: nobody has a home, and the gateway joins again.
-                fresh, north = Gateways(Placements(), Grants), gateways["north"]
+                clients = there.running.coordinator.service.registry
+                # As one that has only just begun: no client has a gateway, and the gateway joins again.
+                fresh, north = Gateways(Placements(clients=clients), Grants), gateways["north"]
                 fresh.add("north", north.reconciler.link, north.address)
-                fresh.announced(("subscriber", "ff-0"))
                 assert fresh.news_for(("subscriber", "ff-0"), "127.0.0.1") == ""
                 [_, led] = gateways
                 await fresh.join("south", led.reconciler.link, "127.0.0.1", is_here=True)

@@ -24,16 +24,26 @@ from triagemq.client import (
     Connection,
     Coordinator,
     CoordinatorError,
-    Declared,
     Event,
     GatewayUnreachableError,
     PromiseRefusedError,
+    PublicationIntent,
     Publisher,
     Subscriber,
     connection,
 )
 from triagemq.client.settings import ConnectionSettings
-from triagemq.mqttsn import Disconnect, Message, Publish, Register, ReturnCode, TopicIdType, Unsubscribe
+from triagemq.mqttsn import (
+    Connect,
+    Disconnect,
+    Message,
+    Publish,
+    Register,
+    ReturnCode,
+    Subscribe,
+    TopicIdType,
+    Unsubscribe,
+)
 
 # It connects again several times before it gives up an answer.
 IMPATIENT = ConnectionSettings(
@@ -112,7 +122,7 @@ def test_a_filter_that_is_refused_after_an_outage_is_withdrawn_alone_and_raised_
             await coordinator.start()
             with pytest.raises(CoordinatorError, match="'forbidden/#' is withdrawn"):
                 await subscriber.next(30)
-            assert [one.topic for one in subscriber.wanted] == ["floor/0", "floor/1"]
+            assert [one.topic for one in subscriber.subscriptions] == ["floor/0", "floor/1"]
             assert topics_of(coordinator, "subscribers", "ff-7") == ["floor/0", "floor/1"]
             await until(lambda: any(isinstance(each, Unsubscribe) for each in gateway.got))
             [left] = [each for each in gateway.got if isinstance(each, Unsubscribe)]
@@ -252,7 +262,7 @@ def test_an_event_that_waits_while_its_publisher_moves_goes_to_the_new_gateway(w
                 waiting: list[asyncio.Task[bool]] = []
                 if waits_for == "its turn":
                     coordinator.slow_down = {topic: 4.0}
-                    await until(lambda: publisher.asked_rates == coordinator.slow_down)
+                    await until(lambda: publisher.requested_rates == coordinator.slow_down)
                     await publisher.publish(topic, b"takes the turn", qos=1)
                 elif waits_for == "its topic id":
                     left.silent_to = (Register,)
@@ -269,6 +279,31 @@ def test_an_event_that_waits_while_its_publisher_moves_goes_to_the_new_gateway(w
                 assert await asyncio.wait_for(asyncio.gather(*waiting), 20) == [True] * len(waiting)
                 assert b"waits" in [each.payload for each in right.published]
                 assert b"waits" not in [each.payload for each in left.published]
+
+    asyncio.run(scene())
+
+
+def test_a_topic_that_is_withdrawn_while_its_subscriber_moves_is_withdrawn_at_the_new_gateway() -> None:
+    async def scene() -> None:
+        async with (
+            StubGateway() as left,
+            StubGateway() as right,
+            FakeCoordinator(left.address) as coordinator,
+            Subscriber(coordinator.url, name="ff-7", settings=QUICK) as subscriber,
+        ):
+            coordinator.may_move = True
+            await subscriber.subscribe("floor/1")
+            right.silent_to = (Connect,)
+            coordinator.gateway = right.address
+            coordinator.plan(1)
+            await until(lambda: bool(right.got))
+            leaving = asyncio.create_task(subscriber.unsubscribe("floor/1"))
+            await asyncio.sleep(0.05)
+            right.silent_to = ()
+            await asyncio.wait_for(leaving, 20)
+            assert subscriber.moves == 1
+            kinds = [type(each) for each in right.got if isinstance(each, Subscribe | Unsubscribe)]
+            assert kinds == [Subscribe, Unsubscribe]
 
     asyncio.run(scene())
 
@@ -346,7 +381,7 @@ def broken(owner: Any, method: str, times: int, monkeypatch: pytest.MonkeyPatch)
     return calls
 
 
-PROMISED = Declared("floor/1", min_separation_seconds=0.001, max_size_bytes=10)
+PROMISED = PublicationIntent("floor/1", min_separation_seconds=0.001, max_size_bytes=10)
 LOOPS = [
     (Publisher, Coordinator, "heartbeat", "keeping the lease", False),
     (Publisher, Coordinator, "direction", "following the plan", False),

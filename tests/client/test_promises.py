@@ -13,11 +13,11 @@ from tests.client.loopback import QUICK
 from tests.client.test_commands import TRIAGE
 from tests.client.test_real_coordinator import CoordinatorProcess, exchange
 from tests.coordinator.promising import WARD
-from tests.exchange.real import Child, ended
+from tests.gateway.real import Child, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import Publisher, Subscriber
-from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.intents import Declared
+from triagemq.intents import PublicationIntent
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 
@@ -36,7 +36,9 @@ def test_a_promise_is_told_and_outlives_the_coordinator(coordinator: Coordinator
             Publisher(coordinator.url, name="pump", settings=QUICK) as publisher,
             Subscriber(coordinator.url, name="nurse", port="monitor", settings=QUICK) as subscriber,
         ):
-            await publisher.declare_all([Declared("dose", min_separation_seconds=0.02, max_size_bytes=500)])
+            await publisher.declare_all(
+                [PublicationIntent("dose", min_separation_seconds=0.02, max_size_bytes=500)]
+            )
             await subscriber.subscribe("dose", max_latency_seconds=0.03, guaranteed=True)
             promise = await subscriber.promise("dose", 60)
             assert promise is not None

@@ -15,10 +15,10 @@ import pytest
 from tests.client.loopback import QUICK, until
 from tests.coordinator.coordinating import database_in, make_token
 from tests.coordinator.managed import ManagedProcess
-from tests.exchange.real import Child, Mosquitto, ended
+from tests.gateway.real import Child, Mosquitto, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import CoordinatorError, Event, Publisher, RefusedError, Subscriber
-from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

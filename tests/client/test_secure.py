@@ -15,16 +15,16 @@ from typing import ClassVar
 
 import pytest
 from tests.client.loopback import QUICK, BadNetwork, connected, gateway_with_broker, until
-from tests.exchange.real import GatewayProcess, Mosquitto, ended
+from tests.gateway.real import GatewayProcess, Mosquitto, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.certificates import own_certificate
 from triagemq.client.connection import Connection
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity, ServerSecurity, no_association_alert
 from triagemq.errors import GatewayUnreachableError, MissingDependencyError, ParameterError
-from triagemq.exchange import Gateway
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.gateway import Gateway
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

@@ -11,6 +11,7 @@ import pytest
 from triagemq.client import ClosedError, Event
 from triagemq.client.session import ClientSession, State
 from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.errors import ParameterError
 from triagemq.mqttsn import (
     ConnAck,
     Connect,
@@ -100,7 +101,7 @@ class Scene:
 
     def publish(self, payload: bytes, qos: int = 1, topic: str = "ab") -> Future[None]:
         outcome: Future[None] = Future()
-        self.session.outbox.publish(topic, payload, qos, False, outcome)
+        self.session.publish(topic, payload, qos, False, outcome)
         return outcome
 
 
@@ -124,7 +125,7 @@ def test_a_connection_is_tried_with_growing_pauses_and_begins_with_a_fresh_sessi
     scene.pass_time(3.0)
     assert not scene.take(Connect)[0].clean_session
     scene.get(ConnAck(ACCEPTED))
-    assert (scene.session.state, scene.session.connected) == (State.ACTIVE, 1)
+    assert (scene.session.state, scene.session.counters.connected) == (State.ACTIVE, 1)
     # A CONNECT that cleared the session and arrives late may have cleared it again.
     scene.get(ConnAck(ACCEPTED))
     assert scene.session.state is State.CONNECTING
@@ -264,7 +265,7 @@ def test_every_message_is_acknowledged_once_and_first_sent_in_order_over_any_los
             scene.get(*answers(message))
         scene.pass_time(0.5)
     assert all(each.done() and each.exception() is None for each in outcomes)
-    assert (len(scene.session.outbox), scene.room) == (0, 60)
+    assert (scene.session.unacknowledged, scene.room) == (0, 60)
     once = [int(each) for each in arrived if int(each) % 2]
     assert once == sorted(set(once))
     assert {int(each) for each in arrived} == set(range(60))
@@ -285,3 +286,18 @@ def test_the_end_of_a_session_ends_every_call() -> None:
     assert scene.session.advance() == float("inf")
     with pytest.raises(ClosedError):
         scene.publish(b"y")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retry_seconds", 0),
+        ("retry_seconds", None),
+        ("answer_timeout_seconds", -1),
+        ("in_flight_messages", 0),
+    ],
+)
+def test_settings_are_checked_and_only_an_answer_may_be_waited_for_for_ever(name: str, value: Any) -> None:
+    assert ConnectionSettings(answer_timeout_seconds=None).answer_timeout_seconds is None
+    with pytest.raises(ParameterError, match=name):
+        ConnectionSettings(**{name: value})

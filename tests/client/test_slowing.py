@@ -10,10 +10,10 @@ import pytest
 from tests.client.fake_coordinator import FakeCoordinator
 from tests.client.loopback import QUICK, gateway_with_broker, until
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import Publisher
 from triagemq.client.publisher import TopicRates
 from triagemq.errors import ParameterError
-from triagemq.exchange.broker.process import find_mosquitto
 
 
 def test_events_wait_for_their_turn_in_the_order_in_which_they_came() -> None:
@@ -25,7 +25,7 @@ def test_events_wait_for_their_turn_in_the_order_in_which_they_came() -> None:
             assert await rates.turn("smoke")
             went.append((number, loop.time()))
 
-        rates.ask({"smoke": 50.0})
+        rates.request({"smoke": 50.0})
         await asyncio.gather(*map(publish, range(6)))
         assert [number for number, _ in went] == [*range(6)]
         # Six events have five gaps between them, and one may come early.
@@ -39,12 +39,12 @@ def test_events_wait_for_their_turn_in_the_order_in_which_they_came() -> None:
 def test_who_waits_goes_on_at_once_when_the_request_is_taken_back() -> None:
     async def scene() -> None:
         rates = TopicRates("wait", None)
-        rates.ask({"smoke": 1e-3})
+        rates.request({"smoke": 1e-3})
         assert await rates.turn("smoke")
         waiting = asyncio.ensure_future(rates.turn("smoke"))
         await asyncio.sleep(0)
         assert not waiting.done()
-        rates.ask({})
+        rates.request({})
         assert await waiting
 
     asyncio.run(scene())
@@ -54,7 +54,7 @@ def test_what_comes_too_early_is_left_out_or_goes_all_the_same() -> None:
     async def scene() -> None:
         skipping, ignoring = TopicRates("skip", None), TopicRates("ignore", None)
         for rates in (skipping, ignoring):
-            rates.ask({"smoke": 1e-3})
+            rates.request({"smoke": 1e-3})
         assert [await skipping.turn("smoke") for _ in range(5)] == [True, False, False, False, False]
         assert skipping.skipped == 4
         assert all([await ignoring.turn("smoke") for _ in range(5)])
@@ -85,7 +85,7 @@ def test_a_publisher_hears_with_its_heartbeats_what_it_is_to_publish_less_often(
             assert await publisher.publish("floor/1", b"as it comes")
             coordinator.slow_down = {"floor/1": 1e-3}
             await until(lambda: heard == [{"floor/1": 1e-3}])
-            assert publisher.asked_rates == {"floor/1": 1e-3}
+            assert publisher.requested_rates == {"floor/1": 1e-3}
             assert await publisher.publish("floor/1", b"the first has its turn", qos=1)
             assert not await publisher.publish("floor/1", b"too early", qos=1)
             assert await publisher.publish("floor/2", b"another topic", qos=1)

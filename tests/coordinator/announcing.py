@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from triagemq.intents import (
-    Declared,
+    PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
+    SubscriptionIntent,
     Utility,
-    Wanted,
 )
 from triagemq.scenario import Scenario, UtilityShape
 
@@ -21,7 +21,7 @@ def publisher_intents(scenario: Scenario) -> list[PublisherIntent]:
         PublisherIntent(
             name=name,
             publications=tuple(
-                Declared(
+                PublicationIntent(
                     scenario.topics.name[published.topic[row]],
                     float(published.rate_per_second[row]),
                     float(published.size_bytes[row]),
@@ -40,7 +40,7 @@ def subscriber_intents(scenario: Scenario) -> list[SubscriberIntent]:
         SubscriberIntent(
             name=name,
             subscriptions=tuple(
-                Wanted(
+                SubscriptionIntent(
                     scenario.topics.name[wanted.topic[row]],
                     Utility(
                         UtilityShape(int(wanted.utility_shape[row])).name.lower(),  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.coordinator.coordinating import Running, running, served
-from tests.exchange.real import Mosquitto
+from tests.gateway.real import Mosquitto
 from tests.ports import own_port
 
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.gateway.config import GatewayConfig
-from triagemq.coordinator.gateway.managed import ManagedGateway
+from triagemq.gateway.config import GatewayConfig
+from triagemq.gateway.managed import ManagedGateway
 
 
 @dataclass
@@ -60,8 +60,8 @@ class TestedCampus:
         for gateway in self.gateways.values():
             await self.running.until(
                 lambda gateway=gateway: (
-                    len(gateway.gateway.peers_reached) == count - 1
-                    and all(gateway.gateway.peers_reached.values())
+                    len(gateway.gateway.core.peers) == count - 1
+                    and all(peer.available for peer in gateway.gateway.core.peers.values())
                 )
             )
 

@@ -16,19 +16,17 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from triagemq.coordinator.access.grants import Grant
+from triagemq.channel.grants import Grant
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
+from triagemq.channel.orders import Orders
 from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token
 from triagemq.coordinator.api import create_app
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.settings import Settings
-from triagemq.coordinator.store.store import Store
-from triagemq.coordinator.store.tables import add_token
-from triagemq.plan import FlowCounters
+from triagemq.coordinator.store import Store, add_token
+from triagemq.plan.dataplane import FlowCounters
 
 LONG_SECONDS = 60.0
 """How long a test waits for what must happen: on a loaded machine nothing happens at once."""
@@ -71,7 +69,7 @@ class FakeLink:
         self._there()
         return self.state.author, self.state.version
 
-    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
+    async def send_state(self, before: DesiredState | None, after: DesiredState) -> None:
         self._there()
         if self.refuses_everything:
             raise GatewayRefusalError("the gateway refuses 'state': no room on its disk")
@@ -84,7 +82,6 @@ class FakeLink:
         if before is None or after.grants is not before.grants:
             self.told_grants.append((after.grants.required, dict(after.grants.by_base)))
         self.state = after
-        return False
 
     async def decisions(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._there()
@@ -135,7 +132,8 @@ class Running:
     async def settled(self) -> None:
         """Until everything announced is in force."""
         await self.until(lambda: self.coordinator.runtime.generation > 0)
-        await self.until(lambda: not self.coordinator.runtime._not_in_force)
+        registry, runtime = self.coordinator.service.registry, self.coordinator.runtime
+        await self.until(lambda: all(runtime.is_in_force(record.key) for record in registry))
 
 
 def make_token(database: str, *roles: str, **rights: Any) -> str:
@@ -152,7 +150,7 @@ def database_in(directory: Path) -> str:
 
 
 def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **options: Any) -> ControlPlane:
-    network, planner = options.pop("network", Network.plain(1e5)), options.pop("planner", PlannerSettings())
+    network = options.pop("network", Network.plain(1e5))
     settings = Settings(
         database=database,
         gateway_socket="",
@@ -161,7 +159,7 @@ def make_coordinator(database: str, link: FakeLink, *, access: bool = False, **o
         most_body_bytes=4_000_000,
         **{"gateway_address": "127.0.0.1:10000", "most_worth": math.inf} | options,
     )
-    return ControlPlane(settings, Store(database), cast(GatewayLink, link), network, planner)
+    return ControlPlane(settings, Store(database), cast(GatewayLink, link), network)
 
 
 @asynccontextmanager

@@ -10,19 +10,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.exchange.real import Child
+from tests.gateway.real import Child
 from tests.ports import own_port
 
-from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import DesiredState, encode_line, reachable
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.channel.grants import Grant, Grants
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import DesiredState, encode_line, reachable
+from triagemq.channel.orders import Orders
 
 Found = TypeVar("Found")
 
 
 class ManagedProcess:
-    """`python -m triagemq.coordinator.gateway.process` on a fixed port; `kill` and `start` as often as wanted."""
+    """`python -m triagemq.gateway.process` on a fixed port; `kill` and `start` as often as wanted."""
 
     def __init__(self, directory: Path, broker: str, **config: Any) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class ManagedProcess:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "triagemq.coordinator.gateway.process", str(self._config)]
+        command = [sys.executable, "-m", "triagemq.gateway.process", str(self._config)]
         self.child = Child(command, self.directory / "gateway.log")
         self.ready = json.loads(self.child.line(60.0))
         assert self.ready["ready"]
@@ -64,7 +64,7 @@ class ManagedProcess:
         """Tell it who may do what, over a connection of its own."""
         self._version += 1
         state = DesiredState("tests", self._version, None, Grants(required, grants))
-        self.ask(lambda link: link.tell(None, state))
+        self.ask(lambda link: link.send_state(None, state))
 
     def ask(self, what: Callable[[GatewayLink], Awaitable[Found]]) -> Found:
         """One question over a connection of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
-from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
+from triagemq.intents import Intent, PublicationIntent, PublisherIntent, SubscriberIntent, SubscriptionIntent
 from triagemq.scenario import Scenario, loads
 
 WARD = """
@@ -40,12 +40,14 @@ def ward() -> Network:
 def publisher(
     name: str, topic: str, separation_seconds: float = 0.02, max_size_bytes: float = 1_000
 ) -> PublisherIntent:
-    declared = Declared(topic, min_separation_seconds=separation_seconds, max_size_bytes=max_size_bytes)
+    declared = PublicationIntent(
+        topic, min_separation_seconds=separation_seconds, max_size_bytes=max_size_bytes
+    )
     return PublisherIntent((declared,), name=name)
 
 
 def subscriber(name: str, topic: str, max_latency_seconds: float, port: str = "monitor") -> SubscriberIntent:
-    wanted = Wanted(topic, max_latency_seconds=max_latency_seconds, guaranteed=True)
+    wanted = SubscriptionIntent(topic, max_latency_seconds=max_latency_seconds, guaranteed=True)
     return SubscriberIntent((wanted,), port, name=name)
 
 

@@ -13,9 +13,9 @@ from triagemq.coordinator.access.rights import TokenWatch
 from triagemq.coordinator.access.tokens import ANYONE
 from triagemq.coordinator.intents.registry import Key, Record, Registry
 from triagemq.coordinator.loop.health import Check
-from triagemq.coordinator.refusals import MissingError, StoreError, UnavailableError
+from triagemq.coordinator.refusals import MissingError, StoreError
 from triagemq.coordinator.service import Service
-from triagemq.intents import SUBSCRIBER, SubscriberIntent, Wanted
+from triagemq.intents import SUBSCRIBER, SubscriberIntent, SubscriptionIntent
 from triagemq.plan import Decision
 
 
@@ -37,11 +37,11 @@ class Disk:
 
     def execute(self, statement: Any, rows: Sequence[dict[str, Any]] = ()) -> None:
         """What store_changes does to a connection."""
-        if statement.is_delete:
-            for name in list(statement.compile().params.values())[1]:
-                self.kept.pop(name, None)
         for row in rows:
-            self.kept[row["name"]] = row["intent"]
+            if statement.is_delete:
+                self.kept.pop(row["named"], None)
+            else:
+                self.kept[row["name"]] = row["intent"]
 
     def next(self, outcome: str) -> None:
         change, done = self.waiting.pop(0)
@@ -83,7 +83,7 @@ class Planner:
 
 
 def wanting(name: str, topic: str) -> SubscriberIntent:
-    return SubscriberIntent((Wanted(topic),), lease_seconds=600.0, name=name)
+    return SubscriberIntent((SubscriptionIntent(topic),), lease_seconds=600.0, name=name)
 
 
 def topics(records: dict[Key, Record]) -> dict[str, str]:
@@ -124,7 +124,7 @@ def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
         async def announce(names: set[str], topic: str) -> None:
             try:
                 await service.change(ANYONE, [wanting(name, topic) for name in sorted(names)])
-            except UnavailableError:
+            except StoreError:
                 pass
             else:
                 acknowledged.update(dict.fromkeys(names, topic))
@@ -132,13 +132,13 @@ def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
         async def withdraw(name: str) -> None:
             try:
                 await service.change(ANYONE, withdraw=[(SUBSCRIBER, name)])
-            except (UnavailableError, MissingError):
+            except (StoreError, MissingError):
                 pass
             else:
                 acknowledged.pop(name, None)
 
         async def end_lease(name: str) -> None:
-            changing = service.registry.is_changing((SUBSCRIBER, name))
+            changing = service.is_changing((SUBSCRIBER, name))
             if not changing:
                 acknowledged.pop(name, None)
             await service._withdraw([(SUBSCRIBER, name)], "lease ended", "")
@@ -162,7 +162,7 @@ def test_however_calls_and_failures_overlap_what_is_acknowledged_is_what_holds(
         await asyncio.gather(*tasks)
         assert topics({record.key: record for record in service.registry}) == acknowledged
         assert topics(planner.known) == acknowledged
-        assert len(service.leases) == len(acknowledged)
+        assert len(service._leases) == len(acknowledged)
         # What failed may be on the disk all the same: it is put right by itself.
         writing = asyncio.create_task(service._write_again())
         for _ in range(10):

@@ -163,8 +163,6 @@ def test_what_cannot_be_is_refused_by_name() -> None:
         Requirement("a", ("s1",), 0, 0.0)
     with pytest.raises(ParameterError, match="lack s9 on the path of a"):
         first_constraints([Requirement("a", ("s9",), 0, 0.01)], {})
-    with pytest.raises(ParameterError, match="reserve"):
-        first_constraints([], {}, reserve=1.0)
 
 
 def test_who_is_late_at_a_switch_that_has_given_all_it_can_is_asked_to_slow_down() -> None:

@@ -1,4 +1,4 @@
-"""Controllers: widths keep floors and add up whatever comes, needs are kept, constraints cross borders."""
+"""Controllers: widths keep floors and add up whatever comes, needs are kept, constraints hold along paths."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
 
-from triagemq.delay.administrator import (
-    Administered,
-    Administrator,
-    ClusterConstraints,
-    ClusterController,
-    ClusterDelays,
-    ClusterJoined,
-    PlaceSeconds,
-)
-from triagemq.delay.constraints import LEAST, LEAST_STEP, Pace, Requirement
+from triagemq.delay.constraints import Administrator, Requirement
 from triagemq.delay.control import ControlledPort, PortController
 from triagemq.delay.estimators import Estimator, make_estimator
 from triagemq.delay.samples import Sample
@@ -125,93 +115,36 @@ def test_a_constraint_is_held_as_long_as_it_fits_and_named_when_it_does_not() ->
     assert cannot_hold() == (1,)
 
 
-def _told(answer: Administered) -> dict[str, list[float]]:
-    return {each.cluster: [place.seconds for place in each.allowed] for each in answer.constraints}
+SMALLEST = {"n1": 0.001, "n2": 0.001, "s1": 0.001}
 
 
-def _two_clusters() -> Administrator:
+def test_a_requirement_constrains_all_switches_of_its_path() -> None:
     administrator = Administrator(reserve=0.0)
-    administrator.joined(ClusterJoined("north", (("n1", 0.001), ("n2", 0.001))))
-    administrator.joined(ClusterJoined("south", (("s1", 0.001),)))
-    return administrator
+    administrator.require([Requirement("hut", ("n1", "n2", "s1"), 0, 0.030)], SMALLEST)
+    assert list(administrator.seconds.values()) == [0.01, 0.01, 0.01]
+    administrator.adjust({("n1", 0): 0.02, ("n2", 0): 0.01, ("s1", 0): 0.03})
+    assert list(administrator.seconds.values()) == pytest.approx([0.005] * 3)
 
 
-def test_a_requirement_across_a_border_constrains_both_clusters() -> None:
-    administrator = _two_clusters()
-    answer = administrator.require([Requirement("hut", ("n1", "n2", "s1"), 0, 0.030)])
-    assert _told(answer) == {"north": [0.01, 0.01], "south": [0.01]}
-    assert _told(administrator.measured(_delays("north", n1=0.02, n2=0.01))) == {}
-    adjusted = _told(administrator.measured(_delays("south", s1=0.03)))
-    assert adjusted["north"] == pytest.approx([0.005, 0.005])
-    assert adjusted["south"] == pytest.approx([0.005])
-
-
-def test_a_cluster_that_reports_again_does_not_wait_for_one_that_is_silent() -> None:
-    administrator = _two_clusters()
-    administrator.require([Requirement("hut", ("n1", "s1"), 0, 0.020)])
-    assert not administrator.measured(_delays("north", n1=0.08)).constraints
-    assert _told(administrator.measured(_delays("north", n1=0.08)))["north"] == pytest.approx([0.0025])
+def test_the_last_delays_of_a_switch_count_where_it_does_not_report() -> None:
+    administrator = Administrator(reserve=0.0)
+    administrator.require([Requirement("hut", ("n1", "s1"), 0, 0.020)], SMALLEST)
+    administrator.adjust({("n1", 0): 0.08})
+    assert administrator.seconds["n1", 0] == pytest.approx(0.0025)
 
 
 def test_an_impossible_requirement_is_refused_once_and_an_unreachable_one_waits() -> None:
-    administrator = _two_clusters()
-    impossible = Requirement("a", ("n1", "s1"), 0, 0.0015)
-    later = Requirement("b", ("n1", "w1"), 0, 0.010)
-    answer = administrator.require([impossible, later])
-    assert [refusal.offer_seconds for refusal in answer.refused] == [0.002]
-    assert not answer.constraints
-    joined = administrator.joined(ClusterJoined("west", (("w1", 0.001),)))
-    assert not joined.refused
-    assert _told(joined) == {"north": [0.005], "west": [0.005]}
+    administrator = Administrator(reserve=0.0)
+    wanted = [Requirement("a", ("n1", "s1"), 0, 0.0015), Requirement("b", ("n1", "w1"), 0, 0.010)]
+    assert [each.offer_seconds for each in administrator.require(wanted, SMALLEST)] == [0.002]
+    assert not administrator.seconds
+    assert not administrator.require(wanted, SMALLEST | {"w1": 0.001})
+    assert administrator.seconds == {("n1", 0): 0.005, ("w1", 0): 0.005}
 
 
 def test_publishers_are_asked_to_slow_down_while_a_switch_would_have_to_be_quicker_than_it_can() -> None:
-    administrator = _two_clusters()
-    administrator.require([Requirement("hut", ("n1", "s1"), 0, 0.004, topic="fire")])
-    administrator.measured(_delays("north", n1=0.039))
-    asked = administrator.measured(_delays("south", s1=0.001)).slow_down
+    administrator = Administrator(reserve=0.0)
+    administrator.require([Requirement("hut", ("n1", "s1"), 0, 0.004, topic="fire")], SMALLEST)
+    asked = administrator.adjust({("n1", 0): 0.039, ("s1", 0): 0.001})
     assert {(each.requirement.topic, each.switch) for each in asked} == {("fire", "n1"), ("fire", "s1")}
-    administrator.measured(_delays("north", n1=0.001))
-    assert not administrator.measured(_delays("south", s1=0.001)).slow_down
-
-
-def _delays(cluster: str, **seconds: float) -> ClusterDelays:
-    return ClusterDelays(
-        cluster, tuple(PlaceSeconds(switch, 0, each) for switch, each in seconds.items()), ()
-    )
-
-
-def test_a_cluster_reports_every_second_and_takes_constraints_for_its_own_ports_only() -> None:
-    cluster = ClusterController("north", [PortController(PAPER, _idm)])
-    reports = []
-    for n in range(11):
-        cluster.feed({"sw1": [Sample(200_000_000 * n, 0, 0, 0, 0, 0, width) for width in PAPER.width_bps]})
-        reports.append(cluster.report())
-    assert [n for n, report in enumerate(reports, 1) if report] == [5, 10]
-    with pytest.raises(ParameterError, match="cluster north has no port sw9"):
-        cluster.constrain(ClusterConstraints("north", (PlaceSeconds("sw9", 0, 0.1),)))
-    assert dict(cluster.joined(1100).smallest_seconds)["sw1"] == pytest.approx(8 * 1100 / 88e6)
-
-
-def test_messages_survive_json() -> None:
-    administrator = _two_clusters()
-    for message in (
-        _delays("north", n1=0.25),
-        ClusterJoined("north", (("n1", 0.001),)),
-        administrator.require(
-            [Requirement("hut", ("n1",), 0, 0.01), Requirement("hill", ("n2",), 0, 0.0001)]
-        ),
-    ):
-        adapter = TypeAdapter(type(message))
-        assert adapter.validate_json(adapter.dump_json(message)) == message
-
-
-@given(requests=st.lists(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 1.5)), max_size=12))
-def test_a_publisher_slows_down_by_half_at_most_and_comes_back(requests: list[tuple[float, float]]) -> None:
-    pace, now = Pace(), 0.0
-    for pause, share in requests:
-        now += pause
-        before = pace.share(now)
-        pace.requested(share, now)
-        assert max(LEAST, LEAST_STEP * before) <= pace.share(now) <= before
-    assert pace.share(now + 90.0) == 1.0
+    assert not administrator.adjust({("n1", 0): 0.001, ("s1", 0): 0.001})

@@ -182,8 +182,12 @@ def test_where_the_buffer_is_known_a_queue_never_seems_to_hold_more(name: str) -
     samples = queue_feed([300] * 50, "openflow", buffer_packets=400)
     hidden = disturbed(samples, ReadErrors(skew_seconds=0.0, hidden_drops=1.0), seed=1)
     known = SwitchConstants(buffer_bytes=400_000)
-    assert fed(make_estimator(name, "openflow", switch=known), hidden)[-1][0] == pytest.approx(0.4)
-    assert fed(make_estimator(name, "openflow", switch=SwitchConstants()), hidden)[-1][0] > 2
+    made = [
+        make_estimator(name, "openflow", switch=switch, estimators=EVERY_ESTIMATOR)
+        for switch in (known, SwitchConstants())
+    ]
+    assert fed(made[0], hidden)[-1][0] == pytest.approx(0.4)
+    assert fed(made[1], hidden)[-1][0] > 2
 
 
 @pytest.mark.parametrize("load", [50, 150])
@@ -213,7 +217,7 @@ def test_model_is_near_a_simulated_queue_that_has_no_overload(load: float, burst
         wait = max(0.0, wait + service - gap)
         waits[packet] = wait
     counts = np.bincount((times / 0.2).astype(int))[:-1]
-    said = [now for now, _ in fed(make_estimator("model", "openflow"), queue_feed(counts, "openflow"))]
+    said = [now for now, _ in fed(EVERY_ESTIMATOR["model"](), queue_feed(counts, "openflow"))]
     assert np.mean(said[50:]) == pytest.approx(waits.mean(), rel=0.35)
 
 
@@ -266,7 +270,7 @@ def test_guarded_falls_back_when_deliveries_say_that_idm_is_nearer_and_comes_bac
             each.feed(sample)
         # What comes next waits as the one says, and later as the other does.
         truth = idm.next_seconds if number < 60 else learned.next_seconds
-        guarded.measured(sample.sampled_ns + np.array([1, 100]), truth + np.array([-1e-5, 1e-5]))
+        guarded.on_measurement(sample.sampled_ns + np.array([1, 100]), truth + np.array([-1e-5, 1e-5]))
         states.append(guarded.fallen_back)
     fallen = [number for number, state in enumerate(states) if state is not None]
     assert fallen

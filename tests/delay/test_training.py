@@ -1,4 +1,4 @@
-"""Training: what judges is later than what is learned from, runs are held out, and the grid is known."""
+"""Training: validation rows are later than training rows, runs are held out, and the grid is known."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from triagemq.errors import ParameterError
 from triagemq.lab.queue_delay import ReadErrors
 
 
-def test_rows_that_judge_are_the_last_fifth_of_the_time_of_each_run() -> None:
+def test_validation_rows_are_the_last_fifth_of_the_time_of_each_run() -> None:
     samples = queue_feed([100] * 100)
     rows = learning_rows(samples, np.append(np.arange(100.0), np.nan))
-    assert rows.delay_seconds[rows.judges].min() == 81
-    assert rows.delay_seconds[~rows.judges].max() == 80
+    assert rows.delay_seconds[rows.validates].min() == 81
+    assert rows.delay_seconds[~rows.validates].max() == 80
     assert len(rows) == 99  # the first has no features, after the last nothing is known
 
 

@@ -14,7 +14,7 @@ from tests.delay.trained import save_small_model, train
 from triagemq.delay.learning.features import feature_names
 from triagemq.delay.learning.models import load_model, model_folders, newest_model, read_trees, save_model
 from triagemq.errors import ModelError
-from triagemq.lab.queue_delay import ranges_of
+from triagemq.lab.queue_delay import predict_rows, ranges_of
 
 FEATURES = 12
 
@@ -48,15 +48,15 @@ def _grown(**options: Any) -> xgboost.Booster:
 def test_predictions_with_missing_values_are_those_of_xgboost(options: dict[str, Any]) -> None:
     booster, rows = _grown(**options), _rows(10_000, seed=2)
     trees = read_trees(booster.save_raw("json"))
-    assert np.abs(trees.predict_rows(rows) - booster.inplace_predict(rows)).max() < 1e-5
-    assert trees.predict(rows[7]) == pytest.approx(trees.predict_rows(rows[7:8])[0])
+    assert np.abs(predict_rows(trees, rows) - booster.inplace_predict(rows)).max() < 1e-5
+    assert trees.predict(rows[7]) == pytest.approx(predict_rows(trees, rows[7:8])[0])
 
 
 def test_a_file_of_save_model_is_read(tmp_path: Path) -> None:
     booster, rows = _grown(), _rows(10, seed=3)
     booster.save_model(tmp_path / "trees.json")
     trees = read_trees((tmp_path / "trees.json").read_bytes())
-    assert trees.predict_rows(rows) == pytest.approx(booster.predict(xgboost.DMatrix(rows)), abs=1e-5)
+    assert predict_rows(trees, rows) == pytest.approx(booster.predict(xgboost.DMatrix(rows)), abs=1e-5)
 
 
 def _document() -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_trees_that_are_not_a_sum_of_leaves_are_refused() -> None:
     with pytest.raises(ModelError, match="not what xgboost writes"):
         read_trees(b"{")
     with pytest.raises(ModelError, match="take 12 features"):
-        read_trees(_grown().save_raw("json")).predict_rows(np.zeros((2, 3), np.float32))
+        predict_rows(read_trees(_grown().save_raw("json")), np.zeros((2, 3), np.float32))
 
 
 def test_a_model_comes_back_as_it_was_saved(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_model_comes_back_as_it_was_saved(tmp_path: Path) -> None:
     )
     model = load_model(tmp_path)
     rows = np.random.default_rng(1).random((50, len(feature_names("openflow")))).astype(np.float32)
-    assert model.trees.predict_rows(rows) == pytest.approx(
+    assert predict_rows(model.trees, rows) == pytest.approx(
         booster.inplace_predict(rows, validate_features=False), abs=1e-5
     )
     assert (model.counters, model.about) == ("openflow", {"trained": "today"})

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from triagemq.delay.widths import DividedPort, PortDivision, WidthControl, divide_port, weights_by_width
+from triagemq.delay.control import DividedPort, PortDivision, WidthControl, divide_port, weights_by_width
 from triagemq.errors import ParameterError
 
 PAPER = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
@@ -121,15 +121,15 @@ def test_rights_come_before_constraints_and_those_before_what_is_needed() -> Non
     port = DividedPort(100, starvation_bps=(30, 10, 2), weights=weights_by_width([60, 30, 10]))
     full = [0, 0, 10**6]
     assert divide_port(port, full).floor_bps.tolist() == [30, 10, 2]
-    assert divide_port(port, full, kept_bps=[60, 30, 2]).floor_bps.tolist() == [60, 30, 2]
-    needed = divide_port(port, full, kept_bps=[20, 30, 2], needed_bps=[20, 40, 40])
+    assert divide_port(port, full, guaranteed_bps=[60, 30, 2]).floor_bps.tolist() == [60, 30, 2]
+    needed = divide_port(port, full, guaranteed_bps=[20, 30, 2], needed_bps=[20, 40, 40])
     assert needed.floor_bps.tolist() == [30, 40, 2]
     assert needed.width_bps.tolist() == [30, 40, 30]
-    constrained = divide_port(port, [10, 0, 10**6], [1.0, math.inf, math.inf], kept_bps=[20, 30, 2])
+    constrained = divide_port(port, [10, 0, 10**6], [1.0, math.inf, math.inf], guaranteed_bps=[20, 30, 2])
     assert constrained.floor_bps.tolist() == [68, 30, 2]
     assert constrained.cannot_hold == (0,)
     careful = divide_port(
-        port, [10, 0, 10**6], [1.0, math.inf, math.inf], kept_bps=[20, 60, 2], sure_bps=[20, 30, 2]
+        port, [10, 0, 10**6], [1.0, math.inf, math.inf], guaranteed_bps=[20, 60, 2], committed_bps=[20, 30, 2]
     )
     assert careful.floor_bps.tolist() == [68, 30, 2]
 
@@ -146,7 +146,7 @@ def test_widths_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
     assert control.decide([100, 120]).width_bps.tolist() == [477, 523]
     resting = [control.decide([120, 100]).width_bps[0] for _ in range(3)]
     assert resting == [477, 477, 523]
-    assert control.decide([120, 100], kept_bps=[0, 600]).width_bps.tolist() == [400, 600]
+    assert control.decide([120, 100], guaranteed_bps=[0, 600]).width_bps.tolist() == [400, 600]
     assert control.decide([100, 2500]).width_bps[1] > 800
 
 

@@ -74,6 +74,5 @@ def test_the_page_has_the_public_names_of(module: str) -> None:
 
 @pytest.mark.parametrize("kind", [Publisher, Subscriber])
 def test_the_page_has_what_can_be_done_with_a(kind: type) -> None:
-    is_on_the_page(
-        kind.__name__, {name: thing for name, thing in vars(kind).items() if not name.startswith("_")}
-    )
+    found = {name: thing for base in reversed(kind.__mro__) for name, thing in vars(base).items()}
+    is_on_the_page(kind.__name__, {name: thing for name, thing in found.items() if not name.startswith("_")})

@@ -39,7 +39,8 @@ class Recorder:
     def __init__(self, directory: Path) -> None:
         directory.mkdir()
         self._directory = directory
-        self.environment = {"PYTHONPATH": str(HERE), "TRIAGEMQ_WALKS": str(directory)}
+        paths = os.pathsep.join((str(HERE), str(SOURCE.parent)))
+        self.environment = {"PYTHONPATH": paths, "TRIAGEMQ_WALKS": str(directory)}
         self.processes: list[int] = []
 
     @contextmanager

@@ -167,7 +167,12 @@ def test_the_first_copy_at_an_idle_port_is_that_of_the_sending_order(
     order: str, milliseconds: list[float]
 ) -> None:
     scenario, result = predicted(f"sending_order: {order}\n{TWO_CLASSES}", priorities="greedy")
-    assert result.latency_seconds * 1000 == pytest.approx(milliseconds, abs=0.01)
+    if order == "random":
+        assert result.approximations == (REASONS[Reason.SENDING_ORDER],)
+        result = forecast(scenario, make_plan(scenario, drops="none"))
+        assert result.sampled.all()
+    allowed = 0.01 if order == "by_class" else 0.02 * max(milliseconds)
+    assert result.latency_seconds * 1000 == pytest.approx(milliseconds, abs=allowed)
     found = simulate(scenario, make_plan(scenario, drops="none"), publications=40_000, seed=5).subscriptions
     assert result.latency_seconds == pytest.approx(found.mean_latency_seconds, rel=0.02)
 
@@ -176,10 +181,10 @@ def test_the_first_copy_at_an_idle_port_is_that_of_the_sending_order(
 def test_forecast_is_that_of_the_simulation_in_both_sending_orders(order: str) -> None:
     """A light load, where the order matters most: four classes, and topics of several sizes."""
     text = f"sending_order: {order}\n{MANY_COPIES}"
-    scenario, result = predicted(text, priorities="greedy")
-    found = simulate(
-        scenario, make_plan(scenario, drops="none"), publications=60_000, replications=2, seed=5, threads=1
-    ).subscriptions
+    scenario = loads(text)
+    plan = make_plan(scenario, priorities="greedy", drops="none")
+    result = forecast(scenario, plan)
+    found = simulate(scenario, plan, publications=60_000, replications=2, seed=5, threads=1).subscriptions
     off = np.abs(result.latency_seconds / found.mean_latency_seconds - 1)
     assert (off <= 0.02 + found.ci95_seconds / found.mean_latency_seconds).mean() >= 0.95
 

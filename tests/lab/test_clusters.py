@@ -9,9 +9,9 @@ from tests.plan.campuses import campus_scenario
 from triagemq.errors import ParameterError
 from triagemq.lab.clusters import simulate_campus
 from triagemq.lab.clusters.sharing import shared
-from triagemq.plan.balancing import Completed, LoadReport, Migration
+from triagemq.plan.balancing.detection import Completed, LoadReport, Migration
 from triagemq.plan.campus import Campus, Metric
-from triagemq.scenario.conditions import Conditions, PublicationRate, PublisherState, SubscriberState
+from triagemq.scenario.conditions import Condition, Conditions
 
 
 class Moving:
@@ -27,7 +27,9 @@ class Moving:
             self.completed.append(event.at_seconds)
         elif event.at_seconds == self._at:
             source = int(event.placement.subscriptions[self._rows[0]])
-            return (Migration(1, self._at, source, self._target, Metric.UPLINK, "told to", self._rows),)
+            return (
+                Migration(1, self._at, source, self._target, Metric.UPLINK, "as the test says", self._rows),
+            )
         return ()
 
 
@@ -45,7 +47,7 @@ def test_a_queue_grows_by_what_is_too_much_and_everything_else_arrives() -> None
         edges=((8e6,),), rates=[[250, 250]], subscribers=[[2, 2]], max_latency_seconds=[3.0, 3.0]
     )
     burst = Conditions(
-        (PublicationRate(10.0, "t00", rate_factor=2.0), PublicationRate(20.0, "t00", rate_factor=0.5))
+        (Condition(10.0, topic="t00", rate_factor=2.0), Condition(20.0, topic="t00", rate_factor=0.5))
     )
     result = simulate_campus(scenario, burst, balancing="none", seconds=60)
     waiting = result.topic_queue(0)
@@ -89,9 +91,11 @@ def test_ours_keeps_deadlines_that_nobody_else_would_and_moves_nobody_without_ne
         subscribers=[[1, 1]],
         max_latency_seconds=[2.0, 20.0],
     )
-    burst = Conditions((PublicationRate(10.0, "t00", rate_factor=1.8),))
-    ours, nobody = (simulate_campus(scenario, burst, balancing=name, seconds=60) for name in ("ours", "none"))
-    assert ours.late_subscriptions == 0 < nobody.late_subscriptions
+    burst = Conditions((Condition(10.0, topic="t00", rate_factor=1.8),))
+    ours, nothing = (
+        simulate_campus(scenario, burst, balancing=name, seconds=60) for name in ("ours", "none")
+    )
+    assert ours.late_subscriptions == 0 < nothing.late_subscriptions
     assert len(ours.moved) == 1
     assert ours.needless == 0
     assert ours.queue_events[-1].sum() == 0
@@ -114,7 +118,10 @@ def test_who_leaves_takes_what_waits_along_and_a_publisher_that_fails_publishes_
     scenario = campus_scenario(edges=((8e6,),), rates=[[1250, 100]], subscribers=[[1, 1]])
     name, publisher = scenario.subscribers.name[0], scenario.publishers.name[1]
     happens = Conditions(
-        (SubscriberState(10.0, name, present=False), PublisherState(15.0, publisher, works=False))
+        (
+            Condition(10.0, subscriber=name, state="leaves"),
+            Condition(15.0, publisher=publisher, state="fails"),
+        )
     )
     result = simulate_campus(scenario, happens, balancing="none", seconds=20)
     assert result.queue_events[9].sum() > 0

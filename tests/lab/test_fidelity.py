@@ -104,7 +104,7 @@ def test_figures_that_are_not_known_or_have_no_end_are_not_judged() -> None:
         interval=np.array([0.6, 0.05, 0.1, np.nan, 0.0, 0.0, np.nan]),
         expected_error=np.zeros(7),
     )
-    assert figure.judged.tolist() == [False, True, False, False, True, True, False]
+    assert figure.comparable.tolist() == [False, True, False, False, True, True, False]
     assert figure.not_known.tolist() == [True, False, False, False, False, False, True]
     assert figure.outside.tolist() == [False, True, False, False, False, True, False]
     assert np.isnan(figure.error[[0, 2, 3, 6]]).all()

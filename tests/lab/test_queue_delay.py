@@ -24,6 +24,7 @@ from triagemq.lab.queue_delay import (
     grow,
     model_of,
     of_trace,
+    only,
     ranges_of,
 )
 from triagemq.trace import Trace, TraceWriter
@@ -94,29 +95,29 @@ def _rows(runs: int = 6, windows: int = 200) -> LearningRows:
         assert samples.backlog_bytes is not None
         delay = np.append(8.0 * samples.backlog_bytes[1:] / samples.width_bps[1:] + 0.001, np.nan)
         found.append(
-            learning_rows(samples.only("openflow"), delay, errors=(ReadErrors(), None), seed=len(found))
+            learning_rows(only(samples, "openflow"), delay, errors=(ReadErrors(), None), seed=len(found))
         )
     return together(found, "openflow")
 
 
-def test_growing_stops_early_and_only_trees_up_to_the_best_are_kept() -> None:
+def test_growth_stops_early_and_only_trees_up_to_the_best_are_kept() -> None:
     rows = _rows()
     grown = grow(rows, "openflow", DEPTH_2)
     assert 0 < grown.trees < MOST_TREES
     kept = json.loads(grown.trees_json)["learner"]["gradient_booster"]["model"]["trees"]
     assert len(kept) == grown.trees
-    # What the judging rows said of it is what a model in use is off by, but for delays below zero.
-    judged = errors_of(grown.trees_json, rows.take(rows.judges), "openflow")
-    assert judged["mean_absolute_seconds"] == pytest.approx(grown.judged_seconds, rel=0.02)
+    # The error in the validation rows is what a model in use is off by, but for delays below zero.
+    validated = errors_of(grown.trees_json, rows.take(rows.validates), "openflow")
+    assert validated["mean_absolute_seconds"] == pytest.approx(grown.validation_seconds, rel=0.02)
 
 
 def test_the_best_of_the_grid_is_nearer_than_the_anchor() -> None:
     rows = _rows()
     best, grid = best_of(rows, "openflow", (DEPTH_2, replace(DEPTH_2, name="one", max_depth=1)))
-    assert best.judged_seconds == min(each.judged_seconds for each in grid)
-    judges = rows.take(rows.judges)
-    anchor = np.abs(anchor_seconds(judges.features, "openflow") - judges.delay_seconds).mean()
-    assert best.judged_seconds < anchor
+    assert best.validation_seconds == min(each.validation_seconds for each in grid)
+    validation = rows.take(rows.validates)
+    anchor = np.abs(anchor_seconds(validation.features, "openflow") - validation.delay_seconds).mean()
+    assert best.validation_seconds < anchor
     model = model_of(best, grid, rows, "openflow", trained="today")
     assert model.about["trained"] == "today"
     assert [each["parameters"] for each in model.about["grid"]] == ["depth-2", "one"]

@@ -109,9 +109,9 @@ def test_ports_of_this_machine_carry_events_by_prefix(lab: Lab, hall: Hall) -> N
     assert subscribed.returncode == 0, complaint
     assert [json.loads(line)["number"] for line in said.splitlines() if "number" in line] == [1, 2, 3]
     found = ended(carrying)
-    assert [row["events"] for row in found["wanted"]] == [3, 5]
+    assert [row["events"] for row in found["routes"]] == [3, 5]
     assert found["discarded"] == {"east": 6, "west": 4}
-    assert [row["priority_class"] for row in found["wanted"]] == [0, 3]
+    assert [row["priority_class"] for row in found["routes"]] == [0, 3]
 
 
 def of_events(lab: Lab) -> list[str]:
@@ -134,7 +134,7 @@ def test_switches_carry_events_by_prefix(lab: Lab, hall: Hall) -> None:
         "all is counted",
     )
     found = ended(carrying)
-    assert [row["events"] for row in found["wanted"]] == [3, 0]
+    assert [row["events"] for row in found["routes"]] == [3, 0]
     assert found["discarded"] == {"0000000000000001": 4}
 
 
@@ -145,7 +145,7 @@ def test_switches_carry_events_by_prefix(lab: Lab, hall: Hall) -> None:
         ("east=cellar/#", None, "'cellar' has no code: below '' there is building, garden, not 'cellar'"),
         ("east=building/+", None, "'building/+' is no subtree: + takes one level only"),
         ("east=building/#", None, "there is no port 'west'; there are east"),
-        ("east=building/#", "tcp:127.0.0.1:0", "'west=lo' is not PORT=DATAPATH/NAME, as radio=1/eth3"),
+        ("west=building/#", "tcp:127.0.0.1:0", "'west=lo' is not PORT=DATAPATH/NAME, as radio=1/eth3"),
         (
             "east=building/#",
             "tcp:0.0.0.0:6653",

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.live import processes
 from triagemq.live.processes import Child
 from triagemq.programs import send_signal
 
@@ -18,7 +17,7 @@ from triagemq.programs import send_signal
 def test_a_long_log_is_moved_aside_while_its_process_goes_on_writing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "_MOST_LOG_BYTES", 100)
+    monkeypatch.setattr(Child, "most_log_bytes", 100)
     log = tmp_path / "gateway.log"
     child = Child("gateway", "none", [], log=log)
     with log.open("ab") as writing:

@@ -18,7 +18,7 @@ from tests.network.virtual_time import VirtualTime
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, DatagramSender
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan import DataPlane, Fate, FlowKey, Instruction, OutgoingPacket
+from triagemq.plan.dataplane import DataPlane, Fate, FlowKey, Instruction, OutgoingPacket
 
 WIRE_BYTES = 142
 """A packet of a bench: 100 bytes of datagram and the headers of UDP, IPv4 and Ethernet."""

@@ -16,7 +16,7 @@ from tests.network.bench import WIRE_BYTES, Arrival, Bench, Offer, PlanChange
 from tests.network.eight_classes import BANDWIDTH_BPS, eight_classes, simulated_deliveries
 
 from triagemq.errors import PlanError
-from triagemq.plan import (
+from triagemq.plan.dataplane import (
     Counters,
     FlowKey,
     RemoveFlow,
@@ -61,7 +61,7 @@ def packets_per_second(bandwidth_bps: float) -> float:
     return bandwidth_bps / 8 / WIRE_BYTES
 
 
-def check_counters_add_up(counters: Counters) -> None:
+def check_counters_add_up(counters: Counters, *, follows_flows: bool = True) -> None:
     for port in counters.ports.values():
         for queue in (*port.queues, port.control):
             assert queue.packets_in == queue.packets_out + queue.drops + queue.backlog_packets
@@ -72,6 +72,9 @@ def check_counters_add_up(counters: Counters) -> None:
     queues = [queue for port in counters.ports.values() for queue in port.queues]
     flows = counters.flows.values()
     assert sum(flow.packets_in - flow.limited for flow in flows) == sum(queue.packets_in for queue in queues)
+    if not follows_flows:
+        assert all(flow.packets_out == flow.packets_in - flow.limited for flow in flows)
+        return
     assert sum(flow.packets_out for flow in flows) == sum(queue.packets_out for queue in queues)
     assert sum(flow.dropped_by_buffer for flow in flows) == sum(queue.drops for queue in queues)
     assert sum(flow.backlog_packets for flow in flows) == sum(queue.backlog_packets for queue in queues)
@@ -117,18 +120,11 @@ class DataPlaneContract:
     latency_tolerance = 0.1
     """How far the median packet of a class may be off, as a share of the class's mean latency."""
 
-    limiter_precision_bytes_per_second = 1.0
-    limiter_precision_bytes = 1.0
-    """How much more than it should a limiter lets pass: in the long run, and at once."""
-
-    limits_by_windows = True
-    """False where limiters are token buckets."""
-
     width_tolerance = 0.03
     """By what part of its width a queue that always has packets may miss it."""
 
-    former_plan_seconds = 0.0
-    """For so long after `apply` packets may still be treated as before."""
+    follows_flows = True
+    """False where queues count what left them and what they dropped by class, not by flow."""
 
     def test_overload_is_borne_by_the_lowest_classes(self, open_bench: Callable[[int], Bench]) -> None:
         bench = open_bench(8)
@@ -149,11 +145,11 @@ class DataPlaneContract:
         share = delivered_share(offers, [each for each in arrivals if each.arrived_ns <= last_ns])
         assert all(share[flow] <= 0.02 for flow in (classes - 2, classes - 1)), share
         counters = bench.plane.counters()
-        check_counters_add_up(counters)
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
         for flow in flows:
             queue, counted = counters.ports["radio"].queues[flow], counters.flows[bench.keys[flow]]
             assert queue.packets_in == counted.packets_in == sum(offer.flow == flow for offer in offers)
-            assert queue.packets_out == counted.packets_out == sum(each.flow == flow for each in arrivals)
+            assert queue.packets_out == sum(each.flow == flow for each in arrivals)
             assert queue.width_bps == BANDWIDTH_BPS
 
     def test_nothing_is_dropped_on_purpose(self, open_bench: Callable[[int], Bench]) -> None:
@@ -188,7 +184,7 @@ class DataPlaneContract:
             [each.arrived_ns - each.offered_ns for each in data]
         )
         counters = bench.plane.counters()
-        check_counters_add_up(counters)
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
         assert counters.ports["radio"].control.packets_out == len(control)
         assert counters.flows[bench.keys[1]].packets_in == 0
 
@@ -214,7 +210,7 @@ class DataPlaneContract:
                 [SetFlow(restless, "radio", 1, source.randrange(4), 0.0)],
                 [RemoveFlow(restless)],
                 [SetPort("cable", 1e6, 10, 4), SetFlow(restless, "cable", 1, 3, 0.0)],
-                [SetFlow(restless, "radio", 1, 3, 0.5), RemovePort("cable")],
+                [RemoveFlow(restless), SetFlow(restless, "radio", 1, 3, 0.5), RemovePort("cable")],
             ]
             change = [*variants[number % 4], SetFlow(dropped, "radio", 2, 2, source.random())]
             changes.append(PlanChange(int((number + 0.5) * 0.02 * SECOND), change))
@@ -234,127 +230,6 @@ class DataPlaneContract:
         counters = bench.plane.counters()
         assert counters.flows[unaffected].packets_out == len(order)
         assert sum(port.control.drops for port in counters.ports.values()) == 0
-
-    def test_a_babbling_flow_is_cut_to_its_terms_and_harms_nobody(
-        self, open_bench: Callable[[int], Bench]
-    ) -> None:
-        """Flow 0 sends five times what it may; flow 1 keeps to the same terms; flow 2 has none, and lower class.
-
-        A stall of the machine makes packets come at once: the burst has room for two seconds of flow 1.
-        """
-        bench = open_bench(3)
-        rate, burst = 100.0 * WIRE_BYTES, 100.0 * WIRE_BYTES
-        bench.plane.apply(
-            [
-                SetPort("radio", BANDWIDTH_BPS, 500, 3),
-                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
-                *(SetLimiter(key, burst, rate) for key in bench.keys[:2]),
-            ]
-        )
-        offers = (
-            regular([0], 500, 2.0)
-            + regular([1], 50, 2.0)
-            + regular([2], 200, 2.0)
-            + regular([0], 50, 2.0, control=True)
-        )
-        arrivals = bench.play(offers)
-        arrived = {each.offer for each in arrivals}
-        spared = {number for number, offer in enumerate(offers) if offer.flow or offer.control}
-        assert spared <= arrived
-        passed = [each for each in arrivals if each.offer not in spared]
-        seconds = (
-            max(each.arrived_ns for each in arrivals) - min(each.offered_ns for each in arrivals)
-        ) / 1e9
-        most_bytes = burst + self.limiter_precision_bytes
-        most_bytes += (rate + self.limiter_precision_bytes_per_second) * seconds
-        assert len(passed) * WIRE_BYTES <= most_bytes
-        offered = [offer.at_ns for offer in offers if offer.flow == 0]
-        ideal = (
-            ideal_window(offered, 100, SECOND)
-            if self.limits_by_windows
-            else ideal_bucket(offered, burst, rate)
-        )
-        # Where the machine stalls for longer than the burst lasts, tokens are lost.
-        assert len(passed) >= 0.8 * ideal
-        counters = bench.plane.counters()
-        check_counters_add_up(counters)
-        babbling, keeping, other = (counters.flows[key] for key in bench.keys)
-        assert (babbling.packets_in, babbling.packets_out) == (1000, len(passed))
-        assert babbling.limited == 1000 - len(passed)
-        assert (keeping.packets_out, keeping.limited) == (100, 0)
-        assert (other.packets_out, other.limited) == (400, 0)
-
-    def test_who_keeps_its_terms_loses_nothing_and_who_babbles_passes_a_message_per_window(
-        self, open_bench: Callable[[int], Bench]
-    ) -> None:
-        """Flow 0 sends messages of two packets, each up to 50 ms late and the next in time; its jitter leaves room for
-        stalls of the machine. Flow 1 babbles: messages of twenty, one after the other."""
-        bench = open_bench(2)
-        honest = SetLimiter(bench.keys[0], 2.0 * WIRE_BYTES, 2.0 * WIRE_BYTES / 0.02, jitter_seconds=1.0)
-        window_ns, jitter_ns = SECOND // 4, SECOND // 50
-        babbler = SetLimiter(bench.keys[1], 20.0 * WIRE_BYTES, 80.0 * WIRE_BYTES, "", jitter_ns / SECOND)
-        bench.plane.apply(
-            [
-                SetPort("radio", 1e8, 500, 2),
-                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
-                honest,
-                babbler,
-            ]
-        )
-        source = random.Random(7)
-        late = sorted(number * SECOND // 50 + source.randrange(SECOND // 20) for number in range(100))
-        offers = [Offer(at_ns, 0) for at_ns in late for _ in range(2)] + regular([1], 500, 2.0)
-        arrivals = sorted(bench.play(offers), key=lambda each: (each.arrived_ns, each.offer))
-        kept, babbled = ([each for each in arrivals if each.flow == flow] for flow in range(2))
-        assert len(kept) == 200
-        counters = bench.plane.counters()
-        check_counters_add_up(counters)
-        assert counters.flows[bench.keys[0]].limited == 0
-        assert counters.flows[bench.keys[1]].limited == 1000 - len(babbled)
-        seconds = (arrivals[-1].arrived_ns - min(each.offered_ns for each in arrivals)) / 1e9
-        most_bytes = babbler.bucket_bytes + self.limiter_precision_bytes
-        most_bytes += (babbler.rate_bytes_per_second + self.limiter_precision_bytes_per_second) * seconds
-        assert 100 <= len(babbled) <= most_bytes / WIRE_BYTES
-        if self.limits_by_windows:
-            # A packet meets its limiter after it is offered, and before it arrives.
-            for messages in range(1, len(babbled) // 20 + 1):
-                for first, last in zip(babbled, babbled[20 * messages :], strict=False):
-                    assert last.arrived_ns - first.offered_ns >= messages * window_ns - jitter_ns
-
-    def test_limiters_that_change_and_go_keep_counters(self, open_bench: Callable[[int], Bench]) -> None:
-        """Too tight for anything at first, then wide, then gone; the other flow is unlimited all the time."""
-        bench = open_bench(2)
-        key, other = bench.keys
-        bench.plane.apply(
-            [
-                SetPort("radio", BANDWIDTH_BPS, 500, 2),
-                SetFlow(key, "radio", 0, 0, 0.0),
-                SetFlow(other, "radio", 1, 1, 0.0),
-                SetLimiter(key, 100.0, 1000.0),
-            ]
-        )
-        changes = [
-            PlanChange(
-                SECOND // 2, [SetLimiter(key, 1000.0 * WIRE_BYTES, 1e6), SetFlow(key, "radio", 0, 1, 0)]
-            ),
-            PlanChange(SECOND, [SetLimiter(key, 100.0, 1000.0), SetFlow(key, "radio", 0, 0, 0.0)]),
-            PlanChange(3 * SECOND // 2, [RemoveLimiter(key)]),
-        ]
-        offers = regular([0, 1], 200, 2.0) + regular([0], 20, 2.0, control=True)
-        arrivals = bench.play(offers, changes)
-        arrived = {each.offer for each in arrivals}
-        assert {number for number, offer in enumerate(offers) if offer.flow or offer.control} <= arrived
-        passed = [each for each in arrivals if each.flow == 0 and not offers[each.offer].control]
-        counters = bench.plane.counters()
-        check_counters_add_up(counters)
-        limited = counters.flows[key]
-        assert (limited.packets_in, limited.packets_out) == (200, len(passed))
-        assert limited.limited == 200 - len(passed)
-        # Two quarters are cut, but for what is on its way to the limiter when that changes; the last is not.
-        assert 50 <= limited.limited <= 150
-        freed_ns = (1.5 + self.former_plan_seconds) * SECOND
-        freed = {number for number, offer in enumerate(offers) if offer.at_ns >= freed_ns}
-        assert freed <= arrived
 
     def test_latency_is_that_of_the_simulator(self, open_bench: Callable[[int], Bench]) -> None:
         """For the same arrivals, latencies at 2 Mbit/s are the simulator's, within a share of the mean of their class.
@@ -418,7 +293,7 @@ class DataPlaneContract:
                 rate = self._rate(arrivals, [flow], begin, end)
                 assert rate.within(parts[flow] * full, self.width_tolerance), (flow, begin, rate)
         counters = bench.plane.counters()
-        check_counters_add_up(counters)
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
         assert len(arrivals) == len(offers), "packets that waited are lost"
         assert counters.ports["radio"].queues[2].width_bps == round(0.6 * 50 * BANDWIDTH_BPS)
 
@@ -510,6 +385,141 @@ class DataPlaneContract:
         bench = open_bench(1)
         bench.plane.close()
         bench.plane.close()
+
+
+class LimiterContract(DataPlaneContract):
+    """What a data plane adds that has limiters: those through which promised topics go."""
+
+    limiter_precision_bytes_per_second = 1.0
+    limiter_precision_bytes = 1.0
+    """How much more than it should a limiter lets pass: in the long run, and at once."""
+
+    limits_by_windows = True
+    """False where limiters are token buckets."""
+
+    former_plan_seconds = 0.0
+    """For so long after `apply` packets may still be treated as before."""
+
+    def test_a_babbling_flow_is_cut_to_its_terms_and_harms_nobody(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        """Flow 0 sends five times what it may; flow 1 keeps to the same terms; flow 2 has none, and lower class.
+
+        A stall of the machine makes packets come at once: the burst has room for two seconds of flow 1.
+        """
+        bench = open_bench(3)
+        rate, burst = 100.0 * WIRE_BYTES, 100.0 * WIRE_BYTES
+        bench.plane.apply(
+            [
+                SetPort("radio", BANDWIDTH_BPS, 500, 3),
+                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
+                *(SetLimiter(key, burst, rate) for key in bench.keys[:2]),
+            ]
+        )
+        offers = (
+            regular([0], 500, 2.0)
+            + regular([1], 50, 2.0)
+            + regular([2], 200, 2.0)
+            + regular([0], 50, 2.0, control=True)
+        )
+        arrivals = bench.play(offers)
+        arrived = {each.offer for each in arrivals}
+        spared = {number for number, offer in enumerate(offers) if offer.flow or offer.control}
+        assert spared <= arrived
+        passed = [each for each in arrivals if each.offer not in spared]
+        seconds = (
+            max(each.arrived_ns for each in arrivals) - min(each.offered_ns for each in arrivals)
+        ) / 1e9
+        most_bytes = burst + self.limiter_precision_bytes
+        most_bytes += (rate + self.limiter_precision_bytes_per_second) * seconds
+        assert len(passed) * WIRE_BYTES <= most_bytes
+        offered = [offer.at_ns for offer in offers if offer.flow == 0]
+        ideal = (
+            ideal_window(offered, 100, SECOND)
+            if self.limits_by_windows
+            else ideal_bucket(offered, burst, rate)
+        )
+        # Where the machine stalls for longer than the burst lasts, tokens are lost.
+        assert len(passed) >= 0.8 * ideal
+        counters = bench.plane.counters()
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
+        babbling, keeping, other = (counters.flows[key] for key in bench.keys)
+        assert (babbling.packets_in, babbling.packets_out) == (1000, len(passed))
+        assert babbling.limited == 1000 - len(passed)
+        assert (keeping.packets_out, keeping.limited) == (100, 0)
+        assert (other.packets_out, other.limited) == (400, 0)
+
+    def test_who_keeps_its_terms_loses_nothing_and_who_babbles_passes_a_message_per_window(
+        self, open_bench: Callable[[int], Bench]
+    ) -> None:
+        """Flow 0 sends messages of two packets, each up to 50 ms late and the next in time; its jitter leaves room for
+        stalls of the machine. Flow 1 babbles: messages of twenty, one after the other."""
+        bench = open_bench(2)
+        honest = SetLimiter(bench.keys[0], 2.0 * WIRE_BYTES, 2.0 * WIRE_BYTES / 0.02, jitter_seconds=1.0)
+        window_ns, jitter_ns = SECOND // 4, SECOND // 50
+        babbler = SetLimiter(bench.keys[1], 20.0 * WIRE_BYTES, 80.0 * WIRE_BYTES, "", jitter_ns / SECOND)
+        bench.plane.apply(
+            [
+                SetPort("radio", 1e8, 500, 2),
+                *(SetFlow(key, "radio", flow, flow, 0.0) for flow, key in enumerate(bench.keys)),
+                honest,
+                babbler,
+            ]
+        )
+        source = random.Random(7)
+        late = sorted(number * SECOND // 50 + source.randrange(SECOND // 20) for number in range(100))
+        offers = [Offer(at_ns, 0) for at_ns in late for _ in range(2)] + regular([1], 500, 2.0)
+        arrivals = sorted(bench.play(offers), key=lambda each: (each.arrived_ns, each.offer))
+        kept, babbled = ([each for each in arrivals if each.flow == flow] for flow in range(2))
+        assert len(kept) == 200
+        counters = bench.plane.counters()
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
+        assert counters.flows[bench.keys[0]].limited == 0
+        assert counters.flows[bench.keys[1]].limited == 1000 - len(babbled)
+        seconds = (arrivals[-1].arrived_ns - min(each.offered_ns for each in arrivals)) / 1e9
+        most_bytes = babbler.bucket_bytes + self.limiter_precision_bytes
+        most_bytes += (babbler.rate_bytes_per_second + self.limiter_precision_bytes_per_second) * seconds
+        assert 100 <= len(babbled) <= most_bytes / WIRE_BYTES
+        if self.limits_by_windows:
+            # A packet meets its limiter after it is offered, and before it arrives.
+            for messages in range(1, len(babbled) // 20 + 1):
+                for first, last in zip(babbled, babbled[20 * messages :], strict=False):
+                    assert last.arrived_ns - first.offered_ns >= messages * window_ns - jitter_ns
+
+    def test_limiters_that_change_and_go_keep_counters(self, open_bench: Callable[[int], Bench]) -> None:
+        """Too tight for anything at first, then wide, then gone; the other flow is unlimited all the time."""
+        bench = open_bench(2)
+        key, other = bench.keys
+        bench.plane.apply(
+            [
+                SetPort("radio", BANDWIDTH_BPS, 500, 2),
+                SetFlow(key, "radio", 0, 0, 0.0),
+                SetFlow(other, "radio", 1, 1, 0.0),
+                SetLimiter(key, 100.0, 1000.0),
+            ]
+        )
+        changes = [
+            PlanChange(
+                SECOND // 2, [SetLimiter(key, 1000.0 * WIRE_BYTES, 1e6), SetFlow(key, "radio", 0, 1, 0)]
+            ),
+            PlanChange(SECOND, [SetLimiter(key, 100.0, 1000.0), SetFlow(key, "radio", 0, 0, 0.0)]),
+            PlanChange(3 * SECOND // 2, [RemoveLimiter(key)]),
+        ]
+        offers = regular([0, 1], 200, 2.0) + regular([0], 20, 2.0, control=True)
+        arrivals = bench.play(offers, changes)
+        arrived = {each.offer for each in arrivals}
+        assert {number for number, offer in enumerate(offers) if offer.flow or offer.control} <= arrived
+        passed = [each for each in arrivals if each.flow == 0 and not offers[each.offer].control]
+        counters = bench.plane.counters()
+        check_counters_add_up(counters, follows_flows=self.follows_flows)
+        limited = counters.flows[key]
+        assert (limited.packets_in, limited.packets_out) == (200, len(passed))
+        assert limited.limited == 200 - len(passed)
+        # Two quarters are cut, but for what is on its way to the limiter when that changes; the last is not.
+        assert 50 <= limited.limited <= 150
+        freed_ns = (1.5 + self.former_plan_seconds) * SECOND
+        freed = {number for number, offer in enumerate(offers) if offer.at_ns >= freed_ns}
+        assert freed <= arrived
 
 
 class PromisedBench(Protocol):

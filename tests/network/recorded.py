@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from triagemq.network.state import PlanState
-from triagemq.plan import Counters, FlowCounters, Instruction, PortCounters, QueueCounters
+from triagemq.plan.dataplane import Counters, FlowCounters, Instruction, PortCounters, QueueCounters
 
 
 class RecordedDataPlane:
     """Keeps every list of instructions that was applied, and the state they lead to; refuses what others refuse.
 
-    >>> from triagemq.plan import SetPort
+    >>> from triagemq.plan.dataplane import SetPort
     >>> plane = RecordedDataPlane()
     >>> plane.apply([SetPort("radio", 2e6, 100, 8)])
     >>> plane.applied
@@ -28,7 +28,7 @@ class RecordedDataPlane:
         """The present state as instructions: ports, then flows, then limiters."""
         state = self.state
         limiters = (each for some in state.limiters.values() for each in some.values())
-        return (*state.ports.values(), *state.flows.values(), *state.copies.values(), *limiters)
+        return (*state.ports.values(), *state.flows.values(), *limiters)
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         self.state.commit(self.state.change(instructions))
@@ -41,10 +41,7 @@ class RecordedDataPlane:
                 name: PortCounters(tuple(QueueCounters() for _ in range(port.classes)), QueueCounters())
                 for name, port in self.state.ports.items()
             },
-            flows={
-                flow.key: FlowCounters(flow.flow_id)
-                for flow in (*self.state.flows.values(), *self.state.copies.values())
-            },
+            flows={flow.key: FlowCounters(flow.flow_id) for flow in self.state.flows.values()},
         )
 
     def close(self) -> None:

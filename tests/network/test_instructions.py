@@ -9,7 +9,7 @@ from tests.network.recorded import RecordedDataPlane
 
 from triagemq.errors import PlanError
 from triagemq.network.state import PlanState
-from triagemq.plan import (
+from triagemq.plan.dataplane import (
     FlowKey,
     RemoveFlow,
     RemoveLimiter,
@@ -17,8 +17,9 @@ from triagemq.plan import (
     SetFlow,
     SetLimiter,
     SetPort,
+    applied,
+    difference,
 )
-from triagemq.plan.instructions import applied, difference
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(5)]
 TOPIC = FlowKey("239.1.2.3", 5000)
@@ -69,13 +70,13 @@ def test_a_multicast_key_has_a_flow_per_port_and_any_other_key_one() -> None:
     copies = (SetFlow(TOPIC, "a", 7, 0, 0.0), SetFlow(TOPIC, "b", 7, 2, 0.0))
     moved = (SetFlow(KEYS[0], "a", 1, 0, 0.0), SetFlow(KEYS[0], "b", 1, 2, 0.0))
     plane.apply([*PORTS, *copies, *moved])
-    assert plane.instructions == (*PORTS, moved[1], *copies)
+    assert plane.instructions == (*PORTS, *copies, moved[1])
     with pytest.raises(PlanError, match="port 'a' cannot be removed: 1 flows use it"):
         plane.apply([RemovePort("a")])
     with pytest.raises(PlanError, match="is of class 2"):
         plane.apply([SetPort("b", 1e6, 10, 2), RemoveFlow(KEYS[0])])
     plane.apply([RemoveFlow(TOPIC, "a"), RemovePort("a")])
-    assert plane.instructions == (PORTS[1], moved[1], copies[1])
+    assert plane.instructions == (PORTS[1], copies[1], moved[1])
     plane.apply([RemoveFlow(TOPIC), RemoveFlow(KEYS[0]), RemovePort("b")])
     assert plane.instructions == ()
 
@@ -100,6 +101,8 @@ def test_limiters_need_their_flow_and_go_with_it() -> None:
     assert plane.instructions == (*PORTS, *copies)
     with pytest.raises(PlanError, match=r"10.0.0.1:20000 is to be limited, and there is no such flow"):
         plane.apply([SetLimiter(KEYS[0], 1e3, 1e4)])
+    with pytest.raises(PlanError, match="use --dataplane linux or openflow"):
+        PlanState(8).change([PORTS[0], SetFlow(KEYS[0], "a", 0, 0, 0.0), SetLimiter(KEYS[0], 1e3, 1e4)])
 
 
 def test_a_prefix_needs_its_port_and_a_network_that_makes_copies() -> None:
@@ -122,8 +125,8 @@ def test_a_prefix_needs_its_port_and_a_network_that_makes_copies() -> None:
     with pytest.raises(PlanError, match="use --dataplane linux or openflow"):
         PlanState(4).change([PORTS[0], flow("a")])
     state.commit(state.change([*PORTS, flow("a"), flow("b"), flow("a")]))
-    assert set(state.copies) == {(key, "a"), (key, "b")}
+    assert set(state.flows) == {(key, "a"), (key, "b")}
     with pytest.raises(PlanError, match="cannot be removed: 1 flows use it"):
         state.change([RemovePort("a")])
     state.commit(state.change([RemoveFlow(key, "a"), RemoveFlow(key, "never"), RemovePort("a")]))
-    assert (set(state.copies), set(state.ports)) == ({(key, "b")}, {"b"})
+    assert (set(state.flows), set(state.ports)) == ({(key, "b")}, {"b"})

@@ -19,7 +19,7 @@ from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.openflow import OpenFlowSwitches
 from triagemq.network.openflow.rules import class_mark
-from triagemq.plan import FlowKey, Instruction, RemoveFlow, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, Instruction, RemoveFlow, SetFlow, SetPort
 from triagemq.topic_codes import (
     EVENT_PORT,
     CodeBook,
@@ -238,7 +238,7 @@ def test_prefixes_match_in_open_vswitch_and_in_the_kernel_alike(sides: Sides) ->
             counted[each] for each in range(CLASSES)
         ]
         assert counters.ports[port].discarded == EVENTS - len(expected[port])
-        copies = sides.plane.copies()
+        copies = sides.plane.flow_counters()
         matched = {each: copies[key(each), port].packets_out for each in drawn.prefixes[port]}
         assert sum(matched.values()) == len(expected[port])
         assert matched == longest(

@@ -3,48 +3,56 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.coordinator.coordinating import make_token, publisher, running, subscriber
 
+from triagemq.channel.messages import Measured
+from triagemq.channel.orders import Orders
+from triagemq.client.coordinator import Assignment
 from triagemq.coordinator.decide.network import Network
+from triagemq.coordinator.loop.figures import Live, Received
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.page.context import COOKIE, Sessions
 from triagemq.page.pages.network import network_map
 from triagemq.page.pages.situation import chosen, responders
-from triagemq.page.readings import Reading, Readings, _classes
+from triagemq.page.readings import Reading, Readings
 from triagemq.page.rendering import render, sparkline, style_sheet
 from triagemq.page.values import LatestValues, Value, situation
-
-
-def _second(
-    level: int, offered: float, sent: float, latency: float | None, received: float
-) -> dict[str, Any]:
-    return {
-        "priority_class": level,
-        "offered_per_second": offered,
-        "sent_per_second": sent,
-        "received_per_second": received,
-        "mean_latency_seconds": latency,
-        "max_latency_seconds": latency,
-        "p95_seconds": latency,
-    }
+from triagemq.plan.dataplane import PortCounters, QueueCounters
 
 
 def test_figures_of_a_class_are_those_of_the_last_seconds_together() -> None:
-    seconds = [
-        [_second(0, 10.0, 10.0, 0.1, 30.0)],
-        [_second(0, 30.0, 10.0, None, 0.0)],
-        [_second(0, 0.0, 0.0, 0.4, 10.0)],
-    ]
-    (found,) = _classes(seconds, {"classes": [{"priority_class": 0, "success_rate": 0.5}]})
-    assert found.success_rate == 0.5
-    assert found.mean_latency_seconds == pytest.approx((0.1 * 30 + 0.4 * 10) / 40)
-    assert found.max_latency_seconds == 0.4
-    assert found.forecast["success_rate"] == 0.5
+    async def run() -> list[dict[str, Any]]:
+        live, before = Live(), _measured(0, 0, 0)
+        reports = [Received(30, 3.0, 0.2, {1: 30}), None, Received(10, 4.0, 0.4, {1: 10})]
+        for second, (offered, sent, report) in enumerate(
+            zip((10, 40, 40), (10, 20, 20), reports, strict=True)
+        ):
+            if report is not None:
+                live.received(Assignment(1, {"t": 0}, {"t": 0.0}), {"t": report})
+            now = _measured(second + 1, offered, sent)
+            forecast = {"classes": [{"priority_class": 0, "success_rate": 0.5}]}
+            live.publish_second(before, now, Orders(), {}, forecast)
+            before = now
+        assert live.latest is not None
+        classes: list[dict[str, Any]] = live.latest["classes"]
+        return classes
+
+    (found,) = asyncio.run(run())
+    assert found["offered_per_second"] == pytest.approx(40 / 3)
+    assert found["sent_share"] == 0.5
+    assert found["mean_latency_seconds"] == pytest.approx((0.1 * 30 + 0.4 * 10) / 40)
+    assert found["max_latency_seconds"] == 0.4
+    assert found["forecast_success_rate"] == 0.5
+
+
+def _measured(seconds: int, offered: int, sent: int) -> Measured:
+    queues = (QueueCounters(packets_in=offered, packets_out=sent),)
+    ports = {"port": PortCounters(queues, QueueCounters())}
+    return Measured("epoch", seconds * 1_000_000_000, {}, {}, ports, {}, 0, 0, True)
 
 
 def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_decided(
@@ -59,14 +67,14 @@ def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_d
                 body["subscriptions"] = [{"topic": topic, "utility": f"linear:{weight}"} for topic in topics]
                 await here.client.post("/v1/subscribers", json=body)
             await here.settled()
-            readings = Readings(here.coordinator, time.monotonic())
+            readings = Readings(here.coordinator)
             readings.look()
             readings.look()
             await here.until(
                 lambda: (
                     readings.latest is not None
-                    and readings.latest.utility.without_triage is not None
-                    and readings.latest.utility.planned is not None
+                    and readings.latest.without_triage is not None
+                    and readings.latest.planned is not None
                 )
             )
             listeners = here.coordinator.live.listeners
@@ -87,11 +95,11 @@ def test_a_reading_holds_what_is_forecast_with_and_without_triage_and_what_was_d
     reading, listeners, drawn = asyncio.run(run())
     # However many look, one listens.
     assert listeners == 1
-    assert reading.utility.planned is not None
-    assert reading.utility.without_triage is not None
-    assert reading.utility.planned > reading.utility.without_triage
-    assert {row.decision.kind for row in reading.decisions} >= {"replanned", "port_overloaded"}
-    assert [(port.name, port.subscribers) for port in drawn.ports] == [("port", 2)]
+    assert reading.planned is not None
+    assert reading.without_triage is not None
+    assert reading.planned > reading.without_triage
+    assert {row.kind for row in reading.decisions} >= {"replanned", "port_overloaded"}
+    assert [(port["name"], port["subscribers"]) for port in drawn["ports"]] == [("port", 2)]
 
 
 def test_rights_are_those_of_the_token_and_end_with_it(tmp_path: Path) -> None:
@@ -174,7 +182,6 @@ def test_a_message_of_the_broker_is_the_latest_value_of_its_topic() -> None:
     Message.payload = bytes(20)
     values.mqtt_message(None, Message)  # type: ignore[arg-type]
     assert values.by_topic["hall/smoke"].text == "20 bytes"
-    assert values.by_topic["hall/smoke"].events == 2
 
 
 def test_the_page_has_the_colours_of_the_report_for_light_and_dark() -> None:

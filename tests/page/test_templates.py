@@ -95,12 +95,12 @@ def test_every_part_of_the_overview_can_be_shown_before_there_is_anything() -> N
 @pytest.mark.parametrize(("load", "is_marked"), [(None, False), (1.19, False), (1.21, True), (17.0, True)])
 def test_a_load_beyond_the_scale_of_its_bar_is_marked(load: float | None, is_marked: bool) -> None:
     port = SimpleNamespace(
-        name="radio", sent_bps=1e5, bandwidth_bps=1e5, backlog_packets=0, dropped_by_buffer_per_second=0.0,
+        port="radio", sent_bps=1e5, bandwidth_bps=1e5, backlog_packets=0, dropped_by_buffer_per_second=0.0,
         load=load, tolerance=0.9, rho_offered=load, rho_planned=0.9,
     )  # fmt: skip
     page = render(
         "overview_ports.html",
         now=SimpleNamespace(ports=[port]),
-        readings=SimpleNamespace(loads={"radio": [0.9]}),
+        readings=SimpleNamespace(series={("port", "radio"): [0.9]}),
     )
     assert ('class="beyond"' in page) == is_marked

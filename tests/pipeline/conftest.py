@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.pipeline.exact import frame_of
 
 from triagemq.pipeline import SparkOptions, Tables, run_pipeline, spark_session
 from triagemq.scenario import dumps, loads
-from triagemq.trace import Outcome, Trace, TraceWriter
+from triagemq.trace import Outcome, TraceWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +69,7 @@ def tables(spark: SparkSession, trace: Path, tmp_path_factory: pytest.TempPathFa
 @pytest.fixture(scope="session")
 def measured_deliveries(trace: Path) -> pd.DataFrame:
     """Deliveries that count, with their latency in whole ns."""
-    rows = Trace.open(trace).pandas("deliveries")
+    rows = frame_of(trace, "deliveries")
     rows = rows[rows["published_ns"] >= MEASURED_FROM_NS].copy()
     rows["outcome"] = rows["outcome"].astype(str)
     rows["latency_ns"] = rows["delivered_ns"] - rows["published_ns"]
@@ -78,7 +79,7 @@ def measured_deliveries(trace: Path) -> pd.DataFrame:
 @pytest.fixture(scope="session")
 def measured_publications(trace: Path) -> pd.DataFrame:
     """Publications that count."""
-    rows = Trace.open(trace).pandas("publications")
+    rows = frame_of(trace, "publications")
     return rows[rows["published_ns"] >= MEASURED_FROM_NS].copy()
 
 

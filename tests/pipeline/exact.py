@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
 
 from triagemq.pipeline import Tables
+from triagemq.trace import Trace
 
-__all__ = ["exact_rows", "exact_tables"]
+__all__ = ["exact_rows", "exact_tables", "frame_of"]
 
 
 def exact_rows(tables: Tables, name: str) -> list[str]:
@@ -24,3 +29,9 @@ def exact_tables(tables: Tables) -> dict[str, list[str]]:
 
 def _value(value: object) -> object:
     return sorted(map(repr, value)) if isinstance(value, list) else repr(value)
+
+
+def frame_of(trace: Path, table: str) -> pd.DataFrame:
+    """A table of a trace for pandas, in which nullable integers stay integers: a float loses nanoseconds."""
+    kinds = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}
+    return Trace.open(trace).table(table).to_pandas(types_mapper=kinds.get)

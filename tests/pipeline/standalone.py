@@ -22,7 +22,7 @@ import pyspark
 from tests.ports import own_port
 
 import triagemq
-from triagemq.pipeline.java import CdsCache, find_java
+from triagemq.pipeline.session import find_java
 
 __all__ = ["HOME", "PACKAGE", "Standalone", "quick_java", "standalone"]
 
@@ -46,11 +46,8 @@ exec "$@"
 
 
 def quick_java() -> str:
-    """What makes a Java that lives for seconds start sooner, with Spark's classes as commands here have saved them."""
-    saved = CdsCache(find_java(), "tables").java_options()
-    if any("ArchiveClassesAtExit" in option for option in saved):
-        saved = []
-    return " ".join(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *saved])
+    """What makes a Java that lives for seconds start sooner."""
+    return "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class Standalone:

@@ -34,7 +34,6 @@ SMALL = {
     "spark.cores.max": "2",
     # What a session for many rows has: exchanges, broadcasts, and files written where the rows are.
     "spark.sql.shuffle.partitions": "3",
-    "spark.sql.optimizer.disableHints": "false",
     "spark.executor.extraJavaOptions": quick_java(),
 }
 needs_root = pytest.mark.needs_root("gives workers disks of their own")

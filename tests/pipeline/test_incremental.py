@@ -15,6 +15,7 @@ import pytest
 from triagemq.errors import OutputError, PipelineError, TraceError
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline import run as run_module
+from triagemq.pipeline.inputs import TraceInput, find_inputs
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.trace import TraceWriter
@@ -182,3 +183,13 @@ def test_input_may_be_a_url(trace: Path, tables: Tables, monkeypatch: pytest.Mon
     no_spark(monkeypatch)
     out = tables.place
     assert run_pipeline([f"file://{trace}"], f"file://{out}").unchanged == ("one",)
+
+
+@pytest.mark.parametrize("name", ["cut_off_ns", "judged_until_ns"])
+def test_the_cut_off_of_a_trace_is_read_by_its_old_name_too(
+    name: str, write_trace: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = write_trace(tmp_path / "run", publications=20, extra={name: 7})
+    (found,), _ = find_inputs([run], None)
+    assert isinstance(found, TraceInput)
+    assert found.cut_off_ns == 7

@@ -307,12 +307,9 @@ def test_an_export_that_is_not_in_order_of_time_loses_no_row(
     assert sum(each["publications"] for each in rates) == 799
 
 
-def test_copies_and_clocks_going_backwards_are_found_across_blocks_of_rows(
-    spark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ingest, "_BLOCK_BITS", 2)
+def test_copies_and_clocks_going_backwards_are_found_wherever_they_are(spark: Any) -> None:
     chance = random.Random(3)
-    # The time is the position, but for some; and few publishers, so that each is in many blocks.
+    # The time is the position, but for some.
     events = [
         (
             number,

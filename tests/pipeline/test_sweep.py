@@ -22,8 +22,8 @@ import typer
 from scipy import stats
 from typer.testing import CliRunner
 
-from triagemq.cli.lab.sweep import sweep as sweep_command
 from triagemq.errors import OutputError, ParameterError, PipelineError
+from triagemq.lab.commands.sweep import sweep as sweep_command
 from triagemq.lab.generators import table2
 from triagemq.lab.sweep import jobs, parse_vary, run_sweep, sweep_summary
 from triagemq.lab.sweep.cases import Case, simulate_cases

@@ -15,11 +15,12 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.pipeline.exact import frame_of
 
 from triagemq.cli.simulate import simulate as simulate_command
 from triagemq.forecast import figures_by_class, forecast, subscription_rows
 from triagemq.pipeline import Tables, run_pipeline
-from triagemq.pipeline.dimensions import scenario_dimensions
+from triagemq.pipeline.dimensions import dimensions
 from triagemq.pipeline.inputs import TraceInput, find_inputs
 from triagemq.pipeline.report import report_tables
 from triagemq.plan.files import parse_plan
@@ -39,7 +40,7 @@ def frame(tables: Tables, name: str) -> pd.DataFrame:
 
 def test_publications_keep_every_row_and_mark_warm_up(tables: Tables, trace: Path) -> None:
     rows = frame(tables, "publications").sort_values("publication_id").reset_index(drop=True)
-    recorded = Trace.open(trace).pandas("publications")
+    recorded = frame_of(trace, "publications")
     for column in ("publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes"):
         assert rows[column].tolist() == recorded[column].tolist()
     assert rows["measured"].tolist() == (recorded["published_ns"] >= MEASURED_FROM_NS).tolist()
@@ -123,12 +124,6 @@ def test_topic_rates_in_long_windows_know_burstiness(
         assert row["ca2"] == pytest.approx(gaps.var() / gaps.mean() ** 2, rel=1e-6)
 
 
-def named_topics(*names: str) -> pa.Table:
-    """The topics of run 0."""
-    ids = np.arange(len(names), dtype=np.int32)
-    return pa.table({"run": np.zeros_like(ids), "topic_id": ids, "topic": pa.array(names, pa.string())})
-
-
 def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: object) -> None:
     from triagemq.pipeline.tables import topic_rates
 
@@ -141,7 +136,7 @@ def test_short_windows_are_told_only_where_ten_events_came_in_10_seconds(spark: 
         [(0, topic, time, 8, True) for topic, time in times],
         "run int, topic_id int, published_ns bigint, size_bytes int, measured boolean",
     )
-    rows = topic_rates.transform(published, named_topics()).toArrow().to_pylist()
+    rows = topic_rates.transform(published).toArrow().to_pylist()
     keys = ("topic_id", "window_seconds", "window_start_ns", "publications")
     found = sorted(tuple(row[key] for key in keys) for row in rows)
     assert found == [
@@ -237,12 +232,11 @@ def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_com
     events = events.take(pa.array(random.permutation(len(events))))
     events = events.append_column("run", pa.array(np.zeros(len(events), np.int32)))
     events = events.append_column("measured", pa.array(np.ones(len(events), bool)))
-    nobody = pa.table({"run": pa.array([], pa.int32()), "publisher_id": pa.array([], pa.int32())})
     rows = to_spark(spark, events)
     times = publication_profile.run_times(rows, {0: 0})
 
     def profile() -> list[str]:
-        found = publication_profile.transform(rows, named_topics("a", "b"), nobody, times)
+        found = publication_profile.transform(rows, times)
         return sorted(map(repr, found.toArrow().to_pylist()))
 
     in_one_piece = profile()
@@ -256,7 +250,7 @@ def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_com
     finally:
         for name, value in before.items():
             spark.conf.set(name, str(value))
-    found = publication_profile.transform(rows, named_topics(), nobody, times).toArrow().to_pylist()
+    found = publication_profile.transform(rows, times).toArrow().to_pylist()
     outages = {row["topic_id"]: (row["outages"], len(row["longest_outages"])) for row in found}
     # The busy one is away more often than is told one by one.
     assert outages[0] == (1, 1)
@@ -266,7 +260,7 @@ def test_a_profile_is_the_same_to_the_last_bit_in_whatever_pieces_its_events_com
 
 def test_port_load_adds_up_the_queues_of_a_port(tables: Tables, trace: Path) -> None:
     rows = frame(tables, "port_load").set_index(["port_id", "sampled_ns"])
-    samples = Trace.open(trace).pandas("queue_samples").sort_values(["port_id", "queue", "sampled_ns"])
+    samples = frame_of(trace, "queue_samples").sort_values(["port_id", "queue", "sampled_ns"])
     samples["gained"] = samples.groupby(["port_id", "queue"])["bytes_out"].diff()
     samples = samples[samples["sampled_ns"] >= MEASURED_FROM_NS]
     expected = samples.groupby(["port_id", "sampled_ns"])["gained"].sum()
@@ -282,13 +276,13 @@ def test_queue_features_have_increments_and_the_target_is_the_next_window(
     tables: Tables, trace: Path, measured_deliveries: pd.DataFrame
 ) -> None:
     rows = frame(tables, "queue_features").query("port_id == 0 and queue == 1").sort_values("sampled_ns")
-    samples = Trace.open(trace).pandas("queue_samples").query("port_id == 0 and queue == 1")
+    samples = frame_of(trace, "queue_samples").query("port_id == 0 and queue == 1")
     gained = samples.set_index("sampled_ns")["packets_in"].diff()
     last = rows.iloc[-1]
     instant = int(last["sampled_ns"])
     assert last["packets_in_gained"] == gained[instant]
     scenario = loads(Trace.open(trace).scenario_text)
-    packets = Trace.open(trace).pandas("deliveries").query("priority_class == 1")
+    packets = frame_of(trace, "deliveries").query("priority_class == 1")
     packets = packets[packets["subscriber_id"].isin(np.flatnonzero(scenario.subscribers.port == 0))]
     packets = packets.dropna(subset=["enqueued_ns", "dequeued_ns"])
     checked = 0
@@ -353,9 +347,7 @@ def test_topics_that_peak_together_are_found_and_others_are_not(spark: object) -
     )
     found = {
         (row["topic_id"], row["other_topic_id"]): row["correlation"]
-        for row in topic_correlation.transform(published, profile, named_topics("a", "b"))
-        .toArrow()
-        .to_pylist()
+        for row in topic_correlation.transform(published, profile).toArrow().to_pylist()
     }
     expected = np.corrcoef(counts)
     assert set(found) == {(0, 1), (0, 2), (1, 2)}
@@ -388,7 +380,7 @@ def test_live_runs_say_by_which_class_to_count_and_what_ids_are_called(
         ("unplanned", None),
         *((run, each) for run in ("own", "bare") for each in range(4)),
     }
-    copies = Trace.open(trace).pandas("deliveries")
+    copies = frame_of(trace, "deliveries")
     copies = copies[copies["published_ns"] >= MEASURED_FROM_NS]
     for each in range(4):
         chosen = [number for number, one in enumerate(classes) if one == each]
@@ -486,24 +478,19 @@ def test_what_came_while_the_queues_were_drained_is_no_success_in_any_table(over
     )
 
 
-def test_the_forecast_comes_with_the_run_and_is_not_made_again(
-    overload: Overload, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def forbidden(*_: object, **__: object) -> None:
-        raise AssertionError("a run with a forecast is forecast again")
-
-    monkeypatch.setattr("triagemq.pipeline.dimensions.forecast", forbidden)
+def test_the_forecast_comes_with_the_run(overload: Overload, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(overload.folder / "run", run)
     stored = json.loads((run / "forecast.json").read_text())
     stored["subscriptions"]["success_rate"][0] = 0.123
     (run / "forecast.json").write_text(json.dumps(stored))
     ((found,), _) = find_inputs([run], None)
-    assert scenario_dimensions([found])["subscriptions"][0]["forecast_success_rate"][0].as_py() == 0.123
+    assert isinstance(found, TraceInput)
+    assert dimensions({0: found})["subscriptions"]["forecast_success_rate"][0].as_py() == 0.123
 
 
 @pytest.mark.parametrize("left", [None, "", "{}", "[", '{"subscriptions": {}, "classes": {}}'])
-def test_a_run_without_a_forecast_that_can_be_read_has_that_of_formulas(
+def test_a_run_without_a_forecast_that_can_be_read_has_none(
     overload: Overload, tmp_path: Path, left: str | None
 ) -> None:
     run = tmp_path / "run"
@@ -514,9 +501,8 @@ def test_a_run_without_a_forecast_that_can_be_read_has_that_of_formulas(
     ((found,), _) = find_inputs([run], None)
     assert isinstance(found, TraceInput)
     assert len(found.notes) == bool(left)
-    columns = scenario_dimensions([found])["subscriptions"][0]
-    assert not any(columns["forecast_sampled"].to_pylist())
-    assert all(each > 0 for each in columns["forecast_success_rate"].to_pylist())
+    columns = dimensions({0: found})["subscriptions"]
+    assert columns["forecast_success_rate"].null_count == len(columns) > 0
 
 
 def test_figures_stand_beside_the_forecast_of_the_runs_own_plan(overload: Overload) -> None:

@@ -22,7 +22,7 @@ from triagemq.delay.learning.training import MOST_TREES, chosen_sets
 from triagemq.delay.samples import COUNTER_SETS
 from triagemq.errors import ModelError, ParameterError
 from triagemq.lab.papers.shi.network import WIDTHS_BPS, observe, shi_scenario
-from triagemq.lab.queue_delay import ReadErrors
+from triagemq.lab.queue_delay import ReadErrors, predict_rows
 from triagemq.pipeline import Tables, run_pipeline
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.train import train
@@ -119,12 +119,12 @@ def test_a_model_says_what_it_learned_from_and_how_good_it_is_by_kind_of_traffic
     about = model.about
     assert set(about["runs"]) == {f"run-{number}" for number in range(len(RUNS))}
     assert [each["parameters"] for each in about["grid"]] == ["shi-1", "absolute-6"]
-    assert about["chosen"] == min(about["grid"], key=lambda each: each["judged_seconds"])
+    assert about["chosen"] == min(about["grid"], key=lambda each: each["validation_seconds"])
     assert all(0 < each["trees"] < MOST_TREES for each in about["grid"])
     parts = {(each["traffic"], each["part"]) for each in about["errors"]}
-    assert parts == {(kind, part) for kind in ("periodic", "poisson") for part in ("held out", "judging")}
-    # By both read errors and none, what judges is the last fifth of the time of the runs that are not held out.
-    assert about["rows"]["judging"] / sum(about["rows"].values()) == pytest.approx(0.2, abs=0.03)
+    assert parts == {(kind, part) for kind in ("periodic", "poisson") for part in ("test", "validation")}
+    # With read errors and without, validation rows are the last fifth of the time of the other runs.
+    assert about["rows"]["validation"] / sum(about["rows"].values()) == pytest.approx(0.2, abs=0.03)
     assert sum(np.isfinite(low) for low, _ in model.ranges) > 40
     make_estimator("guarded", "openflow", model=model)
 
@@ -205,6 +205,6 @@ def test_a_cluster_of_two_workers_predicts_what_this_machine_does(tmp_path: Path
         here, there = (newest_model(tmp_path / name, counters) for name in ("here", "there"))
         ranges = np.nan_to_num(np.array(here.ranges))
         rows = np.random.default_rng(1).uniform(ranges[:, 0], ranges[:, 1], (10_000, len(ranges)))
-        found, expected = (model.trees.predict_rows(rows.astype(np.float32)) for model in (there, here))
+        found, expected = (predict_rows(model.trees, rows.astype(np.float32)) for model in (there, here))
         assert found == pytest.approx(expected, abs=1e-4)
         assert len(here.trees.roots) > 5

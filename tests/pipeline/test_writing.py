@@ -15,8 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.errors import PipelineError
 from triagemq.pipeline import Mapping, Tables, run_pipeline
 from triagemq.pipeline.store import PublishedRun, TableFile, TablesManifest, TableStore
-from triagemq.pipeline.store.manifest import LAYOUT_VERSION
-from triagemq.pipeline.store.store import write_table
+from triagemq.pipeline.store.store import LAYOUT_VERSION, write_table
 
 
 @pytest.fixture

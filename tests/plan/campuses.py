@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from triagemq.plan.balancing import LoadReport
+from triagemq.plan.balancing.detection import LoadReport
 from triagemq.plan.campus import Campus, Placement
 from triagemq.scenario import (
     BrokerLinks,

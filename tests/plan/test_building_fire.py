@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.cli.options import print_starved
+from triagemq.cli.terminal import print_starved
 from triagemq.forecast import forecast, starved
 from triagemq.mqttsn.filters import TopicTree
 from triagemq.plan import Plan, plan

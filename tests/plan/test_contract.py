@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.plan.lists import check_lists
 
 from triagemq.plan import (
     DROP_POLICIES,
@@ -14,30 +15,32 @@ from triagemq.plan import (
     ContractError,
     DropProblem,
     DropResult,
+    FlowProblem,
+    PriorityProblem,
     check_policy,
 )
 
 PROMISES = {
-    ("drops", "none"): (),
-    ("flows", "random"): ("equal_lists",),
-    ("priorities", "cluster"): ("ordered",),
-    ("priorities", "random"): ("equal_lists",),
-    ("priorities", "none"): ("ordered",),
+    (FlowProblem, "random"): ("equal_lists",),
+    (PriorityProblem, "cluster"): ("ordered",),
+    (PriorityProblem, "random"): ("equal_lists",),
+    (PriorityProblem, "none"): ("ordered",),
 }
-EVERY_ALGORITHM = [
+LISTS = [
     (kind, name, algorithm)
-    for kind, registry in (
-        ("flows", FLOW_ALGORITHMS),
-        ("priorities", PRIORITY_ALGORITHMS),
-        ("drops", DROP_POLICIES),
-    )
+    for kind, registry in ((FlowProblem, FLOW_ALGORITHMS), (PriorityProblem, PRIORITY_ALGORITHMS))
     for name, algorithm in registry.items()
 ]
 
 
-@pytest.mark.parametrize(("kind", "name", "algorithm"), EVERY_ALGORITHM)
-def test_every_registered_algorithm_keeps_the_contract(kind, name, algorithm):
-    check_policy(algorithm, kind, PROMISES.get((kind, name)))
+@pytest.mark.parametrize("name", DROP_POLICIES)
+def test_every_registered_drop_policy_keeps_the_contract(name):
+    check_policy(DROP_POLICIES[name], capacity=name != "none")
+
+
+@pytest.mark.parametrize(("kind", "name", "algorithm"), LISTS)
+def test_every_registered_algorithm_of_lists_keeps_the_contract(kind, name, algorithm):
+    check_lists(algorithm, kind, PROMISES.get((kind, name), ("equal_lists", "ordered")))
 
 
 flat = DROP_POLICIES["flat"]
@@ -103,13 +106,13 @@ BROKEN_DROPS = {
 @pytest.mark.parametrize("check", BROKEN_DROPS)
 def test_a_broken_drop_policy_fails_the_check_it_breaks(check):
     with pytest.raises(ContractError) as caught:
-        check_policy(BROKEN_DROPS[check], "drops")
+        check_policy(BROKEN_DROPS[check])
     assert caught.value.check == check
 
 
 def test_a_policy_that_uses_less_of_more_fails_monotone_load():
     with pytest.raises(ContractError) as caught:
-        check_policy(less_when_roomy, "drops", promises=())
+        check_policy(less_when_roomy, capacity=False)
     assert caught.value.check == "monotone_load"
 
 
@@ -135,15 +138,7 @@ def later_rows_first(problem):
 @pytest.mark.parametrize("check", BROKEN_PRIORITIES)
 def test_a_broken_priority_algorithm_fails_the_check_it_breaks(check):
     algorithm = BROKEN_PRIORITIES[check] or later_rows_first
-    promises = ("equal_lists",) if check == "order" else None
-    promises = () if check == "units" else promises
+    promises = {"order": ("equal_lists",), "units": ()}.get(check, ("equal_lists", "ordered"))
     with pytest.raises(ContractError) as caught:
-        check_policy(algorithm, "priorities", promises)
+        check_lists(algorithm, PriorityProblem, promises)
     assert caught.value.check == check
-
-
-def test_the_contract_names_what_it_does_not_know():
-    with pytest.raises(ContractError, match="kind"):
-        check_policy(greedy, "colours")
-    with pytest.raises(ContractError, match="promises"):
-        check_policy(greedy, "priorities", ("cheap",))

@@ -6,8 +6,6 @@ import contextlib
 import json
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,22 +37,21 @@ def assert_same(one: Plan, other: Plan) -> None:
     assert (one.latency is None) == (other.latency is None)
 
 
-@pytest.mark.parametrize("name", ["plan.json", "plan", "plan.parquet", "of=a/plan"])
-def test_a_plan_survives_its_file_exactly(plan, tmp_path, name):
-    (tmp_path / "of=a").mkdir()
+def test_a_plan_survives_its_file_exactly(plan, tmp_path):
     for _ in range(2):  # the second replaces the first
-        save_plan(plan, tmp_path / name)
-        assert_same(plan, load_plan(tmp_path / name))
+        save_plan(plan, tmp_path / "plan.json")
+        assert_same(plan, load_plan(tmp_path / "plan.json"))
     assert plan.decisions
+    with pytest.raises(ParameterError, match="json"):
+        save_plan(plan, tmp_path / "plan.parquet")
 
 
-@pytest.mark.parametrize("name", ["plan.json", "plan.parquet"])
-def test_what_latency_does_survives_too(tmp_path, name):
+def test_what_latency_does_survives_too(tmp_path):
     scenario = table2(seed=2, subscribers=2, subscriptions=(5, 5))
     count = len(scenario.subscriptions)
     urgent = make_plan(scenario, latency=LatencyFactors(np.linspace(0, 1, count), np.linspace(3, 0, count)))
-    save_plan(urgent, tmp_path / name)
-    assert_same(urgent, load_plan(tmp_path / name))
+    save_plan(urgent, tmp_path / "plan.json")
+    assert_same(urgent, load_plan(tmp_path / "plan.json"))
 
 
 def test_json_is_readable_and_names_its_format(plan):
@@ -78,17 +75,17 @@ def broken(plan: Plan, *path: str, value: object) -> str:
     ("path", "value", "said"),
     [
         (("format",), "other", "format"),
-        (("version",), 99, "version 99"),
+        (("version",), 99, "version"),
         (("scenario_fingerprint",), 3, "fingerprint"),
         (("made_by",), {}, "made_by"),
         (("made_by", "seed"), "x", "seed"),
-        (("flows",), [], "flows should hold"),
+        (("flows",), [], "flows"),
         (("flows", "drop_rate"), "x", "flows.drop_rate"),
         (("flows", "drop_rate"), [], "unequal length"),
         (("flows", "drop_rate"), [None], "flows.drop_rate"),
         (("flows", "priority_class"), [0.5], "flows.priority_class"),
         (("flows", "priority_class"), [2**40], "flows.priority_class"),
-        (("subscriptions", "flow"), [10**6], "length"),
+        (("subscriptions", "flow"), [10**6], "unequal length"),
         (("ports", "rho_offered"), [1e400], "ports.rho_offered"),
         (("ports", "rho_offered"), [10**400], "ports.rho_offered"),
         (("decisions",), None, "decisions"),
@@ -101,6 +98,10 @@ def test_wrong_contents_are_refused_by_name(plan, path, value, said):
 
 
 def test_impossible_values_are_refused(plan):
+    document = json.loads(dump_plan(plan))
+    document["subscriptions"]["factor"] = [1.0] * len(plan.flow)
+    with pytest.raises(PlanError, match="factor and urgency"):
+        parse_plan(json.dumps(document))
     document = json.loads(dump_plan(plan))
     document["flows"]["drop_rate"][0] = 1.5
     with pytest.raises(PlanError, match="drop_rate lies outside"):
@@ -133,34 +134,13 @@ def test_files_that_are_missing_or_binary_are_refused(tmp_path):
     with pytest.raises(ParameterError, match="no such plan"):
         load_plan(tmp_path / "none.json")
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(PlanError, match="not text"):
+    with pytest.raises(PlanError, match="not a plan"):
         load_plan(tmp_path / "binary.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(PlanError, match="is missing"):
+    with pytest.raises(PlanError, match="cannot be read"):
         load_plan(tmp_path / "folder")
 
 
-def test_damaged_tables_are_refused(plan, tmp_path):
-    for table in ("flows", "subscriptions", "ports", "decisions"):
-        save_plan(plan, tmp_path / table)
-        (tmp_path / table / f"{table}.parquet").write_bytes(b"PAR1 nonsense PAR1")
-        with pytest.raises(PlanError, match=table):
-            load_plan(tmp_path / table)
-        (tmp_path / table / f"{table}.parquet").unlink()
-        with pytest.raises(ParameterError, match="no such plan"):
-            load_plan(tmp_path / table)
-        pq.write_table(pa.table({"other": [1]}), tmp_path / table / f"{table}.parquet")
-        with pytest.raises(PlanError):
-            load_plan(tmp_path / table)
-
-
-def test_plans_are_not_written_over_other_things(plan, tmp_path):
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes" / "diary.txt").write_text("dear diary")
-    with pytest.raises(OutputError, match="something else"):
-        save_plan(plan, tmp_path / "notes")
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(OutputError, match="in the way"):
-        save_plan(plan, tmp_path / "file")
+def test_a_plan_that_cannot_be_written_is_an_output_error(plan, tmp_path):
     with pytest.raises(OutputError, match="cannot write"):
         save_plan(plan, tmp_path / "missing" / "plan.json")

@@ -95,7 +95,7 @@ def test_the_first_plan_stays_where_another_would_gain_next_to_nothing(
     kept = rounds.plan(scenario)
     assert kept.latency is None
     assert (kept.flows.drop_rate == make_plan(scenario).flows.drop_rate).all()
-    assert "a change is made from" in kept.decisions[-1].reason
+    assert "too little for a change" in kept.decisions[-1].reason
 
 
 def test_what_is_left_out_keeps_the_factor_that_was_known_of_it() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from triagemq.cli.app import app
 from triagemq.errors import PlanError
 from triagemq.plan import Plan, explain, make_plan
-from triagemq.plan.places import places
+from triagemq.plan.planner import places
 from triagemq.scenario import Scenario, loads
 
 CROWDED = """\

@@ -10,14 +10,8 @@ import pytest
 from triagemq.errors import ScenarioError
 from triagemq.scenario import load, load_with_conditions, loads, loads_with_conditions, save
 from triagemq.scenario.conditions import (
+    Condition,
     Conditions,
-    ErrorRate,
-    LinkState,
-    PortBandwidth,
-    PublicationRate,
-    PublisherState,
-    SubscriberState,
-    WorthChange,
     situations,
 )
 
@@ -72,12 +66,12 @@ def test_conditions_are_read_in_order_of_time(tmp_path: Path) -> None:
     file.write_text(TREE + CONDITIONS)
     assert load_with_conditions(file)[1] == Conditions(
         (
-            SubscriberState(5, "clerk", present=True),
-            PublisherState(10, "7", works=False),
-            PortBandwidth(20, "radio", 160000),
-            LinkState(30, "trunk", up=False),
-            LinkState(40, "trunk", up=True),
-            PublisherState(40, "7", works=True),
+            Condition(5, subscriber="clerk", state="joins"),
+            Condition(10, publisher="7", state="fails"),
+            Condition(20, port="radio", bandwidth_bps=160000),
+            Condition(30, link=("core", "floor-1"), state="fails"),
+            Condition(40, link=("floor-1", "core"), state="returns"),
+            Condition(40, publisher="7", state="returns"),
         ),
         {"floor-1": "bypass", "room-1": "cable"},
     )
@@ -88,14 +82,14 @@ def test_error_rates_rates_and_worth_may_change(tmp_path: Path) -> None:
     file.write_text(TREE + INCIDENT)
     conditions = load_with_conditions(file)[1]
     assert conditions.timeline == (
-        ErrorRate(1, "publisher", "sensor-1", 0.1),
-        ErrorRate(2, "subscriber", "clerk", 0.2),
-        ErrorRate(3, "port", "trunk", 0.3),
-        PublicationRate(4, "#", rate_factor=3),
-        PublicationRate(5, "door", "7", rate_per_second=40),
-        WorthChange(6, "search"),
-        WorthChange(7, "water"),
-        WorthChange(8, "usual"),
+        Condition(1, publisher="sensor-1", error_rate=0.1),
+        Condition(2, subscriber="clerk", error_rate=0.2),
+        Condition(3, port="trunk", error_rate=0.3),
+        Condition(4, topic="#", rate_factor=3),
+        Condition(5, topic="door", publisher="7", rate_per_second=40),
+        Condition(6, worth_profile="search"),
+        Condition(7, worth_profile="water"),
+        Condition(8, worth_profile="usual"),
     )
     assert conditions.profiles == {"search": {"smoke": 5}, "water": {"+": 2, "smoke": 0.5}}
     scenario = load(file)
@@ -221,7 +215,13 @@ def test_situations_follow_each_other(tmp_path: Path) -> None:
 def test_switches_fall_back_on_their_backups(down: list[str], feeding: list[str], cut_off: list[str]) -> None:
     scenario = loads(TREE)
     backups = {"floor-1": "bypass", "room-1": "cable"}
-    failing = tuple(LinkState(1, port, up=False) for port in down)
+    ends = {
+        "trunk": ("core", "floor-1"),
+        "bypass": ("floor-1", "annex"),
+        "riser": ("floor-1", "room-1"),
+        "cable": ("core", "room-1"),
+    }
+    failing = tuple(Condition(1, link=ends[port], state="fails") for port in down)
     now = situations(scenario, Conditions(failing, backups))[-1]
     assert sorted(now.feeding_ports(scenario)) == feeding
     assert [scenario.switches.name[row] for row in np.flatnonzero(~now.switch_reached)] == cut_off

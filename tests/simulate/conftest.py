@@ -26,6 +26,7 @@ from triagemq.scenario import (
     UnmanagedSwitches,
 )
 from triagemq.scenario.model import filled
+from triagemq.simulate import Steering
 
 
 def integers(values: Any) -> np.ndarray:
@@ -147,7 +148,7 @@ def build_scenario(
             on_seconds=on_seconds,
             off_seconds=off_seconds,
         ),
-        size_samples=samples,
+        size_samples=samples or SizeSamples((), ()),
         subscribers=Subscribers(
             names("subscriber", len(subscriber_broker)),
             integers(subscriber_broker),
@@ -270,6 +271,28 @@ def plan_of() -> Any:
 @pytest.fixture
 def tree_of() -> Any:
     return build_tree
+
+
+class Widths:
+    """A Control that sets the widths of all ports at its times, a nanosecond after multiples of 200 ms."""
+
+    def __init__(self, *course: tuple[float, Any]) -> None:
+        self.course = course
+
+    def sampled(self, seconds: float, queue_samples: Any) -> Steering:
+        return Steering(
+            {
+                port: widths
+                for at, ports in self.course
+                if at == pytest.approx(seconds, abs=1e-6)
+                for port, widths in enumerate(ports)
+            }
+        )
+
+
+@pytest.fixture
+def widths_from() -> Any:
+    return lambda *course: lambda replication: Widths(*course)
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from triagemq.simulate.network import NetworkSide, drawn_fates
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.random import Seeds, alias_table, seeds_for
 from triagemq.simulate.records import (
-    AHEAD,
     ENDED,
     EVENT,
     HOP,
@@ -170,9 +169,8 @@ class _Queue:
         batches_per_ns = BATCHES / max(expected * 1e9 - measured_from_ns, 1.0)
 
         def count() -> None:
-            # Late are those after the end of a run, which do not matter here.
-            ended, ahead, one_phase = self._outlets.ended, new_buffer(AHEAD, 1), np.zeros(1, dtype=np.int64)
-            count_endings(self._tally, ended, measured_from_ns, batches_per_ns, 0, ahead, True, one_phase)
+            one_phase = np.zeros(1, dtype=np.int64)
+            count_endings(self._tally, self._outlets.ended, measured_from_ns, batches_per_ns, one_phase)
             self._outlets.ended.filled[0] = 0
 
         left = customers

@@ -1,4 +1,4 @@
-"""The slow network with direct ways, fair ports and ports with widths: written for the reader, with nothing of the
+"""The slow network with direct routes, fair ports and ports with widths: written for the reader, with nothing of the
 engine's layout."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from tests.simulate.slow_network import Network, Port, split
 
 from triagemq.scenario import Discipline
-from triagemq.simulate import Ways
+from triagemq.simulate import DirectRoutes
 from triagemq.simulate.random import Purpose, uniform
 from triagemq.trace import Outcome
 
@@ -123,14 +123,14 @@ class AccessLink(Port):
 
 
 class PromisingNetwork(Network):
-    def __init__(self, scenario: Any, plan: Any, ways: Ways, *rest: Any) -> None:
+    def __init__(self, scenario: Any, plan: Any, routes: DirectRoutes, *rest: Any) -> None:
         super().__init__(scenario, plan, *rest)
-        self.ways = defaultdict(list)
-        for way in ways.ways:
-            self.ways[way.publication].append(way)
-        self.direct = {way.subscription for way in ways.ways}
-        self.limits = ways.limits
-        self.buckets = {row: (limit.burst_bytes, 0.0) for row, limit in ways.limits.items()}
+        self.routes = defaultdict(list)
+        for route in routes.routes:
+            self.routes[route.publication].append(route)
+        self.direct = {route.subscription for route in routes.routes}
+        self.limits = routes.limits
+        self.buckets = {row: (limit.burst_bytes, 0.0) for row, limit in routes.limits.items()}
         self.access = [AccessLink(self, row) for row in range(len(scenario.publishers))]
         self.ports = [
             PORTS[Discipline(kind)](self, number) for number, kind in enumerate(scenario.ports.discipline)
@@ -154,29 +154,29 @@ class PromisingNetwork(Network):
         return "flow", int(self.plan.flow[packet["copy"]["row"]])
 
     def publish(self, time: float, event: dict[str, Any]) -> None:
-        ways = self.ways[event["publication"]]
+        routes = self.routes[event["publication"]]
         topic = self.scenario.publications.topic[event["publication"]]
         others = set(np.flatnonzero(self.scenario.subscriptions.topic == topic)) - self.direct
-        if ways:
-            self.set_out(time, event, ways)
-        if others or not ways:
+        if routes:
+            self.set_out(time, event, routes)
+        if others or not routes:
             super().publish(time, event)
 
-    def set_out(self, time: float, event: dict[str, Any], ways: list[Any]) -> None:
+    def set_out(self, time: float, event: dict[str, Any], routes: list[Any]) -> None:
         scenario = self.scenario
         publisher = int(scenario.publications.publisher[event["publication"]])
         switches = [int(scenario.publishers.access_switch[publisher])]
-        switches += [int(scenario.ports.switch[port]) for way in ways for port in way.ports]
+        switches += [int(scenario.ports.switch[port]) for route in routes for port in route.ports]
         payload = min(scenario.switches.packet_bytes[switches]) - scenario.overhead_bytes
         count = max(1, math.ceil(event["size"] / payload))
-        message = {**event, "enqueued": None, "left": {way.subscription: count for way in ways}}
-        message["ends"] = {way.subscription: [] for way in ways}
+        message = {**event, "enqueued": None, "left": {route.subscription: count for route in routes}}
+        message["ends"] = {route.subscription: [] for route in routes}
         for fragment in range(count):
             data = min(payload, event["size"] - fragment * payload)
-            packet = {"message": message, "fragment": fragment, "ways": ways, "hop": -1}
+            packet = {"message": message, "fragment": fragment, "routes": routes, "hop": -1}
             packet |= {
                 "bytes": data + scenario.overhead_bytes,
-                "class": min(way.access_level for way in ways),
+                "class": min(route.access_level for route in routes),
             }
             self.access[publisher].arrive(time, packet)
 
@@ -187,7 +187,7 @@ class PromisingNetwork(Network):
         seed = split(self.seeds[Purpose.PUBLISHER_LINK], packet["fragment"] + 1)
         error = self.error_at(time, "publisher", publisher)
         if error > 0 and uniform(seed, message["number"]) <= error:
-            self.end_direct(packet, packet["ways"], Outcome.lost_on_link, time)
+            self.end_direct(packet, packet["routes"], Outcome.lost_on_link, time)
             return
         if row in self.limits:
             limit = self.limits[row]
@@ -195,7 +195,7 @@ class PromisingNetwork(Network):
             tokens = min(limit.burst_bytes, tokens + (time - since) * limit.rate_bytes_per_second)
             if tokens < packet["bytes"]:
                 self.buckets[row] = tokens, time
-                self.end_direct(packet, packet["ways"], Outcome.limited, time)
+                self.end_direct(packet, packet["routes"], Outcome.limited, time)
                 return
             self.buckets[row] = tokens - packet["bytes"], time
         switch = int(self.scenario.publishers.access_switch[publisher])
@@ -203,15 +203,15 @@ class PromisingNetwork(Network):
             self.scenario.publishers.propagation_seconds[publisher]
             + self.scenario.switches.multiplexing_seconds[switch]
         )
-        self.go_on(arrival, packet, packet["ways"], 0)
+        self.go_on(arrival, packet, packet["routes"], 0)
 
-    def go_on(self, time: float, packet: dict[str, Any], ways: list[Any], hop: int) -> None:
+    def go_on(self, time: float, packet: dict[str, Any], routes: list[Any], hop: int) -> None:
         branches = defaultdict(list)
-        for way in ways:
-            branches[way.ports[hop]].append(way)
+        for route in routes:
+            branches[route.ports[hop]].append(route)
         for port, behind in sorted(branches.items()):
-            level = min(way.levels[hop] for way in behind)
-            each = {**packet, "ways": behind, "hop": hop, "class": level}
+            level = min(route.levels[hop] for route in behind)
+            each = {**packet, "routes": behind, "hop": hop, "class": level}
             key = (2, packet["message"]["number"], port, packet["fragment"])
             self.events.at(time, key, lambda now, port=port, each=each: self.come(now, port, each))
 
@@ -226,17 +226,17 @@ class PromisingNetwork(Network):
             super().leave_port(time, port, packet)
             return
         hop, message, scenario = packet["hop"], packet["message"], self.scenario
-        for way in packet["ways"]:
-            if len(way.ports) == hop + 1:
-                subscriber = int(scenario.subscriptions.subscriber[way.subscription])
+        for route in packet["routes"]:
+            if len(route.ports) == hop + 1:
+                subscriber = int(scenario.subscriptions.subscriber[route.subscription])
                 arrival = time + scenario.subscribers.propagation_seconds[subscriber]
                 seed = split(self.seeds[Purpose.SUBSCRIBER_LINK], packet["fragment"])
                 error = self.error_at(time, "subscriber", subscriber)
-                counter = message["number"] * len(scenario.subscriptions) + way.subscription
+                counter = message["number"] * len(scenario.subscriptions) + route.subscription
                 lost = error > 0 and uniform(seed, counter) <= error
                 outcome = Outcome.lost_on_link if lost else Outcome.delivered
-                self.end_direct(packet, [way], outcome, arrival, time)
-        onward = [way for way in packet["ways"] if len(way.ports) > hop + 1]
+                self.end_direct(packet, [route], outcome, arrival, time)
+        onward = [route for route in packet["routes"] if len(route.ports) > hop + 1]
         if onward:
             switch = int(scenario.ports.switch[onward[0].ports[hop + 1]])
             arrival = time + (
@@ -248,21 +248,21 @@ class PromisingNetwork(Network):
         self, packet: dict[str, Any], outcome: Outcome, time: float, dequeued: float | None = None
     ) -> None:
         if "message" in packet:
-            self.end_direct(packet, packet["ways"], outcome, time, dequeued)
+            self.end_direct(packet, packet["routes"], outcome, time, dequeued)
         else:
             super().end_packet(packet, outcome, time, dequeued)
 
     def end_direct(
         self,
         packet: dict[str, Any],
-        ways: list[Any],
+        routes: list[Any],
         outcome: Outcome,
         time: float,
         dequeued: float | None = None,
     ) -> None:
         message = packet["message"]
-        for way in ways:
-            row = way.subscription
+        for route in routes:
+            row = route.subscription
             left = self.ns(dequeued) if dequeued is not None and dequeued <= self.ends else -1
             final = outcome if time <= self.ends else Outcome.in_flight
             message["ends"][row].append((int(final), left, self.ns(time)))
@@ -274,4 +274,4 @@ class PromisingNetwork(Network):
                 enqueued = message["enqueued"]
                 begun = self.ns(enqueued) if enqueued is not None and enqueued < self.ends else -1
                 times = (begun, max(each for _, each, _ in ends), delivered)
-                self.ended[message["number"], row] = (worst, way.levels[-1], *times)
+                self.ended[message["number"], row] = (worst, route.levels[-1], *times)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError
+from triagemq.lab.recordings import recorded_fates, recording
 from triagemq.scenario import Scenario
 from triagemq.simulate import simulate
-from triagemq.simulate.replay import recording
 from triagemq.trace import Outcome, Trace, TraceWriter
 
 DROPPED, LOST = int(Outcome.dropped_by_policy), int(Outcome.lost_on_link)
@@ -87,13 +87,14 @@ def test_what_is_lost_on_a_link_has_taken_its_bandwidth_and_what_is_dropped_has_
     plan = plan_of(scenario, [0], [0.5])
     replay = {
         "published_ns": np.zeros(4, np.int64),
-        "publication": np.zeros(4, np.int64),
+        "publication": np.zeros(4, np.int32),
         "size_bytes": [100] * 4,
     }
 
     def latencies_ms(outcome: int, hop: int) -> list[float]:
         sink = memory_sink()
-        fates = {"event": [1], "subscription": [0], "outcome": [outcome], "hop": [hop]}
+        table = {"event": [1], "subscription": [0], "outcome": [outcome], "hop": [hop]}
+        fates = recorded_fates(scenario, replay["publication"], table)
         simulate(scenario, plan, replay=replay, fates=fates, warmup=0.0, sink=sink)
         rows = sink.table("deliveries")
         assert sorted(rows["outcome"].tolist()) == [0, 0, 0, outcome]
@@ -132,10 +133,11 @@ def test_fates_that_cannot_be_are_refused(
     chances: Scenario, plan_of: Any, changed: dict[str, Any], words: str
 ) -> None:
     plan = plan_of(chances, [0, 1, 0, 1])
-    replay = {"published_ns": np.array([0]), "publication": np.array([0]), "size_bytes": [100]}
-    fates = {"event": [0], "subscription": [0], "outcome": [LOST], "hop": [0]}
+    replay = {"published_ns": np.array([0]), "publication": np.array([0], np.int32), "size_bytes": [100]}
+    table = {"event": [0], "subscription": [0], "outcome": [LOST], "hop": [0]}
+    fates = recorded_fates(chances, replay["publication"], table)
     simulate(chances, plan, replay=replay, fates=fates)
     with pytest.raises(ParameterError, match=words):
-        simulate(chances, plan, replay=replay, fates=fates | changed)
+        recorded_fates(chances, replay["publication"], table | changed)
     with pytest.raises(ParameterError, match="give replay"):
         simulate(chances, plan, publications=10, fates=fates)

@@ -24,7 +24,7 @@ from triagemq.scenario import (
     Topics,
 )
 from triagemq.scenario.model import filled
-from triagemq.simulate import Change, Limit, Way, Ways, simulate
+from triagemq.simulate import Change, DirectRoute, DirectRoutes, Limit, simulate
 
 
 def one_port(scenario_of: Any) -> Scenario:
@@ -51,13 +51,15 @@ def latencies(
     scenario: Scenario, plan_of: Any, sink: Any, events: list[tuple[int, int, float]], **options: Any
 ) -> Any:
     """Microseconds by (event, subscription) of events (publication, microsecond, bytes)."""
-    ways = Ways((Way(0, 0, (0,), (0,)), Way(1, 1, (0,), (1,))), options.pop("limits", {}))
+    routes = DirectRoutes(
+        (DirectRoute(0, 0, (0,), (0,)), DirectRoute(1, 1, (0,), (1,))), options.pop("limits", {})
+    )
     replay = {
         "published_ns": np.array([1000 * at for _, at, _ in events]),
         "publication": np.array([publication for publication, _, _ in events]),
         "size_bytes": np.array([size for _, _, size in events]),
     }
-    simulate(scenario, plan_of(scenario, 2), ways=ways, replay=replay, warmup=0.0, sink=sink, **options)
+    simulate(scenario, plan_of(scenario, 2), routes=routes, replay=replay, warmup=0.0, sink=sink, **options)
     rows = sink.table("deliveries")
     return {
         int(event): round((delivered - published) / 1000)
@@ -299,7 +301,9 @@ def test_brokered_copies_wait_for_promised_ones() -> None:
     plan = make_plan(scenario)
     brokered = np.flatnonzero(plan.flow >= 0)
     beside = simulate(scenario, plan, duration_seconds=2.0, seed=1)
-    alone = simulate(scenario, plan, duration_seconds=2.0, seed=1, ways=Ways((Way(0, 0, (0,), (0,)),)))
+    alone = simulate(
+        scenario, plan, duration_seconds=2.0, seed=1, routes=DirectRoutes((DirectRoute(0, 0, (0,), (0,)),))
+    )
     assert (beside.subscriptions.mean_latency_seconds > alone.subscriptions.mean_latency_seconds)[
         brokered
     ].all()

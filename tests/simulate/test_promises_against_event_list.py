@@ -5,20 +5,21 @@ Both draw the same numbers for the same things, so every copy must end in the sa
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.simulate.slow_promises import PromisingNetwork
 
-from triagemq.simulate import Change, Limit, Way, Ways, simulate
+from triagemq.simulate import Change, DirectRoute, DirectRoutes, Limit, simulate
 from triagemq.trace import Outcome
 
 CLASSES = 6
 
 
-def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways, Any]:
+def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, DirectRoutes, Any]:
     """Three switches in a ring, in which ports lead on to each other in a circle; brokered copies go down two of its
     links. Two subscriber ports at each switch, and publishers plugged in anywhere."""
     draw = np.random.default_rng(seed)
@@ -81,7 +82,7 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways
     levels = draw.integers(0, 3, (len(publications), ports))
     wanted = scenario.subscriptions
     direct = draw.random(len(wanted)) < 0.5
-    ways, limits = [], {}
+    routes, limits = [], {}
     for publication, (publisher, topic) in enumerate(publications):
         limits[publication] = Limit(float(draw.choice([700.0, 1500.0])), float(draw.choice([3e3, 5e4])))
         for subscription in np.flatnonzero(direct & (wanted.topic == topic)).tolist():
@@ -92,7 +93,9 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways
                 switch = (switch + 1) % 3
             path.append(last)
             shown = tuple(int(levels[publication, port]) for port in path)
-            ways.append(Way(publication, subscription, tuple(path), shown, int(levels[publication, 0])))
+            routes.append(
+                DirectRoute(publication, subscription, tuple(path), shown, int(levels[publication, 0]))
+            )
     rows = 220
     replay = {
         "published_ns": np.sort(draw.integers(0, 1_500_000_000, rows)),
@@ -100,15 +103,16 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Ways
         "size_bytes": draw.uniform(20.0, 1400.0, rows),
     }
     plan = plan_of(scenario, draw.integers(3, 6, len(wanted)), 0.1)
-    return scenario, plan, Ways(tuple(ways), limits), replay
+    return scenario, plan, DirectRoutes(tuple(routes), limits), replay
 
 
-def run_both(case: Any, sink: Any, **options: Any) -> Any:
-    scenario, plan, ways, replay = case
+def run_both(case: Any, sink: Any, changes: Any = (), **options: Any) -> Any:
+    """`changes` are those that the oracle is to make."""
+    scenario, plan, routes, replay = case
     ends = options.get("duration_seconds", np.inf)
-    oracle = PromisingNetwork(scenario, plan, ways, options.get("changes", ()), replay, 7, ends)
+    oracle = PromisingNetwork(scenario, plan, routes, changes, replay, 7, ends)
     oracle.events.run()
-    found = simulate(scenario, plan, ways=ways, seed=7, warmup=0.0, replay=replay, sink=sink, **options)
+    found = simulate(scenario, plan, routes=routes, seed=7, warmup=0.0, replay=replay, sink=sink, **options)
     rows = sink.table("deliveries")
     names = ("outcome", "priority_class", "enqueued_ns", "dequeued_ns", "delivered_ns")
     ours = {
@@ -133,13 +137,17 @@ def test_every_copy_ends_as_in_an_event_list(
 
 @pytest.mark.parametrize("seed", [3, 7, 11])
 def test_widths_that_change_during_a_run_change_as_in_an_event_list(
-    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any
+    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any, widths_from: Any
 ) -> None:
     scenario = (case := ring_case(seed, scenario_of, plan_of))[0]
     before = np.array(scenario.ports.widths_bps)
-    changes = (Change(0.4, width_bps=before[:, ::-1]), Change(0.9, width_bps=np.roll(before, 2, axis=1)))
+    course = (0.4, before[:, ::-1]), (0.8, np.roll(before, 2, axis=1))
+    unchanged = dict.fromkeys(each.name for each in fields(Change))
+    changes = [
+        SimpleNamespace(**unchanged | {"at_seconds": at + 1e-9}, width_bps=widths) for at, widths in course
+    ]
     sink = memory_sink()
-    _, ours, theirs = run_both(case, sink, changes=changes)
+    _, ours, theirs = run_both(case, sink, changes, control=widths_from(*course))
     assert ours == theirs
     assert ours != run_both(case, memory_sink())[1]
     samples = sink.table("queue_samples")
@@ -164,16 +172,16 @@ def test_a_run_that_is_cut_off_ends_as_in_an_event_list(
 def test_every_promised_message_ends_once_and_is_counted_where_it_ends(
     seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any
 ) -> None:
-    scenario, _, ways, replay = case = ring_case(seed, scenario_of, plan_of)
+    scenario, _, routes, replay = case = ring_case(seed, scenario_of, plan_of)
     sink = memory_sink(with_hops=True)
     found, ours, _ = run_both(case, sink)
     promises = found.promises
     ends = promises.delivered + promises.limited + promises.lost + promises.in_flight
     published = np.bincount(replay["publication"], minlength=len(scenario.publications))
-    pairs = sorted((way.publication, way.subscription) for way in ways.ways)
+    pairs = sorted((route.publication, route.subscription) for route in routes.routes)
     assert promises.messages.tolist() == [published[publication] for publication, _ in pairs]
     assert (promises.messages == ends).all()
-    rows = {way.subscription for way in ways.ways}
+    rows = {route.subscription for route in routes.routes}
     outcomes = [Outcome(ended[0]) for (_, row), ended in ours.items() if row in rows]
     assert promises.limited.sum() == outcomes.count(Outcome.limited) > 0
     assert found.subscriptions.limited.sum() == promises.limited.sum()

@@ -9,8 +9,9 @@ import pytest
 
 from triagemq.errors import TraceError
 from triagemq.lab.generators import prototype, table2
+from triagemq.lab.recordings import RecordedStream, recorded_at_hosts, recorded_seconds
 from triagemq.scenario import Scenario
-from triagemq.simulate.replay import RecordedStream, recorded_publications, recorded_seconds
+from triagemq.simulate.replay import recorded_publications
 from triagemq.trace import Outcome, TraceWriter
 
 BEGUN_NS = 1_800_000_000_000_000_000
@@ -96,7 +97,7 @@ def test_events_set_out_when_they_reached_their_first_queue(tmp_path: Path, scen
         "outcome": [int(Outcome.lost_on_link)] * 4,
     }
     trace = record(tmp_path, "emulate", [1000, 2000, 3000, 4000], [topic] * 4, [-1] * 4, copies)
-    found = recorded_publications(trace, scenario, from_ns=1000, with_hosts=True)
+    found = recorded_at_hosts(trace, scenario, 1000)
     assert found["published_ns"].tolist() == [1000, 0, 2000, 3000]
     assert found["under_way_ns"].tolist() == [1500, 1600, 2500, 3300]
 

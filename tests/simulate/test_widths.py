@@ -10,8 +10,8 @@ import pytest
 
 from triagemq.errors import ParameterError
 from triagemq.scenario import Discipline, SizeDistribution
-from triagemq.scenario.conditions import Conditions, PortBandwidth
-from triagemq.simulate import Change, simulate
+from triagemq.scenario.conditions import Condition, Conditions
+from triagemq.simulate import simulate
 from triagemq.simulate.changes import condition_changes
 
 WIDTHS = (6e5, 3e5, 1e5)
@@ -136,27 +136,27 @@ def test_samples_of_queues_add_up_with_several_packets_on_the_wire(
 
 
 def test_widths_follow_a_change_and_a_transmission_that_has_begun_is_finished(
-    port_of: Any, memory_sink: Any
+    port_of: Any, memory_sink: Any, widths_from: Any
 ) -> None:
     scenario, plan = port_of([1.0, 1.0, 1.0])
     packets = {
-        "published_ns": np.array([0, 1_000_000, 100_000_000]),
+        "published_ns": np.array([190_000_000, 191_000_000, 300_000_000]),
         "publication": np.array([2, 2, 2]),
         "size_bytes": np.full(3, EVENT_BYTES),
     }
-    wider = Change(0.01, width_bps=np.array([[4e5, 2e5, 4e5]]))
+    wider = widths_from((0.2, [[4e5, 2e5, 4e5]]))
     sink = memory_sink()
-    simulate(scenario, plan, replay=packets, changes=[wider], warmup=0.0, sink=sink)
+    simulate(scenario, plan, replay=packets, control=wider, warmup=0.0, sink=sink)
     ended = sink.table("deliveries")
-    # 2000 bits at 0.1 Mbit/s take 20 ms; the next begins at 20 ms, after the change, and takes 5.
-    assert ended["dequeued_ns"].tolist() == [20_000_000, 25_000_000, 105_000_000]
+    # 2000 bits at 0.1 Mbit/s take 20 ms; the next begins at 210 ms, after the change, and takes 5.
+    assert ended["dequeued_ns"].tolist() == [210_000_000, 215_000_000, 305_000_000]
 
 
 def test_widths_stay_the_same_shares_when_a_condition_changes_the_bandwidth(
     port_of: Any, memory_sink: Any
 ) -> None:
     scenario, plan = port_of([0.5, 0.5, 0.5])
-    slower = Conditions((PortBandwidth(1.0, scenario.ports.name[0], 5e5),))
+    slower = Conditions((Condition(1.0, port=scenario.ports.name[0], bandwidth_bps=5e5),))
     changes = condition_changes(scenario, slower, None)
     sink = memory_sink()
     simulate(scenario, plan, duration_seconds=2.0, changes=changes, warmup=0.0, sink=sink)
@@ -172,19 +172,21 @@ def test_widths_stay_the_same_shares_when_a_condition_changes_the_bandwidth(
         ([[6e5, 3e5, 2e5]], "those of port 'port0000' add up to 1.1e.06 of its 1e.06 bit/s"),
         ([[9e5, 1e4, 9e4]], "queue 1 of port 'port0000' gets 10000 bit/s, below its floor of 30000"),
         ([[9e5, 1e5, 0.0]], "port 'port0000' must have finite, positive widths"),
-        ([[5e5, 5e5]], r"has shape \(1, 2\); must be \(1, 3\)"),
+        ([[5e5, 5e5]], "port 'port0000' must have finite, positive widths"),
     ],
 )
-def test_a_change_of_widths_that_does_not_fit_is_refused(changed: Any, said: str, port_of: Any) -> None:
+def test_a_change_of_widths_that_does_not_fit_is_refused(
+    changed: Any, said: str, port_of: Any, widths_from: Any
+) -> None:
     scenario, plan = port_of([0.5, 0.5, 0.5])
     with pytest.raises(ParameterError, match=said):
-        simulate(scenario, plan, publications=10, changes=[Change(1.0, width_bps=np.array(changed))])
+        simulate(scenario, plan, duration_seconds=1.0, control=widths_from((0.2, changed)))
 
 
-def test_widths_of_a_port_that_has_none_are_refused(scenario_of: Any, plan_of: Any) -> None:
+def test_widths_of_a_port_that_has_none_are_refused(scenario_of: Any, plan_of: Any, widths_from: Any) -> None:
     scenario = scenario_of()
-    with pytest.raises(ParameterError, match="port 'port0000' has no widths"):
-        simulate(scenario, plan_of(scenario), changes=[Change(1.0, width_bps=np.array([[8e6]]))])
+    with pytest.raises(ParameterError, match="port 'port0000' must have finite, positive widths"):
+        simulate(scenario, plan_of(scenario), duration_seconds=1.0, control=widths_from((0.2, [[8e6]])))
 
 
 def test_a_plan_with_more_classes_than_widths_is_refused(port_of: Any, plan_of: Any) -> None:

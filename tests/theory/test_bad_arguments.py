@@ -9,13 +9,10 @@ import pytest
 
 from triagemq.errors import ParameterError
 from triagemq.theory import (
-    departure_ca2,
-    fifo_waits,
     finite_buffer_loss,
     finite_buffer_sojourn,
     fragment_sizes,
     fragment_sizes_from_values,
-    fragmented_waits,
     gg1_factor,
     merged_ca2,
     mm1_sojourn,
@@ -23,7 +20,6 @@ from triagemq.theory import (
     pareto_ca2,
     priority_waits,
     served_share,
-    split_ca2,
 )
 
 NAN, INF = np.nan, np.inf
@@ -39,19 +35,6 @@ def waits(**changes: object) -> object:
     return priority_waits(**(arguments | changes))  # type: ignore[arg-type]
 
 
-def fragmented(**changes: object) -> object:
-    arguments: dict[str, object] = {
-        "arrival_rates": [0.1, 0.2],
-        "event_mean": 1.0,
-        "event_scv": 1.0,
-        "packet_rate": [0.1, 0.2],
-        "packet_second_moment": 2.0,
-        "last_packet_mean": 1.0,
-        "classes": [0, 1],
-    }
-    return fragmented_waits(**(arguments | changes))  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(
     ("call", "parameter", "problem"),
     [
@@ -65,10 +48,6 @@ def fragmented(**changes: object) -> object:
         (lambda: mm1_sojourn(None, 1.0), "arrival_rate", "must hold numbers"),
         (lambda: mm1_sojourn(1j, 1.0), "arrival_rate", "must hold numbers"),
         (lambda: mm1_sojourn([[1.0], [1.0, 2.0]], 1.0), "arrival_rate", "not a regular array"),
-        (lambda: fifo_waits(0.1, 1.0, 1.0), "arrival_rates", "one-dimensional"),
-        (lambda: fifo_waits([0.1], [1.0, 1.0], 1.0), "mean_service", "shape (2,)"),
-        (lambda: fifo_waits([0.1], [-1.0], 1.0), "mean_service", "element 0 is -1.0"),
-        (lambda: fifo_waits([0.1], [1.0], [-0.5]), "scv", "element 0 is -0.5"),
         (lambda: waits(arrival_rates=[0.1, -0.2]), "arrival_rates", "element 1 is -0.2"),
         (lambda: waits(arrival_rates=[[0.1, 0.2]]), "arrival_rates", "shape (1, 2)"),
         (lambda: waits(mean_service=[1.0, 0.0]), "mean_service", "element 1 is 0.0"),
@@ -104,28 +83,15 @@ def fragmented(**changes: object) -> object:
         (lambda: finite_buffer_sojourn([0.5, 0.6], 5, [1.0, 1.0, 1.0]), "mean_service", "shape (3,)"),
         (lambda: gg1_factor(-1.0, 1.0), "ca2", "is -1.0"),
         (lambda: gg1_factor(1.0, INF), "cs2", "is inf"),
-        (lambda: merged_ca2([1.0, -1.0], 1.0, 0.5), "arrival_rates", "element 1 is -1.0"),
-        (lambda: merged_ca2([1.0], [NAN], 0.5), "ca2", "element 0 is nan"),
-        (lambda: merged_ca2([1.0], 1.0, [0.5]), "load", "must be a scalar"),
+        (lambda: merged_ca2([1.0, -1.0], 1.0, [0.5], [0, 0]), "arrival_rates", "element 1 is -1.0"),
+        (lambda: merged_ca2([1.0], [NAN], [0.5], [0]), "ca2", "element 0 is nan"),
         (lambda: merged_ca2([1.0], 1.0, [[0.5]], queues=[0]), "load", "one-dimensional"),
         (lambda: merged_ca2([1.0, 1.0], 1.0, [0.5], queues=[0, 3]), "queues", "element 1 is 3"),
         (lambda: merged_ca2([1.0], 1.0, [0.5], queues=[0, 0]), "queues", "shape (2,)"),
-        (lambda: split_ca2(1.0, 1.2), "share", "is 1.2"),
-        (lambda: split_ca2(NAN, 0.5), "ca2", "is nan"),
-        (lambda: departure_ca2(1.0, 1.0, -0.1), "load", "is -0.1"),
-        (lambda: departure_ca2(1.0, [1.0, -2.0], 0.1), "cs2", "element 1 is -2.0"),
         (lambda: pareto_ca2(0.0), "shape", "is 0.0"),
         (lambda: on_off_ca2(-1.0, 1.0, 1.0), "rate_per_second", "is -1.0"),
         (lambda: on_off_ca2(1.0, 0.0, 1.0), "on_seconds", "is 0.0"),
         (lambda: on_off_ca2(1.0, 1.0, -1.0), "off_seconds", "is -1.0"),
-        (lambda: fragmented(event_mean=[1.0, -1.0]), "event_mean", "element 1 is -1.0"),
-        (lambda: fragmented(event_scv=NAN), "event_scv", "is nan"),
-        (lambda: fragmented(packet_rate=[0.1]), "packet_rate", "shape (1,)"),
-        (lambda: fragmented(packet_second_moment=-1.0), "packet_second_moment", "is -1.0"),
-        (lambda: fragmented(last_packet_mean=[1.0, 0.0]), "last_packet_mean", "element 1 is 0.0"),
-        (lambda: fragmented(last_packet_mean=[1.0, 2.0]), "last_packet_mean", "element 1 is 2.0"),
-        (lambda: fragmented(classes=[0, 1.5]), "classes", "element 1 is 1.5"),
-        (lambda: fragmented(keep=[0.1, 2.0]), "keep", "element 1 is 2.0"),
         (lambda: fragment_sizes(100.0, "uniform", 1500, 40), "kind", "'uniform'"),  # type: ignore[arg-type]
         (lambda: fragment_sizes(0.0, "exponential", 1500, 40), "mean_bytes", "is 0.0"),
         (lambda: fragment_sizes([1.0, -1.0], "constant", 1500, 40), "mean_bytes", "element 1 is -1.0"),
@@ -173,7 +139,7 @@ def test_extreme_but_legal_arguments_give_numbers_and_no_warning() -> None:
 def test_arguments_are_not_changed() -> None:
     rates, classes = np.array([0.25, 0.5]), np.array([0, 1])
     priority_waits(rates, 1.0, 1.0, classes, batch_topics=classes, queues=classes)
-    merged_ca2(rates, rates, 0.5)
+    merged_ca2(rates, rates, [0.5, 0.5], classes)
     finite_buffer_loss(rates, 3)
     assert rates.tolist() == [0.25, 0.5]
     assert classes.tolist() == [0, 1]

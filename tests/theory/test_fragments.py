@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from triagemq.theory import (
     FragmentSizes,
+    Work,
+    check_batches,
     fragment_sizes,
     fragment_sizes_from_values,
-    fragmented_waits,
+    mean_waits,
     priority_waits,
 )
+
+Floats = NDArray[np.float64]
 
 PACKET_SURVIVAL = 0.9
 
@@ -22,9 +26,6 @@ FIELDS = (
     "wire_bytes_scv",
     "packet_bytes_second_moment",
     "last_packet_bytes_mean",
-    "first_packet_bytes_mean",
-    "first_packet_product",
-    "single_packet_bytes",
     "survival",
 )
 
@@ -43,16 +44,12 @@ def moments_of_sample(
     wire = sizes + packets * overhead
     last = sizes - (packets - 1) * payload + overhead
     squares = (packets - 1) * mtu**2 + last**2
-    first = np.where(packets == 1, last, mtu)
     return {
         "packets_per_event": packets.mean(),
         "wire_bytes_mean": wire.mean(),
         "wire_bytes_scv": wire.var() / wire.mean() ** 2,
         "packet_bytes_second_moment": squares.sum() / packets.sum(),
         "last_packet_bytes_mean": last.mean(),
-        "first_packet_bytes_mean": first.mean(),
-        "first_packet_product": (first * wire).mean(),
-        "single_packet_bytes": np.where(packets == 1, wire, 0).mean(),
         "survival": survival,
     }
 
@@ -139,6 +136,26 @@ def test_an_array_of_means_gives_an_array_per_moment() -> None:
 
 def test_empty_events_without_overhead_have_no_variability() -> None:
     assert float(fragment_sizes(0.0, "constant", 100.0, 0.0).wire_bytes_scv) == 0.0
+
+
+def fragmented_waits(
+    rates: ArrayLike,
+    event_mean: ArrayLike,
+    scv: ArrayLike,
+    packet_rates: ArrayLike,
+    packet_square: ArrayLike,
+    last_packet: ArrayLike,
+    classes: ArrayLike,
+    **batches: ArrayLike,
+) -> Floats:
+    """Mean times from an event's arrival until its last packet starts."""
+    count = np.size(rates)
+    rate, mean, variability, packets, square, last = (
+        np.broadcast_to(np.asarray(each, np.float64), count)
+        for each in (rates, event_mean, scv, packet_rates, packet_square, last_packet)
+    )
+    work = Work(rate, mean, (1 + variability) * mean**2, 0.5 * packets * square, mean, mean - last, packets)
+    return mean_waits(work, check_batches(count, classes, **batches))
 
 
 def random_arguments(seed: int, count: int = 25) -> dict[str, NDArray[np.float64]]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from triagemq.theory import FirstPackets, fragment_sizes, fragmented_waits, priority_waits
+from triagemq.theory import Work, check_batches, fragment_sizes, mean_waits, priority_waits
 
 Floats = NDArray[np.float64]
 Packets = Callable[[float], list[float]]
@@ -43,12 +43,10 @@ def simulate(
     exponential: bool,
     packets_of: Packets,
     classes: NDArray[np.int64],
-    random_order: bool,
 ) -> Floats:
     """Mean seconds from publication to the start of the last packet, for each subscription.
 
-    Copies of one publication come in the order of their classes, or in random order: then an idle port starts with
-    the first packet of whichever comes first.
+    Copies of one publication come in the order of their classes.
     """
     when = np.cumsum(rng.exponential(1 / TOPIC_RATES.sum(), PUBLICATIONS)).tolist()
     topic_of = rng.choice(len(TOPIC_RATES), PUBLICATIONS, p=TOPIC_RATES / TOPIC_RATES.sum()).tolist()
@@ -64,9 +62,8 @@ def simulate(
     queue: list[tuple[int, int, float, int, list[float]]] = []
     clock, next_publication = 0.0, 0
     while next_publication < PUBLICATIONS or queue:
-        idle = not queue and when[next_publication] > clock
-        if idle:
-            clock = when[next_publication]
+        if not queue:
+            clock = max(clock, when[next_publication])
         while next_publication < PUBLICATIONS and when[next_publication] <= clock:
             n, topic = next_publication, topic_of[next_publication]
             for r in subscribers[topic]:
@@ -76,18 +73,13 @@ def simulate(
             next_publication += 1
         if not queue:
             continue
-        if idle and random_order:
-            # The copies of this publication are all there is: whichever came first leaves the order of classes.
-            queue.sort(key=lambda copy: copy[2])
         _, n, _, r, packets = queue[0]
         if len(packets) == 1:
-            queue.pop(0) if idle else heapq.heappop(queue)
+            heapq.heappop(queue)
             if n >= WARM_UP:
                 waited[r] += clock - when[n]
                 counted[r] += 1
         clock += packets.pop(0)
-        if idle:
-            heapq.heapify(queue)
     return np.array(waited) / np.maximum(counted, 1)
 
 
@@ -97,7 +89,6 @@ def replicate(
     exponential: bool,
     packets_of: Packets = whole,
     classes: NDArray[np.int64] = CLASSES,
-    random_order: bool = False,
 ) -> Estimate:
     seeds = np.random.SeedSequence(7).spawn(REPLICATIONS)
     runs = np.array(
@@ -108,7 +99,6 @@ def replicate(
                 exponential,
                 packets_of,
                 classes,
-                random_order,
             )
             for seed in seeds
         ]
@@ -139,24 +129,10 @@ def test_batch_waits_agree_with_the_simulated_port(exponential: bool) -> None:
     assert np.all(estimate.mean[lowest] - poisson[lowest] > 8 * estimate.standard_error[lowest])
 
 
-def test_copies_in_random_order_wait_for_the_first_one_at_an_idle_port() -> None:
-    # A light load: the port is idle three times in four, and the top class waits mostly for copies of lower ones.
-    service = SERVICE * 0.25 / LOAD
-    estimate = replicate(SECONDS_PER_BYTE * 0.25 / LOAD, exponential=True, random_order=True)
-    in_random_order = priority_waits(
-        RATES, service, 1.0, CLASSES, batch_topics=TOPICS, keep=KEEP, random_order=True
-    )
-    assert_agrees(in_random_order, estimate)
-    in_class_order = priority_waits(RATES, service, 1.0, CLASSES, batch_topics=TOPICS, keep=KEEP)
-    assert np.all(in_class_order[CLASSES == 0] < 0.7 * estimate.mean[CLASSES == 0])
-
-
-@pytest.mark.parametrize("random_order", [False, True], ids=["class order", "random order"])
-def test_fragmented_waits_agree_with_the_simulated_port(random_order: bool) -> None:
+def test_fragmented_waits_agree_with_the_simulated_port() -> None:
     mtu_bytes, overhead_bytes = 0.5, 0.05
-    load = 0.3 if random_order else LOAD
     sizes = fragment_sizes(TOPIC_BYTES[TOPICS], "exponential", mtu_bytes, overhead_bytes)
-    seconds_per_byte = load / float(np.sum(RATES * sizes.wire_bytes_mean))
+    seconds_per_byte = LOAD / float(np.sum(RATES * sizes.wire_bytes_mean))
     payload = (mtu_bytes - overhead_bytes) * seconds_per_byte
     header = overhead_bytes * seconds_per_byte
 
@@ -167,24 +143,18 @@ def test_fragmented_waits_agree_with_the_simulated_port(random_order: bool) -> N
             size -= payload
         return [*packets, size + header]
 
-    estimate = replicate(seconds_per_byte, exponential=True, packets_of=cut, random_order=random_order)
-    first_packets = FirstPackets(
-        mean=sizes.first_packet_bytes_mean * seconds_per_byte,
-        product=sizes.first_packet_product * seconds_per_byte**2,
-        single=sizes.single_packet_bytes * seconds_per_byte,
+    estimate = replicate(seconds_per_byte, exponential=True, packets_of=cut)
+    event, packet_rates = sizes.wire_bytes_mean * seconds_per_byte, RATES * sizes.packets_per_event
+    work = Work(
+        rates=RATES,
+        mean=event,
+        second_moment=(1 + sizes.wire_bytes_scv) * event**2,
+        blocking=0.5 * packet_rates * sizes.packet_bytes_second_moment * seconds_per_byte**2,
+        own_mean=event,
+        before_last=event - sizes.last_packet_bytes_mean * seconds_per_byte,
+        packet_rates=packet_rates,
     )
-    waits = fragmented_waits(
-        RATES,
-        sizes.wire_bytes_mean * seconds_per_byte,
-        sizes.wire_bytes_scv,
-        RATES * sizes.packets_per_event,
-        sizes.packet_bytes_second_moment * seconds_per_byte**2,
-        sizes.last_packet_bytes_mean * seconds_per_byte,
-        CLASSES,
-        batch_topics=TOPICS,
-        keep=KEEP,
-        random_order=first_packets if random_order else None,
-    )
+    waits = mean_waits(work, check_batches(len(RATES), CLASSES, TOPICS, KEEP))
     assert_agrees(waits, estimate)
 
 

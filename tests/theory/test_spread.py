@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from triagemq.theory import (
     Cumulants,
-    FirstPackets,
     LatencyDistribution,
-    fragmented_work,
+    Work,
+    check_batches,
     mean_waits,
     mixture_percentile,
     percentile,
@@ -33,7 +33,7 @@ PUBLICATIONS = 60_000
 
 
 def simulated(load: float, *, exponential: bool) -> list[Floats]:
-    """Times from publication to the end of transmission, by subscription; copies come in random order."""
+    """Times from publication to the end of transmission, by subscription; copies come in class order."""
     rng = np.random.default_rng(3)
     scale = TOPIC_BYTES * load / float(RATES @ TOPIC_BYTES[TOPICS])
     when = np.cumsum(rng.exponential(1 / TOPIC_RATES.sum(), PUBLICATIONS)).tolist()
@@ -46,18 +46,8 @@ def simulated(load: float, *, exponential: bool) -> list[Floats]:
     queue: list[tuple[int, int, float, int]] = []
     clock, number = 0.0, 0
     while number < PUBLICATIONS or queue:
-        if not queue and when[number] >= clock:
-            clock = when[number]
-            coming = [r for r in members[topic_of[number]] if passes[number, r]]
-            coming.sort(key=lambda r: order[number, r])
-            for place, r in enumerate(coming):
-                # The first to come starts at once, whatever its class.
-                heapq.heappush(
-                    queue, (-1 if place == 0 else int(CLASSES[r]), number, order[number, r], int(r))
-                )
-            number += 1
-            if not queue:
-                continue
+        if not queue:
+            clock = max(clock, when[number])
         while number < PUBLICATIONS and when[number] <= clock:
             for r in members[topic_of[number]]:
                 if passes[number, r]:
@@ -73,20 +63,9 @@ def simulated(load: float, *, exponential: bool) -> list[Floats]:
 
 def law(load: float, *, exponential: bool) -> LatencyDistribution:
     service = TOPIC_BYTES[TOPICS] * load / float(RATES @ TOPIC_BYTES[TOPICS])
-    square = service**2 * (2 if exponential else 1)
-    work = fragmented_work(
-        RATES,
-        service,
-        1.0 if exponential else 0.0,
-        RATES,
-        square,
-        service,
-        CLASSES,
-        batch_topics=TOPICS,
-        keep=KEEP,
-        random_order=FirstPackets(service, square, service),
-    )
-    return sojourn_times(*work).with_mean(mean_waits(*work) + service)
+    work = Work.of_packets(RATES, service, 1.0 if exponential else 0.0)
+    batches = check_batches(len(RATES), CLASSES, TOPICS, KEEP)
+    return sojourn_times(work, batches).with_mean(mean_waits(work, batches) + service)
 
 
 @pytest.mark.parametrize("scv", [0.0, 1.0])

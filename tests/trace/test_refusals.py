@@ -8,6 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
+from tests.trace.checksums import verify
 
 from triagemq.errors import OutputError, ParameterError, TraceError
 from triagemq.trace import Trace, runs
@@ -36,15 +37,15 @@ def _without(columns, name):
         (lambda rows: rows | {"topic_id": np.zeros(5)}, "topic_id: needs whole numbers, is float64"),
         (
             lambda rows: rows | {"topic_id": np.full(5, 2**31)},
-            "topic_id: holds 2147483648; it takes 2147483647",
+            "topic_id: holds 2147483648 to 2147483648; it takes 0 to 2147483647",
         ),
-        (lambda rows: rows | {"topic_id": np.full(5, -1)}, "topic_id: holds -1; it takes 0 or more"),
+        (lambda rows: rows | {"topic_id": np.full(5, -1)}, "topic_id: holds -1 to -1; it takes 0 to"),
         (
             lambda rows: rows | {"delivered_ns": np.full(5, -2)},
-            r"delivered_ns: holds -2; it takes -1 \(null\)",
+            r"delivered_ns: holds -2 to -2; it takes -1 \(null\)",
         ),
         (lambda rows: rows | {"published_ns": np.full(5, 2**63, np.uint64)}, "published_ns: holds 92233720"),
-        (lambda rows: rows | {"outcome": np.full(5, 8)}, "outcome: holds 8; it takes 7 at most"),
+        (lambda rows: rows | {"outcome": np.full(5, 8)}, "outcome: holds 8 to 8; it takes 0 to 7"),
     ],
 )
 def test_columns_that_do_not_fit_are_named_and_nothing_of_the_call_is_written(
@@ -61,9 +62,9 @@ def test_columns_that_do_not_fit_are_named_and_nothing_of_the_call_is_written(
 def test_text_columns_take_text_only(start):
     with start() as writer:
         row = {"decided_ns": [1], "kind": ["a"], "subject": ["b"], "before": [None], "after": [""]}
-        with pytest.raises(TraceError, match=r"decisions.reason: row 0 is NoneType, not text"):
+        with pytest.raises(TraceError, match=r"decisions.reason: row 0 is None, not Unicode text"):
             writer.decisions(row | {"reason": [None]})
-        with pytest.raises(TraceError, match=r"decisions.reason: row 0 is not Unicode text"):
+        with pytest.raises(TraceError, match=r"decisions.reason: row 0 is '.udc80', not Unicode text"):
             writer.decisions(row | {"reason": ["\udc80"]})
         writer.finish(measured_from_ns=0)
 
@@ -100,7 +101,7 @@ def test_a_directory_that_is_taken_is_refused_and_left_as_it_was(tmp_path, start
         start(tmp_path / "other" / "notes.txt")
     with pytest.raises(OutputError, match="a file is there"):
         start(tmp_path / "other" / "notes.txt" / "run")
-    Trace.open(finished).verify()
+    verify(Trace.open(finished))
 
 
 def test_an_empty_directory_is_taken_by_one_run_only(tmp_path, start):
@@ -126,14 +127,9 @@ def test_a_file_of_another_size_is_noticed(finished):
         Trace.open(finished)
 
 
-def test_a_file_of_the_same_size_but_other_content_is_noticed_by_verify(finished):
+def test_a_file_of_the_same_size_but_other_content_is_noticed_when_it_is_read(finished):
     path = finished / "deliveries" / "part-00002.parquet"
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(content)
-    with pytest.raises(TraceError, match=r"part-00002.parquet: damaged"):
-        Trace.open(finished).verify()
-    path.write_bytes(bytes(len(content)))
+    path.write_bytes(bytes(path.stat().st_size))
     with pytest.raises(TraceError, match=r"deliveries: cannot be read"):
         Trace.open(finished).table("deliveries")
     with pytest.raises(TraceError, match=r"deliveries: cannot be read"):

@@ -10,25 +10,25 @@ import typer
 from triagemq import __version__
 
 COMMANDS = {
-    "check": "plan",
-    "generate": "lab.generate",
-    "plan": "plan",
-    "forecast": "plan",
-    "simulate": "simulate",
-    "validate": "lab.validate",
-    "reproduce": "lab.reproduce",
-    "sweep": "lab.sweep",
-    "pipeline": "pipeline",
-    "up": "up",
-    "pub": "publish",
-    "sub": "subscribe",
-    "token": "token",
-    "topics": "topics",
-    "emulate": "lab.emulate",
-    "network": "doctor",
-    "gateway": "gateway",
-    "demo": "demo",
-    "doctor": "doctor",
+    "check": "triagemq.cli.plan",
+    "generate": "triagemq.lab.commands.generate",
+    "plan": "triagemq.cli.plan",
+    "forecast": "triagemq.cli.plan",
+    "simulate": "triagemq.cli.simulate",
+    "validate": "triagemq.lab.commands.validate",
+    "reproduce": "triagemq.lab.commands.reproduce",
+    "sweep": "triagemq.lab.commands.sweep",
+    "pipeline": "triagemq.cli.pipeline",
+    "up": "triagemq.cli.up",
+    "pub": "triagemq.cli.publish",
+    "sub": "triagemq.cli.subscribe",
+    "token": "triagemq.cli.token",
+    "topics": "triagemq.cli.topics",
+    "emulate": "triagemq.lab.commands.emulate",
+    "network": "triagemq.cli.doctor",
+    "gateway": "triagemq.cli.gateway",
+    "demo": "triagemq.cli.demo",
+    "doctor": "triagemq.cli.doctor",
 }
 """In which module each is, in the order of the help: by its own name, or a group of commands as `app`."""
 
@@ -44,7 +44,7 @@ def application(*names: str) -> typer.Typer:
     )
     made.callback()(_options)
     for name in names:
-        module = import_module(f"triagemq.cli.{COMMANDS[name]}")
+        module = import_module(COMMANDS[name])
         command = getattr(module, name, None) or module.app
         if isinstance(command, typer.Typer):
             made.add_typer(command, name=name)
@@ -53,8 +53,8 @@ def application(*names: str) -> typer.Typer:
     return made
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"triage {__version__}")
         raise typer.Exit
 

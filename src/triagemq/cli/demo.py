@@ -6,29 +6,20 @@ import asyncio
 import json as json_format
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from triagemq.cli.options import (
-    Json,
-    Seed,
-    duration,
-    figure_table,
-    percent,
-    print_json,
-    require,
-    screen,
-    traffic_bar,
-)
+from triagemq.cli import options, terminal
+from triagemq.cli.terminal import percent
+from triagemq.cli.up import show_progress
 from triagemq.errors import OutputError
 
 if TYPE_CHECKING:
     from triagemq.live.up.run import LiveResult
-    from triagemq.scenario import Scenario
 
 WITH, WITHOUT = "with triage", "without triage"
 _CLEARLY_LESS = 0.05
@@ -59,7 +50,7 @@ Output = Annotated[
     typer.Option(
         "--out",
         "-o",
-        help="Empty directory for scenario, picture, traces, tables and report (default: a new one in out/demo).",
+        help="Empty directory for scenario, traces, tables and report (default: a new one in out/demo).",
     ),
 ]
 Seconds = Annotated[
@@ -67,32 +58,24 @@ Seconds = Annotated[
 ]
 
 
-def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: Json = False) -> None:
+def demo(
+    seconds: Seconds = 20.0, seed: options.Seed = 0, output: Output = None, json: options.Json = False
+) -> None:
     """Run a building fire on this machine with real packets, with and without triage, and see what arrives."""
-    require(
-        "numba",
-        "amqtt",
-        "fastapi",
-        "uvicorn",
-        "sqlalchemy",
-        "matplotlib",
-        "plotly",
-        "jinja2",
-        "pyspark",
-        "pandas",
+    options.require(
+        "numba", "amqtt", "fastapi", "uvicorn", "sqlalchemy", "plotly", "jinja2", "pyspark", "pandas"
     )
+    from triagemq.forecast.summary import port_loads
+    from triagemq.plan import explain
     from triagemq.scenario import load
 
-    console = screen()
+    console = terminal.screen()
+    console.quiet = json
+    say = partial(console.print, soft_wrap=True)
     output = _own_directory(output)
     file = output / "building-fire.yaml"
     shutil.copyfile(_example(), file)
     scenario = load(file)
-
-    def say(words: str) -> None:
-        if not json:
-            console.print(words, soft_wrap=True, highlight=False)
-
     say(
         f"{scenario.name}: {len(scenario.publishers)} publishers, "
         f"{scenario.publications.rate_per_second.sum():.0f} events/s on {len(scenario.topics)} topics, "
@@ -102,70 +85,52 @@ def demo(seconds: Seconds = 20.0, seed: Seed = 0, output: Output = None, json: J
     for name, why in STEPS.items():
         say(f"\n{why.format(seconds=seconds)}")
         results[name] = _run(name, file, seconds, seed, output / name.split()[0])
-    figures = _figures(scenario, results)
-    say(f"\n{COMPARED}")
-    if not json:
-        _show(console, figures)
-    say(f"\n{REPORTED}")
-    figures |= {"picture": str(_draw(figures, output)), **_report(output)}
-    say(f"\n{PLANNED_AGAIN}")
-    figures["planned_again"] = again = _plan_again(output)
-    (output / "figures.json").write_text(json_format.dumps(figures, indent=2, allow_nan=False))
-    if json:
-        print_json(figures)
-        return
-    offered = " and ".join(percent(port["rho_offered"]) for port in again["ports"])
-    say(
-        f"{again['scenario']}: ports are offered {offered} of what they can carry; "
-        f"the next plan is worth {percent(again['utility']['rate'])} of the maximum utility."
-    )
-    say(f"\nPicture: {figures['picture']}\nReport:  {figures['report']}")
-    if figures["rows_set_aside"]:
-        console.print(
-            f"{figures['rows_set_aside']:,} rows of the traces were set aside; the report says why."
-        )
-
-
-def _figures(scenario: Scenario, results: dict[str, LiveResult]) -> dict[str, Any]:
-    """Everything that is said about the two runs: what --json prints, and what terminal and picture show."""
-    from triagemq.forecast.summary import port_loads
-    from triagemq.plan import explain
-
+    runs = {name: result.as_json() for name, result in results.items()}
     plan = results[WITH].forecast.plan
-    subscriber, topic = _something_urgent(scenario)
-    return {
-        "scenario": scenario.name,
-        "ports": port_loads(scenario, plan),
-        "runs": {name: result.as_json() for name, result in results.items()},
-        "explanation": {
-            "subscriber": subscriber,
-            "topic": topic,
-            "text": explain(scenario, plan, subscriber, topic),
-        },
-    }
-
-
-def _show(console: Console, figures: dict[str, Any]) -> None:
-    for port in figures["ports"]:
-        console.print(
+    say(f"\n{COMPARED}")
+    ports = port_loads(scenario, plan)
+    for port in ports:
+        say(
             f"Port {port['port']} is offered {percent(port['rho_offered'])} of what it can carry; "
             f"triage plans {percent(port['rho_planned'])}."
         )
-    console.print(_comparison(figures["runs"]))
-    for name, run in figures["runs"].items():
-        console.print(
+    console.print(_comparison(runs))
+    for name, run in runs.items():
+        say(
             f"{name}: {percent(run['utility']['rate'])} of the maximum utility "
-            f"(forecast {percent(run['forecast']['utility']['rate'])}), {run['deliveries']:,} deliveries",
-            highlight=False,
+            f"(forecast {percent(run['forecast']['utility']['rate'])}), {run['deliveries']:,} deliveries"
         )
-    if (busy := too_busy(figures["runs"][WITH], os.getloadavg()[0], os.cpu_count() or 1)) is not None:
-        console.print(busy, soft_wrap=True, highlight=False)
-    why = figures["explanation"]
-    console.print(
-        f"\n4. Why {why['topic']} got what it got for {why['subscriber']}: every decision has a reason, in words.",
-        highlight=False,
+    if (busy := too_busy(runs[WITH], os.getloadavg()[0], os.cpu_count() or 1)) is not None:
+        say(busy)
+    subscriptions = scenario.subscriptions
+    dearest = int(subscriptions.utility_weight.argmax())
+    subscriber = scenario.subscribers.name[subscriptions.subscriber[dearest]]
+    topic = scenario.topics.name[subscriptions.topic[dearest]]
+    text = explain(scenario, plan, subscriber, topic)
+    say(f"\n4. Why {topic} got what it got for {subscriber}: every decision has a reason, in words.\n{text}")
+    say(f"\n{REPORTED}")
+    report = _report(output)
+    say(f"\n{PLANNED_AGAIN}")
+    again = _plan_again(output)
+    offered = " and ".join(percent(port["rho_offered"]) for port in again["ports"])
+    say(
+        f"{again['scenario']}: ports are offered {offered} of what they can carry; "
+        f"the next plan is worth {percent(again['utility']['rate'])} of the maximum utility.\n"
+        f"\nReport:  {report['report']}"
     )
-    console.print(why["text"], soft_wrap=True, highlight=False)
+    if report["rows_set_aside"]:
+        say(f"{report['rows_set_aside']:,} rows of the traces were set aside; the report says why.")
+    figures = {
+        "scenario": scenario.name,
+        "ports": ports,
+        "runs": runs,
+        "explanation": {"subscriber": subscriber, "topic": topic, "text": text},
+        **report,
+        "planned_again": again,
+    }
+    (output / "figures.json").write_text(json_format.dumps(figures, indent=2, allow_nan=False))
+    if json:
+        terminal.print_json(figures)
 
 
 def too_busy(run: dict[str, Any], load: float, processors: int) -> str | None:
@@ -188,22 +153,18 @@ def _own_directory(given: Path | None) -> Path:
         return fresh_directory(Path("out/demo"))
     try:
         given.mkdir(parents=True, exist_ok=True)
-        taken = any(given.iterdir())
+        if any(given.iterdir()):
+            raise OutputError(f"{given}: is not empty; choose another directory")
     except OSError as error:
         raise OutputError(f"{given}: {error.strerror or error}") from error
-    if taken:
-        raise OutputError(f"{given}: is not empty; choose another directory")
     return given
 
 
 def _example() -> Path:
-    """The scenario file: beside the package where it is installed, in `examples` where it is developed."""
+    """The scenario file: in `examples` where this is developed, in the package where it is installed."""
     package = Path(__file__).resolve().parents[1]
-    places = (package / "examples", package.parents[1] / "examples")
-    return next(
-        (place / "building-fire.yaml" for place in places if (place / "building-fire.yaml").is_file()),
-        places[0] / "building-fire.yaml",
-    )
+    developed = package.parents[1] / "examples"
+    return (developed if developed.is_dir() else package / "examples") / "building-fire.yaml"
 
 
 def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveResult:
@@ -211,81 +172,30 @@ def _run(name: str, file: Path, seconds: float, seed: int, state: Path) -> LiveR
     from triagemq.live.up.run import run_live
 
     options = ExchangeOptions(state=state, scenario=file, no_triage=name == WITHOUT, seed=seed)
-    with traffic_bar(f"{name}, real packets", seconds) as show:
-        show(0.0, "starting")
-        return asyncio.run(
-            run_live(
-                options,
-                seconds=seconds,
-                ended=asyncio.Event(),
-                on_tick=lambda exchange, figures, elapsed: show(
-                    elapsed, f"{max(0.0, elapsed):.0f} of {seconds:.0f} s"
-                ),
-            )
+    title = f"{name}, real packets"
+    return asyncio.run(
+        run_live(
+            options,
+            seconds=seconds,
+            ended=asyncio.Event(),
+            on_ready=lambda running: running.start_task(show_progress(running, seconds, title)),
         )
+    )
 
 
 def _comparison(runs: dict[str, dict[str, Any]]) -> Table:
     """Success and latency per class, measured and forecast, the two runs side by side."""
-    columns = [column for name in runs for column in (f"{name}\nsuccess", "\nlatency")]
-    table = figure_table("measured (forecast), by the class that triage gives", "class", *columns)
-    for level in (row["priority_class"] for row in runs[WITH]["classes"]):
-        cells = [str(level)]
-        for run in runs.values():
-            row = _row(run["classes"], level)
-            expected = _row(run["forecast"]["classes"], level)
-            cells += [
-                f"{percent(row.get('success_rate'))} ({percent(expected.get('success_rate'))})",
-                f"{duration(row.get('mean_latency_seconds'))} ({duration(expected.get('mean_latency_seconds'))})",
-            ]
-        table.add_row(*cells)
-    return table
-
-
-def _row(rows: list[dict[str, float]], level: float) -> dict[str, float]:
-    return next((row for row in rows if row["priority_class"] == level), {})
-
-
-def _something_urgent(scenario: Scenario) -> tuple[str, str]:
-    """The subscription that is worth most: subscriber and topic."""
-    row = int(scenario.subscriptions.utility_weight.argmax())
-    return (
-        scenario.subscribers.name[scenario.subscriptions.subscriber[row]],
-        scenario.topics.name[scenario.subscriptions.topic[row]],
-    )
-
-
-def _draw(figures: dict[str, Any], folder: Path) -> Path:
-    from triagemq.lab.papers.experiment import Panel, Series
-    from triagemq.lab.papers.plotting import draw_png
-
-    runs = figures["runs"]
-
-    def series(name: str, figure: str, scale: float) -> Series:
-        rows = [row for row in runs[name]["classes"] if row[figure] is not None]
-        return Series.of(name, [row["priority_class"] for row in rows], [scale * row[figure] for row in rows])
-
-    path = folder / "classes.png"
-    draw_png(
-        path,
-        "A building on fire, with too little radio",
-        (
-            Panel(
-                "delivered",
-                "priority class",
-                "% of events",
-                tuple(series(name, "success_rate", 100) for name in runs),
-            ),
-            Panel(
-                "latency",
-                "priority class",
-                "milliseconds",
-                tuple(series(name, "mean_latency_seconds", 1000) for name in runs),
-                logarithmic=True,
-            ),
-        ),
-    )
-    return path
+    columns, rows = {"priority_class": "class"}, [dict(row) for row in runs[WITH]["classes"]]
+    for name, run in runs.items():
+        joined = terminal.join_classes(rows, run=run["classes"], forecast=run["forecast"]["classes"])
+        for field, heading in (("success_rate", f"{name}\nsuccess"), ("mean_latency_seconds", "\nlatency")):
+            columns[f"{name} {field}"] = heading
+            for row, both in zip(rows, joined, strict=True):
+                measured, expected = (
+                    terminal.cell(field, both.get(f"{of}_{field}")) for of in ("run", "forecast")
+                )
+                row[f"{name} {field}"] = f"{measured} ({expected})"
+    return terminal.make_table("measured (forecast), by the class that triage gives", columns, rows)
 
 
 def _report(folder: Path) -> dict[str, Any]:

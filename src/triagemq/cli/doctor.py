@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from triagemq.cli.options import Json, print_json, screen
+from triagemq.cli import options, terminal
 from triagemq.errors import MissingDependencyError, NetworkError
 from triagemq.programs import find_program
 
@@ -25,39 +23,29 @@ class Finding:
 
     needs: str
     serves: str
-    fine: bool
     found: str
-    fix: str
+    fix: str = ""
+
+    @property
+    def fine(self) -> bool:
+        return not self.fix
 
 
-def doctor(json: Json = False) -> None:
+def doctor(json: options.Json = False) -> None:
     """Say what this machine can and cannot do, and the command that fixes it."""
     findings = [*(found for check in CHECKS if (found := _found(check)) is not None), *_kernel()]
+    rows = [asdict(each) | {"fine": each.fine} for each in findings]
     if json:
-        print_json(
-            {"fine": all(each.fine for each in findings), "findings": [asdict(each) for each in findings]}
-        )
+        terminal.print_json({"fine": all(each.fine for each in findings), "findings": rows})
         return
-    table = Table(title="this machine", title_justify="left")
-    for column in ("", "needs", "for", "found"):
-        table.add_column(column, overflow="fold")
-    for each in findings:
-        table.add_row(
-            Text("yes", "green") if each.fine else Text("no", "yellow"), each.needs, each.serves, each.found
-        )
-    console = screen()
-    console.print(table)
-    for fix, needs in _fixes(findings).items():
+    terminal.print_table(
+        "this machine", {"fine": "", "needs": "needs", "serves": "for", "found": "found"}, rows
+    )
+    missing = [each for each in findings if not each.fine]
+    for fix in dict.fromkeys(each.fix for each in missing):
         # Below the table, and in one piece: it is to be copied.
-        console.print(f"for {', '.join(needs)}: {fix}", soft_wrap=True)
-
-
-def _fixes(findings: Sequence[Finding]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for each in findings:
-        if not each.fine:
-            found.setdefault(each.fix, []).append(each.needs)
-    return found
+        needs = ", ".join(each.needs for each in missing if each.fix == fix)
+        terminal.screen().print(f"for {needs}: {fix}", soft_wrap=True)
 
 
 def _found(check: Callable[[], Finding]) -> Finding | None:
@@ -69,13 +57,8 @@ def _found(check: Callable[[], Finding]) -> Finding | None:
 
 
 def _python() -> Finding:
-    return Finding(
-        "Python 3.11",
-        "everything",
-        sys.version_info >= (3, 11),
-        platform.python_version(),
-        "install Python 3.11",
-    )
+    fix = "" if sys.version_info >= (3, 11) else "install Python 3.11"
+    return Finding("Python 3.11", "everything", platform.python_version(), fix)
 
 
 def _packages(group: str, serves: str, names: tuple[str, ...]) -> Callable[[], Finding]:
@@ -86,60 +69,63 @@ def _packages(group: str, serves: str, names: tuple[str, ...]) -> Callable[[], F
                 found.append(f"{name} {version(name)}")
             except PackageNotFoundError:
                 missing.append(name)
-        said = ", ".join(found) if not missing else f"missing: {', '.join(missing)}"
-        remedy = MissingDependencyError.remedy(group)
-        return Finding(f"triagemq[{group}]", serves, not missing, said, remedy)
+        if missing:
+            remedy = MissingDependencyError.remedy(group)
+            return Finding(f"triagemq[{group}]", serves, f"missing: {', '.join(missing)}", remedy)
+        return Finding(f"triagemq[{group}]", serves, ", ".join(found))
 
     return check
 
 
 def _java() -> Finding:
     from triagemq.errors import PipelineError
-    from triagemq.pipeline.java import describe_java, find_java
+    from triagemq.pipeline.session import find_java
 
     try:
-        find_java()
+        java = find_java()
     except PipelineError:
-        remedy = MissingDependencyError.remedy("pipeline")
-        return Finding("Java 17", "the Spark pipeline", False, "none", remedy)
-    return Finding("Java 17", "the Spark pipeline", True, describe_java(), "")
+        return Finding("Java 17", "the Spark pipeline", "none", MissingDependencyError.remedy("pipeline"))
+    return Finding("Java 17", "the Spark pipeline", str(java))
 
 
 def _kernel() -> list[Finding]:
     """What the kernel lets this user do, found by doing it."""
-    serves = {
-        "network namespaces": "triage emulate",
-        "kernel queues": "the linux and openflow data planes",
-        "kernel queues with eBPF": "the linux and openflow data planes",
-    }
     try:
         from triagemq.network.linux import capabilities
     except ModuleNotFoundError:
         return []  # the packages that it needs are among the findings
     able = capabilities()
-    problems = (able.namespaces, able.queues, able.classifier)
-    fix = "run it as root, for example with sudo" if os.geteuid() or able.namespaces else "use another kernel"
+    fix = (
+        "run it as root, for example with sudo"
+        if os.geteuid() or able["namespaces"]
+        else "use another kernel"
+    )
+    planes = "the linux and openflow data planes"
     return [
-        Finding(needs, what_for, problem is None, problem or "works", fix)
-        for (needs, what_for), problem in zip(serves.items(), problems, strict=True)
+        Finding(needs, serves, problem or "works", fix if problem else "")
+        for needs, serves, problem in (
+            ("network namespaces", "triage emulate", able["namespaces"]),
+            ("kernel queues", planes, able["queues"]),
+            ("kernel queues with eBPF", planes, able["classifier"]),
+        )
     ]
 
 
 def _open_vswitch() -> Finding:
     from triagemq.lab.box import require_open_vswitch
 
+    found, fix = find_program("ovs-vswitchd") or "", ""
     try:
         require_open_vswitch()
     except NetworkError as error:
         found, _, fix = str(error).partition("; install it with: ")
-        return Finding("Open vSwitch", "the openflow data plane", False, found, fix)
-    return Finding("Open vSwitch", "the openflow data plane", True, find_program("ovs-vswitchd") or "", "")
+    return Finding("Open vSwitch", "the openflow data plane", found, fix)
 
 
 def _program(name: str, package: str, serves: str) -> Callable[[], Finding]:
     def check() -> Finding:
         place = find_program(name)
-        return Finding(name, serves, place is not None, place or "none", f"apt-get install {package}")
+        return Finding(name, serves, place or "none", "" if place else f"apt-get install {package}")
 
     return check
 
@@ -171,7 +157,7 @@ def restore(
     everything: Annotated[
         bool, typer.Option("--all", help="Also what belongs to runs that are still going on.")
     ] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Remove the namespaces, interfaces, queues and processes that killed runs left behind."""
     from triagemq.lab.box.restore import restore as undo
@@ -185,7 +171,7 @@ def restore(
         failed += [f"interface {name}: a running process uses its queues" for name in queues.in_use]
     in_use = done.in_use + (0 if everything else len(queues.in_use))
     if json:
-        print_json({"removed": removed, "failed": failed, "in_use": in_use})
+        terminal.print_json({"removed": removed, "failed": failed, "in_use": in_use})
     else:
         for line in removed:
             typer.echo(f"removed {line}")

@@ -1,4 +1,4 @@
-"""The `triage` program: hears signals from its first moment, runs a command, turns errors into one line and a code."""
+"""The `triage` program: handles signals from the first moment, runs a command, turns errors into a line and a code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main() -> None:
         code = INTERRUPTED
     except Exception:
         # Python may wrap an interruption: in the making of a class it becomes a RuntimeError.
-        if listening.number is None or listening.heeded:
+        if listening.number is None or listening.acknowledged:
             raise
         code = INTERRUPTED
     listening.finish()
@@ -45,7 +45,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command; every error a user can cause ends as one line on standard error. Returns the exit code."""
-    # Late, here and below: until they are loaded, signals would not be heard.
+    # Late, here and below: until they are loaded, signals would not be noticed.
     from triagemq.errors import MissingDependencyError, TriageError
 
     # Accepted anywhere on the line, because it is typed after the command has already failed.
@@ -92,9 +92,9 @@ def _runs_until_ended(arguments: Sequence[str]) -> bool:
 
 def _leave(listening: Listening, code: int) -> None:
     """End now, without waiting for threads that still compile or compute."""
-    if not listening.heeded:
+    if not listening.acknowledged:
         _say(listening.words)
-    if code == INTERRUPTED or not listening.heeded:
+    if code == INTERRUPTED or not listening.acknowledged:
         code = listening.exit_code
     listening.end_children()
     atexit._run_exitfuncs()
@@ -104,13 +104,7 @@ def _leave(listening: Listening, code: int) -> None:
 
 
 def _say(message: str) -> None:
-    try:
-        from rich.console import Console
-    except ModuleNotFoundError:
-        # It is what the message is about.
-        print(f"triage: {message}", file=sys.stderr)
-        return
+    is_coloured = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+    red, plain = ("\x1b[31m", "\x1b[0m") if is_coloured else ("", "")
     for line in message.splitlines():
-        Console(stderr=True, emoji=False).print(
-            f"triage: {line}", style="red", markup=False, highlight=False, soft_wrap=True
-        )
+        print(f"{red}triage: {line}{plain}", file=sys.stderr)

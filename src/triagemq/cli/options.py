@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
-import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from triagemq.errors import ParameterError
-from triagemq.progress import Bar
 
 if TYPE_CHECKING:
-    from triagemq.exchange import BrokerAddress
-    from triagemq.forecast import Forecast
+    from triagemq.broker import BrokerAddress
     from triagemq.pipeline import SparkOptions
-    from triagemq.plan import Plan
-    from triagemq.scenario import Scenario
 
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_UNIT_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 File = Annotated[Path, typer.Argument(help="Scenario: a YAML file, or a directory with Parquet tables.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -104,6 +94,35 @@ SparkConf = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangePlanning:
+    """How an exchange plans: options of `up` and `emulate`, one for each field."""
+
+    no_triage: Annotated[
+        bool, typer.Option("--no-triage", help="One queue, no drops: what a plain exchange does.")
+    ] = False
+    priorities: Priorities = None
+    drops: Drops = None
+    flows: Flows = "greedy"
+    control: Control = "off"
+    delay_model: DelayModelFolder = None
+    seed: Seed = 0
+
+    def settings(self) -> dict[str, Any]:
+        """As fields of RigOptions; ParameterError where control lacks its model."""
+        from triagemq.gateway.config import check_control
+
+        check_control(self.control, self.delay_model)
+        chosen = {"flows": self.flows, "priorities": self.priorities, "drops": self.drops}
+        return {
+            "no_triage": self.no_triage,
+            "seed": self.seed,
+            "planner": {name: value for name, value in chosen.items() if value is not None},
+            "control": self.control,
+            "delay_model": self.delay_model,
+        }
+
+
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the fields of a record in the place of each parameter that is one: they are its options.
 
@@ -170,46 +189,9 @@ def require(*packages: str) -> None:
             raise MissingDependencyError(package, MissingDependencyError.GROUPS[package])
 
 
-def screen(*, stderr: bool = False) -> Console:
-    """Where people read. Words stay what they are: no colon in a topic makes a picture, no bracket a colour.
-
-    >>> screen().print("floor:fire:3 [red]")
-    floor:fire:3 [red]
-    """
-    console = Console(stderr=stderr, emoji=False, markup=False, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        # A file or another program: there is no screen to be narrow.
-        console = Console(stderr=stderr, emoji=False, markup=False, highlight=False, width=120)
-    return console
-
-
-@contextmanager
-def traffic_bar(name: str, seconds: float, *, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
-    """Takes how many of the seconds have passed, and words for what goes on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    with Bar(*columns, console=screen(stderr=True), quiet=quiet) as bar:
-        task = bar.add_task(name, total=seconds, now="")
-        yield lambda elapsed, now: bar.update(task, completed=max(0.0, elapsed), now=now)
-
-
-@contextmanager
-def progress_bar(name: str) -> Iterator[Callable[[float], None]]:
-    """Takes the share that is done. A bar on standard error; where that is no terminal, a line every few seconds."""
-    columns = (*Progress.get_default_columns()[:-1], TimeRemainingColumn())
-    with Bar(*columns, console=screen(stderr=True)) as bar:
-        task = bar.add_task(name, total=1.0)
-        yield lambda share: bar.update(task, completed=share)
-
-
-def algorithms(flows: str, priorities: str | None, drops: str | None) -> dict[str, str]:
-    """Those that were given, by the names that the coordinator has for them."""
-    chosen = {"flows": flows, "priorities": priorities, "drops": drops}
-    return {name: value for name, value in chosen.items() if value is not None}
-
-
 def broker_address(broker: str, authority: Path | None) -> BrokerAddress:
     """Where a broker that runs is; ParameterError if that, or a file that TLS needs, is of no use."""
-    from triagemq.exchange import BrokerAddress
+    from triagemq.broker import BrokerAddress
 
     address = BrokerAddress.parse(broker)
     if authority is not None:
@@ -233,172 +215,25 @@ def spark_options(master: str | None, conf: list[str] | None, *, ui: bool = Fals
     return SparkOptions(master=master, conf=settings, ui=ui)
 
 
-def forecast_with_bar(scenario: Scenario, plan: Plan, *, formulas: bool = False) -> Forecast:
-    """The forecast of a plan; a bar shows how far the sample is, if one is needed."""
-    from triagemq import forecast
+def seconds_of(text: str | float) -> float:
+    """A time as people write it, with or without a unit.
 
-    with ExitStack() as stack:
-        bar: list[Callable[[float], None]] = []
-
-        def progress(share: float) -> None:
-            if not bar:
-                bar.append(stack.enter_context(progress_bar("sampling")))
-            bar[0](share)
-
-        return forecast.forecast(scenario, plan, formulas=formulas, progress=progress)
-
-
-def print_json(result: dict[str, Any]) -> None:
-    """One object; whatever is unknown or infinite must be null by now."""
-    typer.echo(json.dumps(result, allow_nan=False, indent=2, ensure_ascii=False))
-
-
-def figure_table(title: str, *columns: str) -> Table:
-    """A table whose columns are figures."""
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
-
-
-def print_kept_promises(promises: list[dict[str, Any]], decisions: list[dict[str, Any]]) -> None:
-    """What became of each promise, and who was cut."""
-    console = screen()
-    if promises:
-        columns = ("promise", "messages", "worst latency", "bound", "requested", "late", "limited", "lost")
-        table = figure_table("promises", *columns)
-        for row in promises:
-            times = ("worst_latency_seconds", "bound_seconds", "max_latency_seconds")
-            table.add_row(
-                f"{row['topic']} from {row['publisher']} to {row['subscriber']}",
-                f"{row['messages']:,}",
-                *(duration(row[name]) for name in times),
-                *(f"{row[name]:,}" for name in ("late", "limited", "lost")),
-            )
-        console.print(table)
-    for row in decisions:
-        console.print(f"{row['kind']}: {row['subject']}: {row['reason']}", soft_wrap=True)
-
-
-def class_table(title: str, classes: list[dict[str, Any]], basis: str = "") -> None:
-    """Success and latency per class, as a person reads them."""
-    columns = ("class", "flows", "subscriptions", "drop rate", "success", "mean latency", "p95", "p99")
-    table = figure_table(title, *columns)
-    doubted = any(row.get("flagged") for row in classes)
-    if doubted:
-        table.add_column("approximate")
-    for row in classes:
-        table.add_row(
-            str(row["priority_class"]),
-            str(row["flows"]),
-            str(row["subscriptions"]),
-            percent(row["drop_rate"]),
-            percent(row["success_rate"]),
-            *(duration(row[name]) for name in ("mean_latency_seconds", "p95_seconds", "p99_seconds")),
-            *([_doubt(row)] if doubted else []),
-        )
-    output = screen()
-    output.print(table)
-    sampled = sum(row.get("sampled", 0) for row in classes)
-    if sampled:
-        output.print(
-            f"{sampled} of {sum(row['subscriptions'] for row in classes)} subscriptions: no formula is known for them, "
-            "a sample of events was followed",
-            soft_wrap=True,
-        )
-    elif basis not in ("", "formulas"):
-        output.print(basis, soft_wrap=True)
-    for row in classes:
-        topics = ", ".join(row.get("example_topics", ()))
-        if topics:
-            output.print(f"class {row['priority_class']}: {topics}", soft_wrap=True)
-
-
-def _doubt(row: dict[str, Any]) -> str:
-    """By how much a class's latency and success may be off, and why."""
-    if not row["flagged"]:
-        return ""
-    off = max(row["latency_error"], row["success_error"])
-    if off > 0 and round(100 * off) == 0:
-        return f"{row['flagged']} of {row['subscriptions']}: {row['flag']}"
-    return f"± {100 * off:.0f} %, {row['flag']}" if off > 0 else str(row["flag"])
-
-
-def print_promises(promises: list[dict[str, Any]]) -> None:
-    """What is promised, with its bound and levels; and what is refused, with what would be admitted instead."""
-    if not promises:
-        return
-    table = figure_table("promises", "promise", "bound", "requested", "to spare", "level at each port")
-    refused = figure_table("refused", "promise", "requested", "would be admitted")
-    for row in promises:
-        name = f"{row['topic']} from {row['publisher']} to {row['subscriber']}"
-        requested = duration(row["max_latency_seconds"])
-        if row["admitted"]:
-            levels = ", ".join(
-                f"{hop['port']} {hop['level']}" for hop in row["hops"] if hop["port"] is not None
-            )
-            table.add_row(
-                name, duration(row["bound_seconds"]), requested, duration(row["slack_seconds"]), levels
-            )
-        else:
-            refused.add_row(name, requested, duration(row["offer_seconds"]))
-    for each in (table, refused):
-        if each.row_count:
-            screen().print(each)
-
-
-def utility_line(utility: dict[str, float | None]) -> str:
-    """Achieved utility in one line."""
-    return (
-        f"utility {utility['achieved']:.1f} of {utility['maximum']:.1f} = {percent(utility['rate'])} "
-        f"(mean of the subscriptions' ratios {percent(utility['rate_mean'])})"
-    )
-
-
-def print_deadlines(deadlines: dict[str, int]) -> None:
-    """How many deadlines are met, if there are any."""
-    if deadlines["judged"]:
-        met = f"{deadlines['met']} of {deadlines['judged']}"
-        screen().print(f"deadlines: {met} subscriptions get the share they ask for in time")
-
-
-_FEW_STARVED, _MOST_STARVED = 40, 3
-
-
-def print_starved(rows: list[dict[str, Any]]) -> None:
-    """The subscriptions that get nothing, a line for each subscriber, worth most first; of many some, for each."""
-    topics: dict[str, list[str]] = {}
-    for row in rows:
-        topics.setdefault(row["subscriber"], []).append(row["topic"])
-    if rows:
-        what = "1 subscription gets" if len(rows) == 1 else f"{len(rows)} subscriptions get"
-        screen().print(f"{what} nothing:", soft_wrap=True)
-    most = _MOST_STARVED if len(rows) > _FEW_STARVED else len(rows)
-    for subscriber, several in topics.items():
-        more = f" and {len(several) - most} more (--json has all)" if len(several) > most else ""
-        screen().print(f"  {subscriber}: {', '.join(several[:most])}{more}", soft_wrap=True)
-
-
-def percent(share: float | None) -> str:
-    """A share as a percentage; a dash where it is unknown."""
-    return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def seconds_of(option: str, text: str) -> float:
-    """A time as people write it.
-
-    >>> seconds_of("--keep-trace", "7d"), seconds_of("--keep-trace", "1.5h")
-    (604800.0, 5400.0)
+    >>> seconds_of("8ms"), seconds_of("0.5"), seconds_of("250 us"), seconds_of("1.5h")
+    (0.008, 0.5, 0.00025, 5400.0)
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text.strip())
-    if match is None or not float(match[1]):
-        raise ParameterError(option, f"must be a number and s, m, h, d or w, such as 12h or 7d, is {text!r}")
-    return float(match[1]) * _UNIT_SECONDS[match[2]]
+    found = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?) *(us|ms|[smhdw])?", str(text).strip())
+    number, unit = found.groups() if found else ("", None)
+    try:
+        return float(number) * _UNIT_SECONDS[unit or "s"]
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; write 0.008, 8ms or 7d") from None
 
 
-def duration(seconds: float | None) -> str:
-    """A duration in the unit a person would use; a dash where it is unknown or has no bound."""
-    if seconds is None:
-        return "-"
-    value, unit = (seconds, "s") if seconds >= 1 else (1000 * seconds, "ms")
-    return f"{value:.{max(0, 2 - len(str(int(value))) + 1)}f} {unit}"
+def retention_seconds(text: str | float) -> float:
+    """How long something is stored, with its unit: 7 alone may mean days or seconds. A number is a remembered time."""
+    if isinstance(text, float):
+        return text
+    seconds = seconds_of(text)
+    if not seconds or not text.strip()[-1].isalpha():
+        raise typer.BadParameter(f"{text!r} is no time with a unit; write 12h or 7d")
+    return seconds

@@ -1,28 +1,19 @@
-"""`triage pipeline run|stream|show|scenario|archive|train|models`: tables from what happened."""
+"""`triage pipeline run|stream|show|scenario|train|models`: tables from what happened."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import SpinnerColumn, TextColumn
-from rich.table import Table
 
-from triagemq.cli import options
-from triagemq.cli.options import Json, print_json, screen
-from triagemq.cli.stopping import on_stop_anywhere
+from triagemq.cli import options, terminal
+from triagemq.cli.stopping import on_stop
 from triagemq.errors import ModelError, ParameterError, PipelineError
-from triagemq.progress import Bar
 
 if TYPE_CHECKING:
     from triagemq.pipeline import PipelineResult
-    from triagemq.pipeline.run import Processed
-    from triagemq.pipeline.streaming import StreamProgress, StreamResult
+    from triagemq.pipeline.streaming import StreamProgress
 
 app = typer.Typer(help="Turn what happened into tables, on Spark, and look at them.", no_args_is_help=True)
 
@@ -43,7 +34,7 @@ def run(
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
     ui: Annotated[bool, typer.Option("--ui", help="Show Spark's web page while it works.")] = False,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Make the tables of runs and logs that are new or have changed, and a report of all of them."""
     options.require("pyspark", "pandas", "plotly", "jinja2")
@@ -55,18 +46,21 @@ def run(
     known = load_mapping(mapping) if mapping is not None else None
     done = run_pipeline(traces, out, mapping=known, options=spark, progress=not json)
     # A page is opened with a browser, which cannot read a cluster's file systems.
-    directory = None if Location.needs_spark(out, published=True) else Location(out).shown
+    directory = Location(out).shown
     page = None if directory is None else directory / "report.html"
     if page is not None and done.tables and (done.started_spark or not page.exists()):
         report_tables(out, page, title=f"What happened: {page.parent.name}")
-    if json:
-        print_json({**done.as_json(), "report": str(page) if page is not None and page.exists() else None})
-    else:
-        _print_run(done, out, page)
-    _require_complete(done, f"look at them with: triage pipeline show {out} quarantine")
+    written = str(page) if page is not None and page.exists() else None
+    facts = {**done.as_json(), "report": written}
+    terminal.show(facts, lambda: terminal.print_facts(facts), as_json=json)
+    if not json:
+        for note in (*(f"left out: {skipped.reason}" for skipped in done.skipped), *done.notes):
+            terminal.screen(stderr=True).print(note, style="yellow", soft_wrap=True)
+        terminal.screen().print(f"look at a table with: triage pipeline show {out} TABLE", soft_wrap=True)
+    _require_complete(done)
 
 
-def _require_complete(done: Processed, advice: str) -> None:
+def _require_complete(done: PipelineResult) -> None:
     """An error that names what could not be used, after everything else was."""
     left_out = [each.reason for each in done.skipped if each.is_damaged]
     if left_out:
@@ -74,33 +68,9 @@ def _require_complete(done: Processed, advice: str) -> None:
     if done.damaged:
         more = f" and of {len(done.damaged) - 1} more" if len(done.damaged) > 1 else ""
         raise PipelineError(
-            f"more than a tenth of the rows, or a whole file, of {done.damaged[0]}{more} was set aside; {advice}"
+            f"more than a tenth of the rows, or a whole file, of {done.damaged[0]}{more} was set aside; "
+            f"look at them with: triage pipeline show {done.out} quarantine"
         )
-
-
-def _print_notes(done: Processed) -> None:
-    for note in (*(f"left out: {skipped.reason}" for skipped in done.skipped), *done.notes):
-        screen(stderr=True).print(note, style="yellow", soft_wrap=True)
-
-
-def _print_run(done: PipelineResult, out: str, page: Path | None) -> None:
-    console = screen()
-    _print_notes(done)
-    if not done.started_spark:
-        console.print(f"nothing new: {out} has all {len(done.unchanged)} runs already")
-        return
-    console.print(
-        f"{len(done.added)} runs added, {len(done.replaced)} replaced, {len(done.unchanged)} unchanged; "
-        f"{done.rows_read:,} rows read = {done.rows_in:,} in + {done.quarantined:,} quarantined"
-    )
-    for reason, count in done.reasons.items():
-        console.print(f"  quarantined: {count:,} {reason}")
-    _print_tables(console, done.tables)
-    if page is not None:
-        console.print(f"report: {page}", soft_wrap=True)
-    # A log says what was published, and nothing of what became of it.
-    table = "class_performance" if done.tables["class_performance"] else "topic_summary"
-    console.print(f"look at a table with: triage pipeline show {out} {table}", soft_wrap=True)
 
 
 @app.command()
@@ -113,32 +83,22 @@ def show(
     limit: Annotated[
         int | None, typer.Option("--limit", min=0, help="At most so many rows (default: 20, JSON all).")
     ] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List the tables, or print the rows of one. Spark is not started."""
     from triagemq.pipeline import Tables
 
     tables = Tables(directory)
     if table is None:
-        if json:
-            print_json(
-                {
-                    "tables": [{"table": name, "rows": rows} for name, rows in tables.rows.items()],
-                    "runs": [
-                        {"run_id": run_id, "source": run.source}
-                        for run_id, run in tables.manifest.runs.items()
-                    ],
-                }
-            )
-        else:
-            _print_tables(screen(), tables.rows)
+        listed = [{"table": name, "rows": count} for name, count in tables.rows.items()]
+        sources = [{"run_id": run_id, "source": run.source} for run_id, run in tables.manifest.runs.items()]
+        columns = {name: name for name in ("table", "rows")}
+        found = {"tables": listed, "runs": sources}
+        terminal.show(found, lambda: terminal.print_table("", columns, listed), as_json=json)
         return
     most = limit if limit is not None or json else 20
     rows = tables.records(table, where=_where(where or []), limit=most)
-    if json:
-        print_json({"table": table, "rows": rows})
-        return
-    _print_rows(screen(), table, rows)
+    terminal.show({"table": table, "rows": rows}, lambda: _print_rows(table, rows), as_json=json)
 
 
 def _where(given: list[str]) -> dict[str, str]:
@@ -168,7 +128,7 @@ def scenario(
     bandwidth_bps: Annotated[
         float | None, typer.Option("--bandwidth-bps", min=1, help="Bandwidth to the subscriber, for a log.")
     ] = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Estimate a scenario from what was measured: topics, publishers, rates, sizes, variability."""
     from triagemq.pipeline import Tables, estimate_scenario
@@ -178,115 +138,38 @@ def scenario(
     estimated = found.scenario
     # The user names a file that is to be written; a directory may hold tables that have these names by chance.
     save(estimated, out, overwrite=out.suffix.lower() in (".yaml", ".yml"), conditions=found.conditions)
-    counts = {
-        "topics": len(estimated.topics),
-        "publishers": len(estimated.publishers),
-        "publications": len(estimated.publications),
-        "subscriptions": len(estimated.subscriptions),
+    facts: dict[str, object] = {"scenario": estimated.name, "out": str(out)}
+    facts |= {
+        name: len(getattr(estimated, name))
+        for name in ("topics", "publishers", "publications", "subscriptions")
     }
-    if json:
-        assumptions: dict[str, object] = {
-            "outages": found.outages,
-            "conditions": len(found.conditions.timeline),
-        }
-        for name, pairs in (("guessed", found.guessed), ("assumed_poisson", found.assumed)):
-            assumptions[name] = [{"publisher": publisher, "topic": topic} for publisher, topic in pairs]
-        print_json({"scenario": estimated.name, "out": str(out), **counts, **assumptions})
-        return
-    text = f"{out}: " + ", ".join(f"{count:,} {what}" for what, count in counts.items())
-    if found.outages:
-        text += f"\n{found.outages:,} outages are no part of the rates: {len(found.conditions.timeline):,} conditions"
-    if found.guessed:
-        text += "\nguessed, because the trace does not say who published: " + ", ".join(
-            f"{publisher} ({topic})" for publisher, topic in found.guessed
-        )
-    if found.assumed:
-        text += (
-            f"\nassumed to be Poisson, because so few events do not tell: {len(found.assumed):,} publications"
-        )
-    screen().print(text, markup=False, soft_wrap=True)
+    # Outages are no part of the rates, but conditions of the scenario.
+    facts |= {"outages": found.outages, "conditions": len(found.conditions.timeline)}
+    for name, pairs in (("guessed", found.guessed), ("assumed_poisson", found.assumed)):
+        facts[name] = [{"publisher": publisher, "topic": topic} for publisher, topic in pairs]
+    terminal.show(facts, lambda: terminal.print_facts(facts), as_json=json)
 
 
-@app.command()
-def archive(
-    logs: Annotated[
-        list[str], typer.Argument(help="Logs, or directories with their files.", metavar="LOG...")
-    ],
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out", "-o", help="Directory of the archive, a path or URI; new logs are added to it."
-        ),
-    ],
-    mapping: Annotated[
-        Path, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
-    ],
-    keep_days: Annotated[
-        int | None, typer.Option("--keep-days", min=1, help="Give up days that are older than so many days.")
-    ] = None,
-    master: options.SparkMaster = None,
-    conf: options.SparkConf = None,
-    json: Json = False,
-) -> None:
-    """Keep the events of logs with their payloads, as Parquet: for looking at an incident afterwards."""
-    options.require("pyspark")
-    from triagemq.pipeline import load_mapping
-    from triagemq.pipeline.archive import archive as archive_logs
-
-    done = archive_logs(
-        logs,
-        out,
-        mapping=load_mapping(mapping),
-        keep_days=keep_days,
-        options=options.spark_options(master, conf),
-    )
-    if json:
-        print_json(asdict(done))
-    else:
-        _print_notes(done)
-        console = screen()
-        console.print(
-            f"{len(done.archived)} logs archived, {len(done.unchanged)} unchanged: {done.rows_in:,} rows in, "
-            f"{done.quarantined:,} set aside; {done.expired:,} events given up, {done.events:,} stored",
-            soft_wrap=True,
-        )
-        for reason, count in done.reasons.items():
-            console.print(f"  set aside: {count:,} {reason}")
-        console.print(f"look at them with: triage pipeline show {out} events", soft_wrap=True)
-    _require_complete(done, "their reasons are counted above, and they are stored nowhere")
-
-
-def _print_tables(console: Console, rows: dict[str, int]) -> None:
-    shown = Table("table", title_justify="left")
-    shown.add_column("rows", justify="right")
-    for name, count in rows.items():
-        shown.add_row(name, f"{count:,}")
-    console.print(shown)
-
-
-def _print_rows(console: Console, table: str, rows: list[dict[str, Any]]) -> None:
+def _print_rows(table: str, rows: list[dict[str, Any]]) -> None:
     if not rows:
-        console.print(f"{table}: no rows")
+        terminal.screen().print(f"{table}: no rows")
         return
     # A run's id is long and mostly the same in all rows; JSON has it.
     hidden = {"run_id"} if len({row.get("run_id") for row in rows}) == 1 else set()
-    columns = [column for column in rows[0] if column not in hidden]
-    widths = [max(len(column), *(len(_text(row[column])) for row in rows)) + 3 for column in columns]
-    if sum(widths) < console.width:
-        shown = Table(*columns, title=table, title_justify="left")
-        for row in rows:
-            shown.add_row(*(_text(row[column]) for column in columns))
-        console.print(shown)
+    columns = {column: column for column in rows[0] if column not in hidden}
+    texts = [{column: _text(row[column]) for column in columns} for row in rows]
+    if (
+        sum(max(len(row[column]) for row in (columns, *texts)) + 3 for column in columns)
+        < terminal.screen().width
+    ):
+        terminal.print_table(table, columns, texts)
         return
-    # Too wide for the screen: columns become lines, as many rows side by side as there is room for.
-    room = console.width - max(len(column) for column in columns) - 4
-    beside = max(1, room // (max(len(_text(row[column])) for row in rows for column in columns) + 3))
-    for first in range(0, len(rows), beside):
-        block = rows[first : first + beside]
-        shown = Table(title=table if first == 0 else None, title_justify="left", show_header=False)
-        for column in columns:
-            shown.add_row(column, *(_text(row[column]) for row in block))
-        console.print(shown)
+    # Too wide for the screen: columns become lines, a block for each row.
+    longest = max(map(len, columns))
+    for row in texts:
+        terminal.screen().print(
+            "\n".join(f"{column:{longest}}  {text}" for column, text in row.items()) + "\n"
+        )
 
 
 def _text(value: Any) -> str:
@@ -318,13 +201,6 @@ def stream(
         float, typer.Option(help="Seconds that an event may come behind the latest one of its run.")
     ] = 2.0,
     trigger: Annotated[float, typer.Option(help="Seconds between looks at the directory.")] = 0.5,
-    post: Annotated[str | None, typer.Option(help="Send new windows as JSON to this URL, too.")] = None,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            "--token", envvar="TRIAGE_TOKEN", help="With --post: what is known there, as a bearer token."
-        ),
-    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Take what is there, then stop.")] = False,
     until_idle: Annotated[
         float | None, typer.Option(help="Stop when nothing new has come for so many seconds.")
@@ -332,12 +208,13 @@ def stream(
     broker_ca: options.BrokerAuthority = None,
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Keep a table of rates per topic up to date with a live trace or a broker, until Ctrl-C."""
     from triagemq.pipeline.streaming import stream_pipeline
 
-    with _progress_line(enabled=not json) as progress:
+    with terminal.progress_bar("stream", None, quiet=json) as show:
+        show(0.0, "starting Spark")
         done = stream_pipeline(
             source,
             out,
@@ -347,27 +224,17 @@ def stream(
             trigger_seconds=trigger,
             once=once,
             until_idle_seconds=until_idle,
-            post=post,
-            post_token=token,
             broker_ca=broker_ca,
             options=options.spark_options(master, conf),
-            progress=progress,
-            on_stop=on_stop_anywhere,
+            progress=lambda done: show(0.0, _stream_line(done)),
+            on_stop=on_stop,
         )
-    if json:
-        print_json(done.as_json())
-    else:
-        _print_stream(done)
-
-
-@contextmanager
-def _progress_line(*, enabled: bool) -> Iterator[Callable[[StreamProgress], None]]:
-    """One line on standard error: on a terminal it is written over, elsewhere another comes every few seconds."""
-    console = screen(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}: {task.fields[news]}", markup=False))
-    with Bar(*columns, console=console, quiet=not enabled) as bar:
-        task = bar.add_task("stream", total=None, news="starting Spark")
-        yield lambda progress: bar.update(task, news=_stream_line(progress))
+    facts = done.as_json()
+    terminal.show(facts, lambda: terminal.print_facts(facts), as_json=json)
+    if not json:
+        terminal.screen().print(
+            f"look at it with: triage pipeline show {done.out} topic_rates", soft_wrap=True
+        )
 
 
 def _stream_line(progress: StreamProgress) -> str:
@@ -378,33 +245,7 @@ def _stream_line(progress: StreamProgress) -> str:
     ]
     if progress.lag_seconds is not None:
         parts.append(f"lag {progress.lag_seconds:,.1f} s")
-    if progress.failed_posts:
-        parts.append(f"{progress.failed_posts:,} posts failed")
     return ", ".join(parts)
-
-
-def _print_stream(done: StreamResult) -> None:
-    console = screen()
-    console.print(
-        f"{done.events:,} events in {done.batches:,} batches, {done.windows:,} windows in {done.seconds:.1f} s "
-        f"(and {done.start_seconds:.1f} s to start Spark)"
-    )
-    for run_id, counts in done.runs.items():
-        console.print(
-            f"  {run_id}: {counts['events']:,} events in windows, {counts['late']:,} late, "
-            f"{counts['duplicates']:,} duplicates"
-            + "".join(f", {counts[name]:,} {name}" for name in ("lost", "queued") if name in counts),
-            markup=False,
-            soft_wrap=True,
-        )
-    if done.post is not None:
-        failure = f"; last: {done.post['last_failure']}" if done.post["last_failure"] else ""
-        console.print(
-            f"posts: {done.post['sent']:,} sent, {done.post['failed']:,} failed{failure}",
-            markup=False,
-            soft_wrap=True,
-        )
-    console.print(f"look at it with: triage pipeline show {done.out} topic_rates", soft_wrap=True)
 
 
 @app.command()
@@ -432,7 +273,7 @@ def train(
     seed: options.Seed = 0,
     master: options.SparkMaster = None,
     conf: options.SparkConf = None,
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """Learn from the queues of all runs how long packets wait; the newest model is the one in force."""
     options.require("pyspark", "xgboost", "sklearn")
@@ -458,7 +299,7 @@ def train(
 @app.command()
 def models(
     folder: Annotated[Path, typer.Argument(help="Directory of models.", metavar="MODELS")],
-    json: Json = False,
+    json: options.Json = False,
 ) -> None:
     """List the models there are, with what they learned from and how far they are from the truth."""
     from triagemq.delay.learning.models import model_folders, newest_model
@@ -493,28 +334,17 @@ def _listed_model(folder: Path) -> dict[str, Any]:
 
 def _show_models(listed: list[dict[str, Any]], *, json: bool) -> None:
     if json:
-        print_json({"models": listed})
+        terminal.print_json({"models": listed})
         return
-    kinds = sorted({(each["part"], each["traffic"]) for model in listed for each in model["errors"] or ()})
-    shown = Table(
-        "counters", "trained", "in force", "runs", "rows", "parameters", "trees", title_justify="left"
-    )
-    for part, traffic in kinds:
-        shown.add_column(f"{traffic}, {part}", justify="right")
+    columns = ("counters", "trained", "in_force", "runs", "rows", "chosen", "errors")
+    rows = []
     for model in listed:
-        errors = {
-            (each["part"], each["traffic"]): f"{1e3 * each['mean_absolute_seconds']:.3g} ms"
+        errors = (
+            f"{each['traffic']}, {each['part']} {1e3 * each['mean_absolute_seconds']:.3g} ms"
             for each in model["errors"] or ()
-        }
-        chosen = model["chosen"] or {}
-        shown.add_row(
-            model["counters"],
-            str(model["trained"] or "-"),
-            "yes" if model["in_force"] else "no",
-            str(len(model["runs"] or ())),
-            f"{sum((model['rows'] or {}).values()):,}",
-            str(chosen.get("parameters", "-")),
-            str(chosen.get("trees", "-")),
-            *(errors.get(kind, "-") for kind in kinds),
         )
-    screen().print(shown)
+        row = model | {"runs": len(model["runs"] or ()), "rows": sum((model["rows"] or {}).values())}
+        rows.append(
+            row | {"chosen": terminal.in_words("chosen", model["chosen"] or {}), "errors": "; ".join(errors)}
+        )
+    terminal.print_table("", {name: name.replace("_", " ") for name in columns}, rows)

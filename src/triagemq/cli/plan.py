@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from triagemq.cli import options
-from triagemq.cli.campus import CampusOptions, show_placement
-from triagemq.cli.options import (
-    class_table,
-    figure_table,
-    forecast_with_bar,
-    percent,
-    print_deadlines,
-    print_json,
-    print_promises,
-    print_starved,
-    screen,
-    utility_line,
-    with_groups,
-)
+from triagemq.cli import options, terminal
 from triagemq.errors import ParameterError
+from triagemq.plain import plain
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.decide.decide import Decided
-    from triagemq.coordinator.decide.orders import Orders
-    from triagemq.plan import FlowKey, Plan, SetFlow, SetLimiter
+    from triagemq.plan import Plan
+    from triagemq.plan.placement import CampusPlan
     from triagemq.scenario import Scenario
 
-WIDTHS_TITLE = "widths of queues 0, 1, ... in bit/s"
 SHOWN_PORTS = 20
-SHOWN_FLOWS = 40
-SHOWN_TOPICS = 3
+SHOWN_BROKERS = 40
+_METRICS = ("downlink", "matching", "uplink")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """What the user says about how to plan. Every field is an option of each command that takes them."""
+    """Options of planning, one for each field."""
 
     priorities: options.Priorities = None
     drops: options.Drops = None
@@ -66,7 +48,7 @@ class PlannerOptions:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What the scenario says unless it is given here: None where it is not."""
+        """Limits that replace those of the scenario; None where one is not given."""
         return {
             "priority_classes": self.classes,
             "flows_per_subscriber": self.flows_per_subscriber,
@@ -88,19 +70,54 @@ class PlannerOptions:
         return stored
 
 
+@dataclass(frozen=True, slots=True)
+class CampusOptions:
+    """How clusters of brokers share their clients."""
+
+    placement: Annotated[
+        str | None,
+        typer.Option(
+            help="Clusters: place topics on brokers: apart (correlated ones apart, then least used), least_used, "
+            "round_robin, random, peer, stated, or module:function."
+        ),
+    ] = None
+    correlations: Annotated[
+        Path | None,
+        typer.Option(help="Clusters: tables of `triage pipeline run`, of which topic_correlation is used."),
+    ] = None
+
+    def place(self, scenario: Scenario, seed: int) -> CampusPlan:
+        """The requested placement."""
+        from triagemq.lab.clusters import ALL_PLACEMENTS
+        from triagemq.plan.placement import NO_CORRELATIONS, Correlations, place
+
+        found = NO_CORRELATIONS
+        if self.correlations is not None:
+            from triagemq.pipeline.reading import Tables
+
+            rows = Tables(self.correlations).records("topic_correlation")
+            found = Correlations.between(
+                scenario, ((row["topic"], row["other_topic"], row["correlation"]) for row in rows)
+            )
+        return place(scenario, self.placement or "apart", correlations=found, seed=seed, known=ALL_PLACEMENTS)
+
+
 def check(file: options.File, json: options.Json = False) -> None:
-    """Name every mistake in a scenario: file, line, field and the fix. Exit code 2 if there is one."""
+    """Name the mistakes in a scenario: file, line, field and the fix. Exit code 2 if there is one.
+
+    Mistakes between entries are named when no entry is wrong by itself.
+    """
     from triagemq.errors import ScenarioError
     from triagemq.scenario import check as check_scenario
     from triagemq.scenario import load
 
     problems = check_scenario(file)
     if json:
-        print_json(
+        terminal.print_json(
             {
                 "file": str(file),
-                "right": not problems,
-                "problems": [dataclasses.asdict(each) for each in problems],
+                "valid": not problems,
+                "problems": [asdict(each) for each in problems],
             }
         )
     else:
@@ -111,20 +128,18 @@ def check(file: options.File, json: options.Json = False) -> None:
     if not json:
         scenario = load(file)
         typer.echo(
-            f"{file}: right. {len(scenario.publishers)} publishers with {len(scenario.publications)} publications, "
+            f"{file}: valid. {len(scenario.publishers)} publishers with {len(scenario.publications)} publications, "
             f"{len(scenario.topics)} topics, {len(scenario.subscribers)} subscribers with "
             f"{len(scenario.subscriptions)} subscriptions on {len(scenario.ports)} ports."
         )
 
 
-@with_groups
+@options.with_groups
 def plan(
     file: options.File,
     planner: PlannerOptions,
     campus: CampusOptions,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Save the plan (.json or .parquet).")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan (.json).")] = None,
     explain: Annotated[
         tuple[str, str] | None,
         typer.Option("--explain", metavar="SUBSCRIBER TOPIC", help="Say in words why one was decided so."),
@@ -135,7 +150,8 @@ def plan(
     instructions: Annotated[
         bool,
         typer.Option(
-            "--instructions", help="Print the instructions of `triage up` for the gateway and the network."
+            "--instructions",
+            help="Print the instructions of `triage up` for the gateway and the network as JSON.",
         ),
     ] = False,
     json: options.Json = False,
@@ -149,7 +165,9 @@ def plan(
     if instructions:
         if out is not None or explain is not None or against is not None:
             raise ParameterError("--instructions", "goes without --out, --explain and --diff")
-        _print_instructions(file, planner, json)
+        from triagemq.scenario import load
+
+        terminal.print_json(_instructions(load(file), planner))
         return
     from triagemq.forecast import explanation, summary
     from triagemq.plan import diff, load_plan, save_plan
@@ -160,60 +178,54 @@ def plan(
     if out is not None:
         save_plan(made, out)
     if explain is not None:
-        words = explanation(scenario, made, *explain, predicted=forecast_with_bar(scenario, made))
-        if json:
-            print_json(words)
-        else:
-            typer.echo(words["explanation"])
+        words = explanation(scenario, made, *explain, predicted=terminal.forecast_with_bar(scenario, made))
+        terminal.show(words, words["explanation"], as_json=json)
         return
-    result = summary(scenario, made, forecast_with_bar(scenario, made))
+    result = summary(scenario, made, terminal.forecast_with_bar(scenario, made))
     if against is not None:
         before = load_plan(against)
         changed = str(diff(before, made, scenario)).splitlines()
         result["changes"] = [f"{_algorithms(before)} ({against}) -> {_algorithms(made)}", *changed]
     if json:
-        print_json(result)
+        terminal.print_json(result)
         return
-    console = screen()
-    console.print(_port_table(result["ports"]))
-    if len(result["ports"]) > SHOWN_PORTS:
-        console.print(f"... and {len(result['ports']) - SHOWN_PORTS} more ports (--json has all)")
-    print_promises(result["promises"])
-    class_table(_algorithms(made), result["classes"], result["basis"])
-    console.print(utility_line(result["utility"]))
-    print_deadlines(result["deadlines"])
-    print_starved(result["starved"])
+    columns = {"port": "port", "rho_offered": "offered load", "rho_planned": "planned load"}
+    if any("widths_bps" in row for row in result["ports"]):
+        columns["widths"] = "widths of queues 0, 1, ... in bit/s"
+    ports = [row | {"widths": _widths(row)} for row in result["ports"]]
+    terminal.print_table("ports", columns, ports, most=SHOWN_PORTS, rest="ports")
+    _print_summary(_algorithms(made), result)
     for line in result.get("changes", ()):
-        console.print(line)
-    for decision in result["decisions"][:SHOWN_PORTS]:
-        console.print(f"{decision['kind']}: {decision['subject']}: {decision['reason']}", soft_wrap=True)
+        terminal.screen().print(line)
+    terminal.print_decisions(result["decisions"][:SHOWN_PORTS])
+
+
+def _print_summary(title: str, result: dict[str, Any]) -> None:
+    terminal.print_promises(result["promises"])
+    terminal.print_classes(title, result["classes"], result["basis"])
+    terminal.screen().print(terminal.utility_line(result["utility"]))
+    terminal.print_deadlines(result["deadlines"])
+    terminal.print_starved(result["starved"])
 
 
 def _algorithms(made: Plan) -> str:
     return f"{made.made_by.priorities} priorities, {made.made_by.drops} drops"
 
 
-def _print_instructions(file: Path, planner: PlannerOptions, as_json: bool) -> None:
-    """The instructions for the gateway and the network, without sending them."""
-    from triagemq.scenario import load
+def _instructions(scenario: Scenario, planner: PlannerOptions) -> dict[str, Any]:
+    """The first orders of `triage up` on this scenario, as its gateway gets them, and what their addresses are for."""
+    from pydantic import TypeAdapter
 
-    found = instructions(_decided(load(file), planner.limits, **planner.algorithms).orders)
-    if as_json:
-        print_json(found)
-    else:
-        _show_instructions(found)
+    from triagemq.channel.orders import Orders, OrdersChange
+    from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 
-
-def _port_table(ports: list[dict[str, Any]]) -> Table:
-    table = figure_table("ports", "port", "offered load", "planned load")
-    shown = ports[:SHOWN_PORTS]
-    with_widths = any("widths_bps" in row for row in shown)
-    if with_widths:
-        table.add_column(WIDTHS_TITLE, overflow="fold")
-    for row in shown:
-        cells = [str(row["port"]), percent(row["rho_offered"]), percent(row["rho_planned"])]
-        table.add_row(*cells, *([_widths(row)] if with_widths else []))
-    return table
+    limits = {name: value for name, value in planner.limits.items() if value is not None}
+    network = replace(scenario, planning=replace(scenario.planning, **limits))
+    settings = PlannerSettings(**planner.algorithms, flows_per_subscriber=planner.flows_per_subscriber)
+    orders = decide(Question(network, settings=settings)).orders
+    found = TypeAdapter(OrdersChange).dump_python(orders.since(Orders()), mode="json")
+    promised = {str(key): name for name, key in orders.promised.addresses.items()}
+    return {name: plain(part) for name, part in found.items() if part} | {"promised": promised}
 
 
 def _widths(row: dict[str, Any]) -> str:
@@ -221,167 +233,11 @@ def _widths(row: dict[str, Any]) -> str:
     >>> _widths({"widths_bps": [2e6, 1e6], "borrowing": True}), _widths({})
     ('2,000,000; 1,000,000; borrowing', '-')
     """
-    widths = [_number(each) for each in row.get("widths_bps", [])]
+    widths = [f"{each:,.0f}" for each in row.get("widths_bps", [])]
     return "; ".join([*widths, *(["borrowing"] if row.get("borrowing") else [])]) or "-"
 
 
-def _decided(scenario: Scenario, planning: Mapping[str, Any], **algorithms: Any) -> Decided:
-    """The first decision of `triage up` on this scenario; what is given in `planning` replaces what it says there."""
-    from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
-
-    given = {name: value for name, value in planning.items() if value is not None}
-    changed = dataclasses.replace(scenario, planning=dataclasses.replace(scenario.planning, **given))
-    most = given.get("flows_per_subscriber")
-    return decide(Question(changed, settings=PlannerSettings(**algorithms, flows_per_subscriber=most)))
-
-
-def instructions(orders: Orders) -> dict[str, Any]:
-    """Orders as one object: every port, and every flow with its topics.
-
-    >>> from triagemq.coordinator.decide.orders import Orders
-    >>> from triagemq.plan import SetFlow, SetPort
-    >>> ports = {"radio": SetPort("radio", 2e6, float("inf"), 8)}
-    >>> flows = {"ff-7~0": SetFlow("ff-7~0", "radio", 0, 7, 0.0)}
-    >>> found = instructions(Orders(1, ports, flows, {"ff-7": {"smoke": (2, 0.5)}}))
-    >>> found["ports"]
-    [{'port': 'radio', 'bandwidth_bps': 2000000.0, 'buffer_packets': None, 'classes': 8}]
-    >>> found["flows"]
-    [{'client_id': 'ff-7~0', 'subscriber': 'ff-7', 'port': 'radio', 'priority_class': 2, 'drop_rate': 0.5,
-      'topics': ['smoke']}]
-    """
-    from triagemq.coordinator.decide.orders import client_id_of
-
-    ports = [
-        {
-            name: None if value == math.inf else value
-            for name, value in dataclasses.asdict(port).items()
-            if port.widths_bps or name not in ("widths_bps", "borrowing", "floors_bps")
-        }
-        for port in orders.ports.values()
-    ]
-    flows = []
-    for subscriber, planned in sorted(orders.topics.items()):
-        alike: dict[tuple[int, float], list[str]] = {}
-        for topic, treatment in sorted(planned.items()):
-            alike.setdefault(treatment, []).append(topic)
-        client_id = client_id_of(subscriber)
-        flows += [
-            {
-                "client_id": client_id,
-                "subscriber": subscriber,
-                "port": orders.flows[client_id].port,
-                "priority_class": priority_class,
-                "drop_rate": drop_rate,
-                "topics": topics,
-            }
-            for (priority_class, drop_rate), topics in sorted(alike.items())
-        ]
-    return {"ports": ports, "flows": flows} | _promised(orders)
-
-
-def _promised(orders: Orders) -> dict[str, Any]:
-    """Copies of promised topics by output port, and their limiters; nothing where nothing is promised."""
-    named = {str(key): name.partition(" ") for name, key in orders.promised.addresses.items()}
-
-    def row(each: SetFlow[FlowKey] | SetLimiter) -> dict[str, Any]:
-        publisher, _, topic = named[str(each.key)]
-        terms = dataclasses.asdict(each)
-        return {"topic": topic, "publisher": publisher, "address": str(each.key)} | {
-            name: terms[name] for name in terms if name not in ("key", "flow_id", "drop_rate")
-        }
-
-    found = {
-        "copies": [row(each) for each in orders.copies.values()],
-        "limiters": [row(each) for each in orders.limiters.values()],
-    }
-    return {name: rows for name, rows in found.items() if rows}
-
-
-def _show_instructions(found: Mapping[str, Any]) -> None:
-    console = screen()
-    console.print(_port_order_table(found["ports"]))
-    console.print(_flow_table(found["flows"][:SHOWN_FLOWS]))
-    if len(found["flows"]) > SHOWN_FLOWS:
-        console.print(f"... and {len(found['flows']) - SHOWN_FLOWS} more connections (--json has all)")
-    for name, columns in _PROMISED_COLUMNS.items():
-        rows = found.get(name, [])
-        if rows:
-            console.print(_promised_table(name, columns, rows[:SHOWN_FLOWS]))
-        if len(rows) > SHOWN_FLOWS:
-            console.print(f"... and {len(rows) - SHOWN_FLOWS} more {name} (--json has all)")
-
-
-_PROMISED_COLUMNS = {
-    "copies": {"port": "port", "priority_class": "class"},
-    "limiters": {
-        "port": "enters by",
-        "burst_bytes": "burst bytes",
-        "rate_bytes_per_second": "bytes a second",
-    },
-}
-"""What is shown of promised topics, by the names of rows."""
-
-
-def _promised_table(name: str, columns: Mapping[str, str], rows: list[dict[str, Any]]) -> Table:
-    table = figure_table(name, "promised topic", "address", *columns.values())
-    for row in rows:
-        values = [row[each] for each in columns]
-        table.add_row(
-            f"{row['topic']} from {row['publisher']}",
-            row["address"],
-            *(value if isinstance(value, str) else _number(value) for value in values),
-        )
-    return table
-
-
-def _port_order_table(ports: list[dict[str, Any]]) -> Table:
-    table = figure_table("ports", "port", "bandwidth bit/s", "buffer packets", "classes")
-    with_widths = any("widths_bps" in row for row in ports)
-    if with_widths:
-        table.add_column(WIDTHS_TITLE, overflow="fold")
-    for row in ports:
-        cells = [
-            row["port"],
-            _number(row["bandwidth_bps"]),
-            _number(row["buffer_packets"]),
-            str(row["classes"]),
-        ]
-        table.add_row(*cells, *([_widths(row)] if with_widths else []))
-    return table
-
-
-def _flow_table(flows: list[dict[str, Any]]) -> Table:
-    table = figure_table("connections", "client id", "port", "class", "drop rate")
-    table.add_column("topics", overflow="fold")
-    for row in flows:
-        table.add_row(
-            row["client_id"],
-            row["port"],
-            str(row["priority_class"]),
-            percent(row["drop_rate"]),
-            _shortened(row["topics"]),
-        )
-    return table
-
-
-def _number(value: float | None) -> str:
-    """
-    >>> _number(2e6), _number(None)
-    ('2,000,000', 'no limit')
-    """
-    return "no limit" if value is None else f"{value:,.0f}"
-
-
-def _shortened(topics: list[str]) -> str:
-    """
-    >>> _shortened(["a", "b", "c", "d"]), _shortened(["a"])
-    ('a, b, c and 1 more', 'a')
-    """
-    more = len(topics) - SHOWN_TOPICS
-    return ", ".join(topics[:SHOWN_TOPICS]) + (f" and {more} more" if more > 0 else "")
-
-
-@with_groups
+@options.with_groups
 def forecast(
     file: options.File,
     planner: PlannerOptions,
@@ -396,20 +252,101 @@ def forecast(
 
     scenario = load(file)
     made = planner.plan(scenario, plan)
-    predicted = forecast_with_bar(scenario, made, formulas=formulas)
+    predicted = terminal.forecast_with_bar(scenario, made, formulas=formulas)
     result = summary(scenario, made, predicted)
     if full:
         result["subscriptions"] = subscription_rows(scenario, made, predicted)
-    if json:
-        print_json(result)
+    title = f"forecast: {_algorithms(made)}"
+    terminal.show(result, lambda: _print_summary(title, result), as_json=json)
+
+
+# Clusters of brokers.
+
+
+def show_placement(
+    file: Path, campus: CampusOptions, seed: int, explain: tuple[str, str] | None, *, as_json: bool
+) -> None:
+    """Which broker serves which topics, or why one subscription is where it is."""
+    from triagemq.plan.explaining import subscription_row
+    from triagemq.plan.placement import explain_placement
+    from triagemq.scenario import load
+
+    scenario = load(file)
+    placed = campus.place(scenario, seed)
+    if explain is not None:
+        words = explain_placement(placed, subscription_row(scenario, *explain))
+        found = {"subscriber": explain[0], "topic": explain[1], "explanation": words}
+        terminal.show(found, words, as_json=as_json)
         return
-    console = screen()
-    print_promises(result["promises"])
-    class_table(
-        f"forecast: {made.made_by.priorities} priorities, {made.made_by.drops} drops",
-        result["classes"],
-        result["basis"],
+    result = placed.as_json()
+    if as_json:
+        terminal.print_json(result)
+        return
+    columns = {
+        "name": "broker",
+        **{f"{metric}_use": metric for metric in _METRICS},
+        "subscriptions": "subscriptions",
+        "served": "topics",
+    }
+    rows = [
+        row
+        | {
+            "name": f"{row['broker']} ({'head' if row['head'] else 'edge'} of {row['cluster']})",
+            "served": f"{row['published_topics']} published" if row["head"] else row["topics"],
+        }
+        for row in result["brokers"]
+    ]
+    terminal.print_table(f"placement: {placed.algorithm}", columns, rows, most=SHOWN_BROKERS, rest="brokers")
+    console = terminal.screen()
+    console.print(f"the most used edge broker has {result['imbalance']:.2f} times the mean")
+    terminal.print_decisions([asdict(each) for each in placed.decisions])
+
+
+def simulate_balancing(
+    file: Path,
+    campus: CampusOptions,
+    balancing: str,
+    *,
+    seconds: float,
+    seed: int,
+    with_conditions: bool,
+    as_json: bool,
+) -> None:
+    """Simulate the clusters of a scenario with clients that move, or do not."""
+    from triagemq.lab.clusters import simulate_campus
+    from triagemq.scenario import load_with_conditions
+    from triagemq.scenario.conditions import Conditions
+
+    scenario, conditions = load_with_conditions(file)
+    placed = campus.place(scenario, seed)
+    with terminal.progress_bar("simulating") as progress:
+        result = simulate_campus(
+            scenario,
+            conditions if with_conditions else Conditions(),
+            placement=placed.placement,
+            balancing=balancing,
+            seconds=seconds,
+            progress=progress,
+        )
+    report = {"placement": placed.algorithm, **result.as_json()}
+    if as_json:
+        terminal.print_json(report)
+        return
+    columns = {
+        "name": "broker",
+        **{f"most_{metric}_use": f"most {metric}" for metric in _METRICS},
+        "last_uplink_use": "uplink at the end",
+        "overload_seconds": "overloaded for",
+    }
+    title = f"{seconds:g} s, placement {placed.algorithm}, balancing {balancing}"
+    rows = [row | {"name": f"{row['broker']} ({row['cluster']})"} for row in report["brokers"]]
+    terminal.print_table(title, columns, rows, most=SHOWN_BROKERS, rest="brokers")
+    terminal.print_table(
+        "migrations",
+        {"at_seconds": "at", "topics": "topics", "source": "from", "target": "to", "reason": "reason"},
+        report["migrations"],
+        most=SHOWN_BROKERS,
+        rest="migrations",
     )
-    console.print(utility_line(result["utility"]))
-    print_deadlines(result["deadlines"])
-    print_starved(result["starved"])
+    totals = ("needless_migrations", "events", "late_events", "late_subscriptions", "longest_wait_seconds")
+    terminal.print_facts({name: report[name] for name in ("migrations", *totals)})

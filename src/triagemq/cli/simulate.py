@@ -10,33 +10,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from triagemq.cli import options
-from triagemq.cli.campus import CampusOptions, simulate_balancing
-from triagemq.cli.options import (
-    duration,
-    figure_table,
-    percent,
-    print_deadlines,
-    print_json,
-    print_kept_promises,
-    screen,
-    utility_line,
-    with_groups,
-)
-from triagemq.cli.plan import PlannerOptions
+from triagemq.cli import options, terminal
+from triagemq.cli.plan import CampusOptions, PlannerOptions, simulate_balancing
+from triagemq.cli.terminal import duration, percent
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
     from triagemq.scenario import Scenario
-    from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import Control, SimulationResult
-    from triagemq.trace import TraceWriter
 
 
 @dataclass(frozen=True, slots=True)
 class ControlOptions:
-    """What the user says about control. Every field is an option."""
+    """Options of control, one for each field."""
 
     control: Annotated[
         str | None,
@@ -49,29 +36,23 @@ class ControlOptions:
     read_errors: Annotated[
         bool, typer.Option("--read-errors", help="With --control: read counters as wrongly as switches do.")
     ] = False
-    cluster: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --control: a cluster with a controller of its own, NAME=SWITCH,SWITCH (may be repeated)."
-        ),
-    ] = None
     slow_down: Annotated[
         bool,
         typer.Option(
             "--slow-down/--no-slow-down",
-            help="With --control: publishers that are asked to slow down do so.",
+            help="With --control: publishers follow requests to slow down.",
         ),
     ] = True
 
     def made(self, scenario: Scenario, plan: Plan, seed: int) -> Callable[[int], Control] | None:
         """A control for each replication; None without --control."""
         if self.control is None:
-            if self.model is not None or self.read_errors or self.cluster:
-                raise ParameterError("--control", "say by which estimator, for example --control idm")
+            if self.model is not None or self.read_errors:
+                raise ParameterError("--control", "needs an estimator, for example --control idm")
             return None
         from triagemq.delay.learning.models import load_model
-        from triagemq.delay.simulated import ControlSettings, SimulatedControl
-        from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors
+        from triagemq.lab.queue_delay import ReadErrors
+        from triagemq.lab.simulated_control import ControlSettings, SimulatedControl
 
         model = None if self.model is None else load_model(self.model)
         counters = "linux" if self.control == "backlog" else "openflow"
@@ -80,21 +61,12 @@ class ControlOptions:
             counters=counters if model is None else model.counters,
             model=model,
             read_errors=ReadErrors() if self.read_errors else None,
-            clusters=dict(_cluster(text) for text in self.cluster or ()),
             slow_down=self.slow_down,
-            estimators=EVERY_ESTIMATOR,
         )
         return lambda replication: SimulatedControl(scenario, plan, settings, seed + replication)
 
 
-def _cluster(text: str) -> tuple[str, tuple[str, ...]]:
-    name, found, switches = text.partition("=")
-    if not (name and found and switches):
-        raise ParameterError("--cluster", f"is {text!r}; write NAME=SWITCH,SWITCH")
-    return name, tuple(switches.split(","))
-
-
-@with_groups
+@options.with_groups
 def simulate(
     file: options.File,
     planner: PlannerOptions,
@@ -126,7 +98,7 @@ def simulate(
     trace: Annotated[
         Path | None, typer.Option(help="Write what happened as a Trace into this directory.")
     ] = None,
-    hops: Annotated[bool, typer.Option("--hops", help="Record every port on the way, too.")] = False,
+    hops: Annotated[bool, typer.Option("--hops", help="Record every port of the path, too.")] = False,
     follow: Annotated[
         bool,
         typer.Option(
@@ -151,7 +123,7 @@ def simulate(
     full: Annotated[bool, typer.Option("--full", help="With --json: every subscription too.")] = False,
     json: options.Json = False,
 ) -> None:
-    """Simulate every queue on the way, millions of deliveries a second; with --balancing, clusters of brokers."""
+    """Simulate every queue of the path, millions of deliveries a second; with --balancing, clusters of brokers."""
     if balancing is not None:
         if any(each is not None for each in (plan, publications, precision, replay, trace)):
             raise ParameterError(
@@ -170,13 +142,15 @@ def simulate(
     if campus.placement is not None or campus.correlations is not None:
         raise ParameterError("--placement", "needs --balancing; events are simulated where the scenario says")
     from triagemq.forecast import StoredForecast, forecast
-    from triagemq.scenario import load_with_conditions
+    from triagemq.lab.recordings import recording
+    from triagemq.plan import dump_plan
+    from triagemq.scenario import dumps, load_with_conditions
     from triagemq.scenario.conditions import Conditions
     from triagemq.simulate import simulate as run
     from triagemq.simulate.changes import condition_changes
-    from triagemq.simulate.replay import recorded_publications, recording
-    from triagemq.trace import add_forecast
-    from triagemq.trace.manifest import JUDGED_UNTIL
+    from triagemq.simulate.replay import recorded_publications
+    from triagemq.trace import TraceWriter, add_forecast
+    from triagemq.trace.manifest import CUT_OFF
 
     scenario, conditions = load_with_conditions(file)
     if not follow:
@@ -197,8 +171,15 @@ def simulate(
     with (
         nullcontext()
         if trace is None
-        else trace_writer(trace, scenario, made, conditions=conditions, with_hops=hops) as writer,
-        options.progress_bar("simulating") as progress,
+        else TraceWriter(
+            trace,
+            scenario_text=dumps(scenario, conditions),
+            plan_text=dump_plan(made),
+            producer="simulate",
+            scenario_fingerprint=scenario.fingerprint,
+            with_hops=hops,
+        ) as writer,
+        terminal.progress_bar("simulating") as progress,
     ):
         result = run(
             scenario,
@@ -228,68 +209,38 @@ def simulate(
             ends_ns = round(result.simulated_seconds * 1e9)
             writer.finish(
                 measured_from_ns=result.measured_from_ns,
-                extra={JUDGED_UNTIL: ends_ns} if result.late_is_no_success else {},
+                extra={CUT_OFF: ends_ns} if result.late_is_no_success else {},
             )
     if json:
         report = {"scenario": scenario.name, **result.as_json()}
         if not full:
             del report["subscriptions"]
-        print_json(report)
+        terminal.print_json(report)
         return
     _print(result, title=f"simulation: {made.made_by.priorities} priorities, {made.made_by.drops} drops")
     if trace is not None:
         typer.echo(f"trace: {trace}")
 
 
-def trace_writer(
-    path: Path,
-    scenario: Scenario,
-    plan: Plan,
-    *,
-    conditions: Conditions | None = None,
-    with_hops: bool = False,
-) -> TraceWriter:
-    """A Trace that carries the scenario, what was to happen in it, and the plan it was made with."""
-    from triagemq.plan import dump_plan
-    from triagemq.scenario import dumps
-    from triagemq.trace import TraceWriter
-
-    return TraceWriter(
-        path,
-        scenario_text=dumps(scenario, conditions),
-        plan_text=dump_plan(plan),
-        producer="simulate",
-        scenario_fingerprint=scenario.fingerprint,
-        with_hops=with_hops,
-    )
-
-
 def _print(result: SimulationResult, title: str) -> None:
-    columns = ("class", "success", "mean latency", "± 95 %", "p50", "p95", "p99", "max")
-    table = figure_table(title, *columns)
+    columns = {
+        "priority_class": "class",
+        "success_rate": "success",
+        "mean_latency_seconds": "mean latency",
+        "ci95_seconds": "± 95 %",
+        **{f"{name}_seconds": name for name in ("p50", "p95", "p99", "max")},
+    }
     report = result.as_json()
-    for row in report["classes"]:
-        times = (
-            "mean_latency_seconds",
-            "ci95_seconds",
-            "p50_seconds",
-            "p95_seconds",
-            "p99_seconds",
-            "max_seconds",
-        )
-        table.add_row(
-            str(row["priority_class"]), percent(row["success_rate"]), *(duration(row[name]) for name in times)
-        )
-    console = screen()
-    console.print(table)
+    terminal.print_table(title, columns, report["classes"])
+    console = terminal.screen()
     for row in report["phases"]:
         console.print(
             f"from {duration(row['begins_seconds'])}: success {percent(row['success_rate'])}, "
             f"utility {percent(row['utility_rate'])} of what it could be"
         )
-    print_kept_promises(report["promises"], report["decisions"])
-    console.print(utility_line(report["utility"]))
-    print_deadlines(report["deadlines"])
+    terminal.print_kept_promises(report["promises"], report["decisions"])
+    console.print(terminal.utility_line(report["utility"]))
+    terminal.print_deadlines(report["deadlines"])
     rate = result.copies / result.wall_seconds / 1e6
     console.print(
         f"{result.publications:,} publications, {result.copies:,} copies in {result.wall_seconds:.2f} s "

@@ -1,10 +1,10 @@
 """Ctrl-C and SIGTERM: one is enough at any moment, and nothing that a command has started stays behind.
 
-Python heeds a signal between two instructions of its main thread. A compiled kernel keeps it waiting, and the exception
-that it raises is lost when it falls into a callback of the compiler. So there are three stages, one behind the other.
-Heavy imports are late: until this module is loaded, Python ends by itself and with a traceback.
+Python handles a signal between two instructions of its main thread. A compiled kernel keeps it waiting, and the
+exception that it raises is lost when it falls into a callback of the compiler. So there are three stages, one
+behind the other. Heavy imports are late: until this module is loaded, Python ends by itself and with a traceback.
 
-1. A command in an event loop asks for `stop_on_signals` (or `on_stop`): it hears of the signal and ends by itself.
+1. A command asks for `stop_on_signals` (or `on_stop`): it gets the signal and ends by itself.
 2. Every other command gets a KeyboardInterrupt.
 3. If the main thread has done neither after `GRACE_SECONDS`, a thread that the signal wakes without Python's help ends
    the program, with the same exit code and whatever it has started.
@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -31,13 +31,13 @@ INTERRUPTED = 130
 """What a shell expects of a program ended by Ctrl-C."""
 
 GRACE_SECONDS = 1.4
-"""How long the main thread has to heed a signal."""
+"""How long the main thread has to acknowledge a signal."""
 
 LEAVING_SECONDS = 1.0
 """What a client gets to take leave of a gateway that may not answer, when the user waits."""
 
 PATIENCE_SECONDS = 10.0
-"""How long a command that has heeded it may take to end its processes and print its figures; two are what it should."""
+"""Time of a command that has acknowledged it to end its processes and print its figures; two are enough."""
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _PR_SET_CHILD_SUBREAPER = 36
@@ -56,47 +56,35 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def on_stop(callback: Callable[[], None]) -> None:
-    """Call this in the running loop when the user wants the command to end, at once if that has been before."""
+    """Call this when the user wants the command to end, at once if that has been before: in the running loop; without
+    one from any thread, and then the command looks often whether it has been called."""
     import asyncio
 
-    loop = asyncio.get_running_loop()
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        loop = None
     if _listening is not None:
         _listening.notify(loop, callback)
         return
     # Not run by `triage`: the program that runs it sees to the rest.
     for number in _SIGNALS:
-        loop.add_signal_handler(number, callback)
-
-
-def on_stop_anywhere(callback: Callable[[], None]) -> None:
-    """The same without a loop, from any thread: the command looks often whether it has been called, from now on."""
-    if _listening is not None:
-        _listening.notify(None, callback)
-        return
-    for number in _SIGNALS:
-        signal.signal(number, lambda *_: callback())
-
-
-@contextlib.asynccontextmanager
-async def leaving(stop: asyncio.Event) -> AsyncIterator[None]:
-    """A block that is given up after a while if the user has ended the command."""
-    import asyncio
-
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(LEAVING_SECONDS if stop.is_set() else None):
-            yield
+        if loop is None:
+            signal.signal(number, lambda *_: callback())
+        else:
+            loop.add_signal_handler(number, callback)
 
 
 class Listening:
     """From the first moment of `triage` to its last; made in the main thread.
 
-    `number` is the signal that has come; `ends_well` says that it is the usual end of this command, with exit code 0.
+    `number` is the signal that has come; with `ends_well` it is the usual end of this command, with exit code 0.
     """
 
     def __init__(self, *, ends_well: bool) -> None:
         global _listening
         self.number: int | None = None
-        self.heeded = False
+        self.acknowledged = False
         self._finished = False
         self._ends_well = ends_well
         self._notify: Callable[[], None] | None = None
@@ -117,8 +105,8 @@ class Listening:
 
     @property
     def words(self) -> str:
-        """Why a command that the signal ends has nothing more to say."""
-        if self.heeded:
+        """The last line of a command that the signal ends."""
+        if self.acknowledged:
             return f"did not end within {PATIENCE_SECONDS:g} s; what was left of it is ended now"
         if self._ends_well:
             return "ended before it was ready"
@@ -127,16 +115,16 @@ class Listening:
     def notify(self, loop: asyncio.AbstractEventLoop | None, callback: Callable[[], None]) -> None:
         """The command ends by itself when `callback` has been called, in its loop if it has one."""
 
-        def heed() -> None:
-            self.heeded = True
+        def acknowledge() -> None:
+            self.acknowledged = True
             callback()
 
         def in_loop(loop: asyncio.AbstractEventLoop) -> None:
             # The loop may have been closed.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(heed)
+                loop.call_soon_threadsafe(acknowledge)
 
-        self._notify = heed if loop is None else partial(in_loop, loop)
+        self._notify = acknowledge if loop is None else partial(in_loop, loop)
         if self.number is not None:
             self._notify()
 
@@ -172,9 +160,9 @@ class Listening:
             _be_quiet()
         else:
             self._notify()
-        _let_pass(GRACE_SECONDS)
-        if self.heeded:
-            _let_pass(PATIENCE_SECONDS - GRACE_SECONDS)
+        time.sleep(GRACE_SECONDS)
+        if self.acknowledged:
+            time.sleep(PATIENCE_SECONDS - GRACE_SECONDS)
         self._last_resort()
 
     def _last_resort(self) -> None:
@@ -186,20 +174,6 @@ class Listening:
         os._exit(self.exit_code)
 
 
-def _let_pass(seconds: float) -> None:
-    """Time in which the main thread waited for a processor that others had does not count."""
-    began, waited = time.monotonic(), _waited_seconds()
-    while (left := began + seconds + _waited_seconds() - waited - time.monotonic()) > 0:
-        time.sleep(left)
-
-
-def _waited_seconds() -> float:
-    """How long the main thread has been ready to run and was not let; 0 where the kernel does not count it."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(Path("/proc/self/schedstat").read_text().split()[1]) * 1e-9
-    return 0.0
-
-
 def _adopt_orphans() -> None:
     """From now on whatever loses its parent is a child of this program: none escapes `end_children`."""
     import ctypes
@@ -209,7 +183,7 @@ def _adopt_orphans() -> None:
 
 
 def _be_quiet() -> None:
-    """Do not print where in a library the interruption was heard or lost."""
+    """Do not print where in a library the interruption was raised or lost."""
     sys.unraisablehook = lambda _: None
     # Nothing has logged where it is not loaded.
     if logging := sys.modules.get("logging"):

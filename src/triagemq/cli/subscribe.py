@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json as json_format
 import sys
 from collections.abc import Callable, Coroutine
@@ -12,28 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from triagemq.cli.clients import (
-    DirectOptions,
-    Whom,
-    direct_event_as_row,
-    say_problem,
-    seconds_of,
-    tell_the_end,
-)
-from triagemq.cli.options import with_groups
-from triagemq.cli.stopping import leaving, stop_on_signals
+from triagemq.cli import options
+from triagemq.cli.clients import ClientOptions, DirectOptions, run_client
+from triagemq.cli.terminal import say_problem
 from triagemq.errors import ParameterError
-from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.client import Event, Subscriber, Wanted
+    from triagemq.client import Event, Subscriber, SubscriptionIntent
     from triagemq.client.direct import DirectEvent, DirectSubscriber
 
 
 _PROMISE_SECONDS = 10.0
 
 
-@with_groups
+@options.with_groups
 def sub(
     *,
     topic: Annotated[list[str], typer.Option("--topic", "-t", help="Topic or filter; may be repeated.")],
@@ -45,7 +38,7 @@ def sub(
         typer.Option(
             "--max-latency",
             "--deadline",
-            parser=seconds_of,
+            parser=options.seconds_of,
             metavar="TIME",
             help="How late an event may come: seconds, or as 8ms.",
         ),
@@ -62,7 +55,7 @@ def sub(
         typer.Option("--or-brokered", help="With --guaranteed: go on without a promise if it is refused."),
     ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
-    whom: Whom,
+    client: ClientOptions,
     direct: DirectOptions,
     port: Annotated[
         str | None, typer.Option("--port", help="Output port of the network that this subscriber is behind.")
@@ -81,19 +74,19 @@ def sub(
     What is promised comes without a broker, straight from its publisher. A --max-latency alone that the network cannot
     keep is named on standard error, with the smallest that it could.
     """
-    from triagemq.client import Subscriber, Utility, Wanted
+    from triagemq.client import Subscriber, SubscriptionIntent, Utility
 
-    others = {"--coordinator": whom.coordinator, "--gateway": whom.gateway, "--qos": qos, "--port": port}
+    others = {"--coordinator": client.coordinator, "--gateway": client.gateway, "--qos": qos, "--port": port}
     terms = {"--utility": utility, "--max-latency": deadline, "--deadline-share": share}
-    if direct.alone(others | terms | {"--guaranteed": guaranteed}):
-        listener = direct.subscriber(topic)
+    address = direct.address(topic[0], others | terms | {"--guaranteed": guaranteed})
+    if address is not None:
+        if len(topic) != 1:
+            raise ParameterError("--topic", "must be one with --direct: each topic has an address of its own")
+        from triagemq.client.direct import DirectSubscriber
 
-        def show_direct(event: DirectEvent) -> str:
-            row = direct_event_as_row(event) if json else None
-            return _shown(event.topic, event.value, event.latency_seconds, row)
-
-        printed = asyncio.run(_listen(listener, listener.open, show_direct, count, seconds))
-        tell_the_end(listener, as_json=json)
+        listener = DirectSubscriber(topic[0], address, network=direct.network())
+        printed = asyncio.run(_listen(listener, listener.open, count, seconds, json))
+        _print_summary(listener, as_json=json)
         _require(count, printed)
         return
     if share is not None and deadline is None:
@@ -101,80 +94,66 @@ def sub(
     if guaranteed and deadline is None:
         raise ParameterError("--guaranteed", "is a promise without a time; give --max-latency, too")
     worth = Utility.parse(utility or "log:1")
-    wanted = [
-        Wanted(one, worth, deadline, qos=qos, max_latency_share=share, guaranteed=guaranteed)
+    subscriptions = [
+        SubscriptionIntent(one, worth, deadline, qos=qos, max_latency_share=share, guaranteed=guaranteed)
         for one in dict.fromkeys(topic)
     ]
-    arguments = whom.arguments()
+    arguments = client.arguments()
     for option, value in (("--utility", utility), ("--max-latency", deadline), ("--port", port)):
-        if whom.gateway is not None and value is not None:
-            raise ParameterError(option, "needs a coordinator; a gateway alone cannot heed it")
+        if client.gateway is not None and value is not None:
+            raise ParameterError(option, "needs a coordinator; a gateway alone cannot follow it")
     if or_brokered and not guaranteed:
         raise ParameterError("--or-brokered", "is for what may be refused; give --guaranteed, too")
     subscriber = Subscriber(**arguments, port=port, network=direct.network(), on_problem=say_problem)
 
-    def show(event: Event) -> str:
-        row = _event_as_row(event) if json else None
-        return _shown(event.topic, event.payload, event.latency_seconds, row)
-
     async def opening() -> bool:
-        return await _open(subscriber, wanted, as_json=json) or or_brokered
+        return await _open(subscriber, subscriptions, as_json=json) or or_brokered
 
-    printed = asyncio.run(_listen(subscriber, opening, show, count, seconds))
-    _require(count, printed)
+    _require(count, asyncio.run(_listen(subscriber, opening, count, seconds, json)))
 
 
 def _require(count: int | None, printed: int) -> None:
     if count is not None and printed < count:
-        typer.echo(f"triage: {printed} of {count} events came", err=True)
+        say_problem(f"{printed} of {count} events came")
         raise typer.Exit(1)
 
 
 async def _listen(
     subscriber: Subscriber | DirectSubscriber,
     open_all: Callable[[], Coroutine[Any, Any, bool | None]],
-    show: Callable[[Any], str],
     count: int | None,
     seconds: float | None,
+    as_json: bool,
 ) -> int:
+    """Print events until it is ended; how many."""
     printed = 0
-    loop = asyncio.get_running_loop()
-    stop = stop_on_signals()
-    opening = loop.create_task(open_all())
-    stopping = loop.create_task(stop.wait())
-    try:
-        await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            return printed
-        if opening.result() is False:
+
+    async def work() -> None:
+        nonlocal printed
+        if await open_all() is False:
             raise typer.Exit(1)
-        deadline = None if seconds is None else loop.time() + seconds
-        while not stop.is_set() and (count is None or printed < count):
-            taking: asyncio.Task[list[Any]] = loop.create_task(subscriber.take_all())
-            left = None if deadline is None else max(0.0, deadline - loop.time())
-            await asyncio.wait({taking, stopping}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            if not taking.done():
-                taking.cancel()
-                break
-            for event in taking.result()[: None if count is None else count - printed]:
-                typer.echo(show(event))
-                printed += 1
-            sys.stdout.flush()
-        return printed
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while (count is None or printed < count) and (events := await subscriber.take_all()):
+                    for event in events[: None if count is None else count - printed]:
+                        typer.echo(_shown(event, as_json))
+                        printed += 1
+                    sys.stdout.flush()
+
+    try:
+        await run_client(subscriber, work())
     finally:
-        await end(stopping, opening)
-        async with leaving(stop):
-            await subscriber.close()
         if subscriber.overflowed:
-            typer.echo(f"triage: {subscriber.overflowed} events came too fast and are not printed", err=True)
+            say_problem(f"{subscriber.overflowed} events came too fast and are not printed")
+    return printed
 
 
-async def _open(subscriber: Subscriber, wanted: list[Wanted], *, as_json: bool) -> bool:
+async def _open(subscriber: Subscriber, subscriptions: list[SubscriptionIntent], *, as_json: bool) -> bool:
     """False if something is refused that was to be promised."""
     await subscriber.open()
-    await subscriber.subscribe_all(wanted)
+    await subscriber.subscribe_all(subscriptions)
     admitted = True
-    for one in wanted:
+    for one in subscriptions:
         if not one.guaranteed:
             continue
         promise = await subscriber.promise(one.topic, _PROMISE_SECONDS)
@@ -190,25 +169,33 @@ async def _open(subscriber: Subscriber, wanted: list[Wanted], *, as_json: bool) 
     return admitted
 
 
-def _shown(topic: str, payload: bytes, latency_seconds: float | None, row: dict[str, Any] | None) -> str:
-    """One line of text, or the row as JSON with what was published in front: base64 if that is no text."""
-    if row is None:
+def _shown(event: Event | DirectEvent, as_json: bool) -> str:
+    """One line of text, or of JSON, with the payload in base64 if it is no text."""
+    fields = event._asdict()
+    topic, value = fields.pop("topic"), fields.pop("value")
+    payload: bytes = fields.pop("payload", value)
+    latency = event.latency_seconds
+    if not as_json:
         text = payload.decode(errors="backslashreplace").replace("\n", "\\n").replace("\r", "\\r")
-        return f"{topic} {text}" + ("" if latency_seconds is None else f" ({1000 * latency_seconds:.1f} ms)")
-    head: dict[str, Any] = {"topic": topic}
+        return f"{topic} {text}" + ("" if latency is None else f" ({1000 * latency:.1f} ms)")
+    if "session" in fields:
+        fields |= {"transport": "multicast", "session": f"{fields['session']:016x}"}
+    names = ("latency_seconds", "host_delay_seconds")
+    fields |= {name: getattr(event, name) for name in names if hasattr(event, name)}
     try:
-        head["payload"] = payload.decode()
+        content = {"payload": payload.decode()}
     except UnicodeDecodeError:
-        head["payload_base64"] = base64.b64encode(payload).decode()
-    return json_format.dumps(head | row)
+        content = {"payload_base64": base64.b64encode(payload).decode()}
+    return json_format.dumps({"topic": topic, **content, **fields})
 
 
-def _event_as_row(event: Event) -> dict[str, Any]:
-    return {
-        "qos": event.qos,
-        "retained": event.retained,
-        "way": event.way,
-        "published_ns": event.published_ns,
-        "received_ns": event.received_ns,
-        "latency_seconds": event.latency_seconds,
-    }
+def _print_summary(subscriber: DirectSubscriber, *, as_json: bool) -> None:
+    """What came, what did not, and what this host has added to it."""
+    counters, delay = subscriber.counters, subscriber.host_delay
+    if as_json:
+        row = asdict(counters) | {"host_delay": {"multicast": delay.as_json()}}
+        typer.echo(json_format.dumps({"summary": row}))
+        return
+    half, nearly_all = delay.quantile(0.5) or 0.0, delay.quantile(0.999) or 0.0
+    shown = f"; host delay p50 {1000 * half:.2f} ms, p99.9 {1000 * nearly_all:.2f} ms" if delay.count else ""
+    say_problem(f"{counters.received} events, {counters.missing} missing{shown}")

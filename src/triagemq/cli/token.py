@@ -1,33 +1,28 @@
-"""`triage token create|list|revoke`: who may use a coordinator, in its database or through REST."""
+"""`triage token create|list|revoke`: who may use a coordinator, in its database, or a gateway, in its file."""
 
 from __future__ import annotations
 
-import asyncio
-import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote
 
 import typer
-from rich.table import Table
 
-from triagemq.cli import options
-from triagemq.cli.options import print_json, screen, with_groups
+from triagemq.cli import options, terminal
 from triagemq.errors import ParameterError
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.access.rights import StoredTokens
     from triagemq.coordinator.access.tokens import TokenFile
+    from triagemq.coordinator.store import Store
 
 app = typer.Typer(help="Make, list and revoke the tokens of a coordinator.", no_args_is_help=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class TokenStore:
     """Where tokens are stored. Every field is an option of each command."""
 
     state: Annotated[
@@ -42,40 +37,39 @@ class Where:
             help="postgresql://... that `triage up --store` uses (default: TRIAGE_STORE).",
         ),
     ] = None
-    url: Annotated[
-        str | None,
-        typer.Option(
-            "--url", help="Address of a coordinator; the operator's token is taken from TRIAGE_TOKEN."
-        ),
-    ] = None
     file: Annotated[
         Path | None,
         typer.Option("--file", help="File of tokens, for `triage gateway --tokens`; made if need be."),
     ] = None
 
-    def database(self) -> str | Path | None:
-        """A file or an address; None for a coordinator's. Options beat the environment."""
+    @contextmanager
+    def open(self) -> Iterator[TokenFile | Store]:
+        """The tokens of a file, or of a database. Options beat the environment."""
         if self.file is not None:
-            if self.state is not None or self.url is not None:
-                raise ParameterError("file", "goes without --state and --url")
-            return self.file
-        if (self.state is None) == (self.url is None) and (self.store is None or self.state is not None):
-            raise ParameterError(
-                "state", "give one of --state DIR, --store URL, --file FILE and --url ADDRESS"
-            )
-        if self.url is not None:
-            return None
-        if self.state is None:
-            return self.store
-        if not self.state.is_dir():
+            if self.state is not None:
+                raise ParameterError("file", "goes without --state")
+            from triagemq.coordinator.access.tokens import TokenFile
+
+            yield TokenFile(self.file)
+            return
+        if self.state is None and self.store is None:
+            raise ParameterError("state", "give one of --state DIR, --store URL and --file FILE")
+        if self.state is not None and not self.state.is_dir():
             raise ParameterError(
                 "state", f"{self.state} is no directory; give the one that `triage up --state` uses"
             )
-        return f"sqlite:///{self.state / 'coordinator.sqlite'}"
+        from triagemq.coordinator.store import Store
+
+        own = None if self.state is None else f"sqlite:///{self.state / 'coordinator.sqlite'}"
+        store = Store(own or self.store or "")
+        try:
+            yield store
+        finally:
+            store.close_now()
 
 
 @app.command("create")
-@with_groups
+@options.with_groups
 def create(
     *,
     role: Annotated[
@@ -98,10 +92,14 @@ def create(
         float | None, typer.Option(min=0, help="Declared publications a second in all.")
     ] = None,
     expires_seconds: Annotated[float | None, typer.Option(min=1, help="Seconds until it is no good.")] = None,
-    where: Where,
+    where: TokenStore,
     json: options.Json = False,
 ) -> None:
     """Make a token and print it: this is the only time it can be read."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
+
     request = {
         "label": label,
         "roles": role,
@@ -112,84 +110,61 @@ def create(
         "most_publications_per_second": most_publications_per_second,
         "expires_seconds": expires_seconds,
     }
-    database = where.database()
-    made = _ask(where.url, "POST", "/v1/tokens", request) if database is None else _create(database, request)
-    if json:
-        print_json(made)
-    else:
-        typer.echo(made["token"])
-
-
-@app.command("list")
-@with_groups
-def list_tokens(*, where: Where, json: options.Json = False) -> None:
-    """Print all tokens, without their secrets."""
-    database = where.database()
-    rows = _ask(where.url, "GET", "/v1/tokens") if database is None else _list(database)
-    if json:
-        print_json({"tokens": rows})
-        return
-    table = Table()
-    # In one piece: it is to be copied.
-    table.add_column("id", overflow="fold", min_width=max((len(row["token_id"]) for row in rows), default=0))
-    for column in ("label", "roles", "names", "publish", "subscribe", "state"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        lists = (", ".join(row[column]) for column in ("roles", "names", "publish", "subscribe"))
-        table.add_row(row["token_id"], row["label"], *lists, _condition(row))
-    screen().print(table)
-
-
-@app.command("revoke")
-@with_groups
-def revoke(
-    *,
-    token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it, or its beginning.")],
-    where: Where,
-    json: options.Json = False,
-) -> None:
-    """Make a token useless; what was announced with it is withdrawn."""
-    database, not_yet = where.database(), None
-    if database is None:
-        token_id = _meant(token_id, [row["token_id"] for row in _ask(where.url, "GET", "/v1/tokens")])
-        not_yet = _ask(where.url, "DELETE", f"/v1/tokens/{quote(token_id, safe='')}")
-    else:
-        with _opened(database) as tokens:
-            token_id = _meant(token_id, [token.token_id for token in tokens.tokens()])
-            tokens.revoke(token_id, time.time_ns())
-    if json:
-        print_json({"revoked": token_id, **(not_yet or {})})
-    else:
-        typer.echo(f"revoked {token_id}" + (f", {not_yet['detail']}" if not_yet else ""))
-
-
-def _condition(row: dict[str, Any]) -> str:
-    if row["revoked_ns"] is not None:
-        return "revoked"
-    return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
-
-
-def _create(database: str | Path, request: dict[str, Any]) -> dict[str, Any]:
-    from pydantic import TypeAdapter, ValidationError
-
-    from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
-
     try:
         checked = TypeAdapter(TokenRequest).validate_python(request)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise ParameterError(".".join(str(part) for part in first["loc"]), first["msg"]) from None
     secret, token = new_token(checked)
-    with _opened(database) as tokens:
+    with where.open() as tokens:
         tokens.add(token)
-    return {**shown(token), "token": secret}
+    made = {**shown(token), "token": secret}
+    terminal.show(made, secret, as_json=json)
 
 
-def _list(database: str | Path) -> list[dict[str, Any]]:
+@app.command("list")
+@options.with_groups
+def list_tokens(*, where: TokenStore, json: options.Json = False) -> None:
+    """Print all tokens, without their secrets."""
     from triagemq.coordinator.access.tokens import shown
 
-    with _opened(database) as tokens:
-        return [shown(token) for token in tokens.tokens()]
+    with where.open() as tokens:
+        rows = [shown(token) for token in tokens.tokens()]
+    if json:
+        terminal.print_json({"tokens": rows})
+        return
+    columns = ("token_id", "label", "roles", "names", "publish", "subscribe", "state")
+    terminal.print_table(
+        "",
+        {name: name.removeprefix("token_") for name in columns},
+        [
+            row
+            | {name: ", ".join(row[name]) for name in ("roles", "names", "publish", "subscribe")}
+            | {"state": _condition(row)}
+            for row in rows
+        ],
+    )
+
+
+@app.command("revoke")
+@options.with_groups
+def revoke(
+    *,
+    token_id: Annotated[str, typer.Argument(help="As `triage token list` shows it, or its beginning.")],
+    where: TokenStore,
+    json: options.Json = False,
+) -> None:
+    """Make a token useless; what was announced with it is withdrawn."""
+    with where.open() as tokens:
+        token_id = _meant(token_id, [token.token_id for token in tokens.tokens()])
+        tokens.revoke(token_id, time.time_ns())
+    terminal.show({"revoked": token_id}, f"revoked {token_id}", as_json=json)
+
+
+def _condition(row: dict[str, Any]) -> str:
+    if row["revoked_ns"] is not None:
+        return "revoked"
+    return "expired" if row["expires_ns"] is not None and row["expires_ns"] <= time.time_ns() else "good"
 
 
 def _meant(given: str, known: Sequence[str]) -> str:
@@ -204,34 +179,3 @@ def _meant(given: str, known: Sequence[str]) -> str:
     if len(found) > 1:
         raise ParameterError("token_id", f"{given!r} begins the ids {', '.join(found)}; give more of it")
     return found[0]
-
-
-@contextmanager
-def _opened(where: str | Path) -> Iterator[TokenFile | StoredTokens]:
-    """The tokens of a file, or of a database."""
-    if isinstance(where, Path):
-        from triagemq.coordinator.access.tokens import TokenFile
-
-        yield TokenFile(where)
-        return
-    from triagemq.coordinator.access.rights import StoredTokens
-    from triagemq.coordinator.store.store import Store
-
-    store = Store(where)
-    try:
-        yield StoredTokens(store)
-    finally:
-        store.close_now()
-
-
-def _ask(url: str | None, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-    from triagemq.client.coordinator import Coordinator
-
-    async def ask() -> Any:
-        coordinator = Coordinator(url or "", token=os.environ.get("TRIAGE_TOKEN"), timeout_seconds=30.0)
-        try:
-            return await coordinator.answer(method, path, body)
-        finally:
-            await coordinator.close()
-
-    return asyncio.run(ask())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
-from triagemq.cli import options
-from triagemq.cli.options import print_json, screen
+from triagemq.cli import options, terminal
 from triagemq.cli.stopping import stop_on_signals
 from triagemq.errors import CodeError, ParameterError
 from triagemq.waiting import is_set_within
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Topics as addresses that switches match by prefix.", no_args_is_help=True)
 
-Codes = Annotated[Path, typer.Option("--codes", help="File that keeps which topic has which code.")]
+Codes = Annotated[Path, typer.Option("--codes", help="File of topics and their codes.")]
 
 
 @app.command()
@@ -32,12 +31,7 @@ def encode(
     codes: Codes = Path("topic-codes.json"),
     tree: Annotated[
         Path | None,
-        typer.Option(
-            "--tree", help="Tree of topics (YAML or .ldif) whose topics get codes; the file keeps them."
-        ),
-    ] = None,
-    root: Annotated[
-        str | None, typer.Option("--root", help="Distinguished name above all topics of an LDIF file.")
+        typer.Option("--tree", help="Tree of topics (YAML) whose topics get codes in that file."),
     ] = None,
     event_type: Annotated[
         str, typer.Option("--type", help="Type of the events; a new one gets a number.")
@@ -56,30 +50,22 @@ def encode(
 
     book = load_book(codes)
     types = len(book.types)
-    added = book.add(read_tree(tree, root)) if tree is not None else 0
+    added = book.add(read_tree(tree)) if tree is not None else 0
     book.add_type(event_type)
     if added or len(book.types) > types:
         save_book(book, codes)
-    wanted = topics or book.topics()
-    if not wanted:
+    named = topics or book.topics()
+    if not named:
         raise CodeError(f"{codes}: holds no topics yet; name a tree of them (--tree)")
     rows: list[dict[str, Any]] = []
-    for each in wanted:
-        if each == "#" or each.endswith("/#"):
-            rows.append({"topic": each, "address": None, "prefix": str(subtree_prefix(book, each))})
-        else:
-            address = event_address(book, EventAddress(each, event_type))
-            rows.append({"topic": each, "address": address, "prefix": str(subtree_prefix(book, each))})
-    if json:
-        print_json({"codes": str(codes), "added": added, "topics": rows})
-        return
-    table = Table()
-    for column in ("topic", "address", "prefix"):
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(row["topic"], row["address"] or "", row["prefix"])
-    screen().print(table)
-    if added:
+    for each in named:
+        is_subtree = each == "#" or each.endswith("/#")
+        address = None if is_subtree else event_address(book, EventAddress(each, event_type))
+        rows.append({"topic": each, "address": address, "prefix": str(subtree_prefix(book, each))})
+    columns = {name: name for name in ("topic", "address", "prefix")}
+    found = {"codes": str(codes), "added": added, "topics": rows}
+    terminal.show(found, lambda: terminal.print_table("", columns, rows), as_json=json)
+    if added and not json:
         typer.echo(f"{added} topics are new in {codes}")
 
 
@@ -102,20 +88,18 @@ def decode(
         for line in sys.stdin:
             typer.echo(with_names(book, line), nl=False)
         return
-    rows: list[dict[str, Any]] = []
-    for address in addresses:
-        event = read_address(book, address)
-        rows.append({"address": address, "topic": event.topic, "type": event.event_type or None})
-    if json:
-        print_json({"events": rows})
-        return
-    for address in addresses:
-        typer.echo(f"{address}  {read_address(book, address)}")
+    events = {address: read_address(book, address) for address in addresses}
+    rows = [
+        {"address": address, "topic": event.topic, "type": event.event_type or None}
+        for address, event in events.items()
+    ]
+    lines = "\n".join(f"{address}  {event}" for address, event in events.items())
+    terminal.show({"events": rows}, lines, as_json=json)
 
 
 @app.command()
 def carry(
-    wanted: Annotated[
+    routes: Annotated[
         list[str],
         typer.Argument(
             help="PORT=FILTER or PORT=FILTER@CLASS: events that leave by a port, as radio=building/floor1/#@1; "
@@ -165,38 +149,39 @@ def carry(
     import asyncio
 
     from triagemq.live.carrying import (
-        CarryingMachine,
-        CarryingSwitches,
-        WantedSubtree,
+        SubtreeRoute,
         check_switch_listener,
+        events_carried,
+        instructions,
         places_of,
     )
     from triagemq.live.up.kernel_ports import interfaces_of
+    from triagemq.network.linux import Interface, LinuxDataPlane
+    from triagemq.network.openflow import OpenFlowSwitches
     from triagemq.topic_codes import load_book
 
     book = load_book(codes)
-    subtrees = [WantedSubtree.parse(each, book) for each in wanted]
+    subtrees = [SubtreeRoute.parse(each, book) for each in routes]
     ports = list(dict.fromkeys(each.port for each in subtrees))
-    carrier: CarryingMachine | CarryingSwitches
+    plane: LinuxDataPlane | OpenFlowSwitches
     if openflow is None:
-        carrier = CarryingMachine(subtrees, interfaces_of(ports, interface), bandwidth, classes)
+        interfaces = interfaces_of(ports, interface)
+        plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
     else:
         tls = _switch_tls(tls_certificate, tls_key, switch_ca)
         for line in check_switch_listener(openflow, tls, insecure=insecure):
-            typer.echo(f"triage: {line}", err=True)
-        places = places_of(interface, ports)
-        carrier = CarryingSwitches(
-            subtrees, places, openflow, bandwidth, classes, tls=tls, allowed=switch_address or ()
+            terminal.say_problem(line)
+        places = places_of(ports, interface)
+        switches = {switch for switch, _ in places.values()}
+        plane = OpenFlowSwitches(
+            switches, listen=[openflow], ports=places, tls=tls, allowed=switch_address or ()
         )
-    try:
+    with closing(plane):
+        plane.apply(instructions(subtrees, bandwidth, classes))
         typer.echo("triage: carrying" + ("" if seconds is not None else "; Ctrl-C ends it"), err=True)
         asyncio.run(_wait_until_stopped(seconds))
-    finally:
-        found = carrier.close()
-    if json:
-        print_json(found)
-        return
-    _print_carried(found)
+        found = events_carried(subtrees, plane)
+    terminal.show(found, lambda: _print_carried(found), as_json=json)
 
 
 def _switch_tls(certificate: Path | None, key: Path | None, authority: Path | None) -> SwitchTls | None:
@@ -212,19 +197,10 @@ def _switch_tls(certificate: Path | None, key: Path | None, authority: Path | No
 
 
 async def _wait_until_stopped(seconds: float | None) -> None:
-    stop = stop_on_signals()
-    if seconds is None:
-        await stop.wait()
-    else:
-        await is_set_within(stop, seconds)
+    await is_set_within(stop_on_signals(), seconds)
 
 
 def _print_carried(found: dict[str, Any]) -> None:
-    table = Table()
-    for column in ("port", "filter", "prefix", "events"):
-        table.add_column(column, justify="right" if column == "events" else "left", overflow="fold")
-    for row in found["wanted"]:
-        table.add_row(row["port"], row["filter"], row["prefix"], f"{row['events']:,}")
-    screen().print(table)
+    terminal.print_table("", {name: name for name in ("port", "filter", "prefix", "events")}, found["routes"])
     discarded = ", ".join(f"{count} at {where}" for where, count in found["discarded"].items())
     typer.echo(f"matched nothing and were discarded: {discarded}")

@@ -4,36 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json as json_format
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.live import Live
-from rich.table import Table
 
 from triagemq.addresses import host_and_port
-from triagemq.cli import options
-from triagemq.cli.options import (
-    duration,
-    figure_table,
-    percent,
-    print_deadlines,
-    print_json,
-    screen,
-    seconds_of,
-    utility_line,
-)
+from triagemq.cli import options, terminal
 from triagemq.cli.stopping import stop_on_signals
+from triagemq.cli.terminal import percent, utility_line
 from triagemq.errors import MissingDependencyError, ParameterError, TriageError
 from triagemq.waiting import is_set_within
 
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange, ExchangeOptions
-    from triagemq.live.up.run import Glance, LiveResult, Snapshot
+    from triagemq.live.up.run import LiveResult
 
 PLAIN_PORT = "port"
 """The output port of an exchange without a scenario."""
@@ -51,7 +38,7 @@ def _as_before(context: typer.Context, state: Path | None) -> Path | None:
         from triagemq.live.up.state import OWN_BROKER, started_with
 
         before = started_with(state)
-        own = ("beside",) if before.get("broker") != OWN_BROKER else ("beside", "broker")
+        own = ("peer_broker",) if before.get("broker") != OWN_BROKER else ("peer_broker", "broker")
         context.default_map = {name: value for name, value in before.items() if name not in own}
     return state
 
@@ -64,6 +51,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
     return {name: str(each.absolute()) if isinstance(each, Path) else each for name, each in found.items()}
 
 
+@options.with_groups
 def up(
     context: typer.Context,
     file: Annotated[
@@ -73,14 +61,8 @@ def up(
     seconds: Annotated[
         float | None, typer.Option("--for", min=1, help="Stop after so many seconds (default: Ctrl-C).")
     ] = None,
-    no_triage: Annotated[
-        bool, typer.Option("--no-triage", help="One queue, no drops: what a plain exchange does.")
-    ] = False,
-    priorities: options.Priorities = None,
-    drops: options.Drops = None,
-    flows: options.Flows = "greedy",
-    control: options.Control = "off",
-    delay_model: options.DelayModelFolder = None,
+    *,
+    planning: options.ExchangePlanning,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -134,9 +116,10 @@ def up(
         ),
     ] = False,
     broker_ca: options.BrokerAuthority = None,
-    beside: Annotated[
+    peer_broker: Annotated[
         list[str] | None,
         typer.Option(
+            "--peer-broker",
             "--beside",
             help="NAME=URL: where another broker of the FILE than the first runs (default: one of its own); may be "
             "repeated.",
@@ -183,40 +166,42 @@ def up(
         bool, typer.Option("--insecure", help="Listen beyond this machine without tokens or encryption.")
     ] = False,
     keep_trace: Annotated[
-        str, typer.Option(help="Remove what was traced after this time, such as 12h, 7d or 5200w.")
-    ] = "7d",
+        float,
+        typer.Option(
+            parser=options.retention_seconds,
+            metavar="TIME",
+            help="Remove what was traced after this time, such as 12h, 7d or 5200w.",
+        ),
+    ] = "7d",  # type: ignore[assignment]
     backup: Annotated[
         Path | None,
         typer.Option(help="Copy the --state into this new directory, also while it is in use, and end."),
     ] = None,
-    seed: options.Seed = 0,
     json: options.Json = False,
 ) -> None:
     """Start broker, gateway and coordinator, and with a FILE its publishers and subscribers as real clients."""
     if backup is not None:
         _back_up(state, backup, json)
         return
-    from triagemq.coordinator.gateway.config import check_control
-    from triagemq.exchange.broker.process import FurtherListener, previous_ports
-    from triagemq.exchange.exposure import check_listeners
+    from triagemq.addresses import check_listeners
+    from triagemq.broker.process import FurtherListener, previous_listener
     from triagemq.lab.clusters import BASELINES
     from triagemq.live.up.exchange import EMBEDDED_BROKER, ExchangeOptions
     from triagemq.live.up.state import OWN_BROKER, check_same_broker, fresh_directory, started_with
-    from triagemq.plan.balancing import balancing_policy
+    from triagemq.plan.balancing.balancer import balancing_policy
     from triagemq.scenario import load
 
-    check_control(control, delay_model)
+    settings = planning.settings()
     balancing_policy(BASELINES.get(balancing, balancing))
     scenario = None if file is None else load(file)
     ports = (PLAIN_PORT,) if scenario is None else scenario.ports.name
     brokers = () if scenario is None else scenario.brokers.name
     before = {} if state is None else started_with(state)
-    known = [word for word in before.get("beside", []) if word.partition("=")[0] in brokers[1:]]
-    others = _beside(brokers, [*known, *(beside or [])])
-    if others and dataplane == "linux" and control != "off":
-        raise ParameterError(
-            "--control", "with linux is for one gateway, and this scenario has several brokers; leave it out"
-        )
+    remembered = before.get("peer_broker", before.get("beside", []))
+    known = [word for word in remembered if word.partition("=")[0] in brokers[1:]]
+    others = _peer_brokers(brokers, [*known, *(peer_broker or [])])
+    if others and dataplane == "linux":
+        raise ParameterError("--dataplane", "linux is for one gateway, and this scenario has several brokers")
     if state is not None and not other_broker:
         if broker is None and not before and (state / "lock").exists():
             raise ParameterError(
@@ -224,8 +209,8 @@ def up(
                 f"{state} was made by an earlier version with a broker that it does not name; give it",
             )
         check_same_broker(state, "--broker", before.get("broker"), broker)
-        for name, url in _beside(brokers, known).items():
-            check_same_broker(state, "--beside", url, others[name])
+        for name, url in _peer_brokers(brokers, known).items():
+            check_same_broker(state, "--peer-broker", url, others[name])
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -239,7 +224,7 @@ def up(
     elif broker_ca is not None:
         raise ParameterError("--broker-ca", "goes with --broker mqtts://HOST")
     else:
-        listened = None if state is None else previous_ports(state / "broker")[1]
+        listened = None if state is None else previous_listener(state / "broker")
         place = listened if mqtt is None else host_and_port(mqtt, "--mqtt")
         files = None if tls_certificate is None or tls_key is None else (tls_certificate, tls_key)
         if place is not None:
@@ -254,12 +239,8 @@ def up(
         rest_port=rest_port,
         broker=broker,
         store=store,
-        keep_trace_seconds=seconds_of("--keep-trace", keep_trace),
-        no_triage=no_triage,
-        seed=seed,
-        planner=options.algorithms(flows, priorities, drops),
-        control=control,
-        delay_model=delay_model,
+        keep_trace_seconds=keep_trace,
+        **settings,
         coordinator={
             "access": access,
             "insecure": insecure,
@@ -275,11 +256,11 @@ def up(
         dtls=dtls,
         client_authority=client_ca,
         name=brokers[0] if others else "gateway",
-        beside=others,
+        peer_brokers=others,
         started_with={
             "broker": OWN_BROKER,
             **_given(context),
-            "beside": [f"{name}={url}" for name, url in others.items() if url is not None],
+            "peer_broker": [f"{name}={url}" for name, url in others.items() if url is not None],
         },
     )
     check_listeners(exchange.listeners(), insecure=insecure)
@@ -293,7 +274,7 @@ def up(
         _require_all(result.gone)
 
 
-def _beside(brokers: Sequence[str], words: Sequence[str]) -> Mapping[str, str | None]:
+def _peer_brokers(brokers: Sequence[str], words: Sequence[str]) -> Mapping[str, str | None]:
     """The brokers of a scenario but the first, and where those run that are not to be started."""
     found: dict[str, str | None] = dict.fromkeys(brokers[1:])
     for word in words:
@@ -301,7 +282,7 @@ def _beside(brokers: Sequence[str], words: Sequence[str]) -> Mapping[str, str | 
         if name not in found:
             known = ", ".join(found) or "none"
             raise ParameterError(
-                "--beside", f"{name!r} is no other broker of the scenario; there are: {known}"
+                "--peer-broker", f"{name!r} is no other broker of the scenario; there are: {known}"
             )
         found[name] = options.broker_address(url, None).with_password()
     return found
@@ -313,29 +294,20 @@ def _back_up(state: Path | None, target: Path, as_json: bool) -> None:
     if state is None:
         raise ParameterError("--backup", "needs --state, the directory to copy")
     asyncio.run(back_up(state, target))
-    if as_json:
-        print_json({"state": str(state), "backup": str(target)})
-    else:
-        typer.echo(f"{state} is copied; go on from it with: triage up --state {target}")
+    words = f"{state} is copied; go on from it with: triage up --state {target}"
+    terminal.show({"state": str(state), "backup": str(target)}, words, as_json=as_json)
 
 
 async def _run(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> LiveResult:
     from triagemq.live.up.run import run_live
 
-    with live_screen(wanted=not as_json) as live:
-
-        def tick(running: Exchange, glance: Glance, elapsed: float) -> None:
-            if live is not None:
-                live.update(live_table(running, glance.seen, elapsed, seconds, glance))
-
-        return await run_live(
-            exchange,
-            seconds=seconds,
-            ended=stop_on_signals(),
-            on_ready=lambda running: _say_ready(running, as_json),
-            on_tick=tick,
-            on_problem=_say_problem,
-        )
+    return await run_live(
+        exchange,
+        seconds=seconds,
+        ended=stop_on_signals(),
+        on_ready=lambda running: _say_ready(running, seconds, as_json),
+        on_problem=terminal.say_problem,
+    )
 
 
 async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool) -> None:
@@ -343,17 +315,9 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     from triagemq.live.up.exchange import Exchange
 
     ended = stop_on_signals()
-    async with Exchange(exchange, ended, _say_problem) as running:
-        _say_ready(running, as_json)
-        if not as_json and exchange.scenario is None:
-            typer.echo("in another terminal:")
-            for step in next_steps(running):
-                typer.echo(f"  {step}")
-        try:
-            async with asyncio.timeout(seconds):
-                await _show_until(ended, running, seconds, as_json)
-        except TimeoutError:
-            pass
+    async with Exchange(exchange, ended, terminal.say_problem) as running:
+        _say_ready(running, seconds, as_json)
+        await is_set_within(ended, seconds)
     if running.kernel_ports is not None:
         _print_kernel_ports(running, as_json)
     if not as_json:
@@ -361,21 +325,15 @@ async def _serve(exchange: ExchangeOptions, seconds: float | None, as_json: bool
     _require_all(running.gone)
 
 
-async def _show_until(ended: asyncio.Event, running: Exchange, seconds: float | None, as_json: bool) -> None:
-    """What goes on, on a terminal, until it is ended."""
-    from triagemq.live.up.run import Watch
-
-    begun = time.monotonic()
-    watch = Watch(running.links)
-    with live_screen(wanted=not as_json) as live:
-        while live is not None and not ended.is_set():
-            live.update(live_table(running, await watch.look(), time.monotonic() - begun, seconds))
-            await is_set_within(ended, _TICK_SECONDS)
-        await ended.wait()
-
-
-def _say_problem(words: str) -> None:
-    typer.echo(f"triage: {words}", err=True)
+async def show_progress(running: Exchange, seconds: float | None, name: str = "running") -> None:
+    """A bar on standard error: how long the exchange has been running, or its scenario's clients have."""
+    with terminal.progress_bar(name, seconds) as show:
+        while True:
+            elapsed = running.elapsed_seconds
+            restarts = [f"{name} {count}" for name, count in running.restarts.items() if count]
+            again = f", started again: {', '.join(restarts)}" if restarts else ""
+            show(elapsed, f"{elapsed:.0f} s{again}")
+            await asyncio.sleep(_TICK_SECONDS)
 
 
 def _require_all(gone: Sequence[str]) -> None:
@@ -388,18 +346,16 @@ def _print_kernel_ports(running: Exchange, as_json: bool) -> None:
     assert running.kernel_ports is not None
     figures = running.kernel_ports.figures()
     if as_json:
-        print_json(figures | {"trace": str(running.trace)})
+        terminal.print_json(figures | {"trace": str(running.trace)})
         return
-    table = figure_table("what the kernel's queues did", "port", "class", "sent", "dropped by buffer")
-    for port in figures["ports"]:
-        for row in port["classes"]:
-            table.add_row(
-                port["port"] if row["priority_class"] == 0 else "",
-                str(row["priority_class"]),
-                f"{row['packets_out']:,}",
-                f"{row['dropped_by_buffer']:,}",
-            )
-    screen().print(table)
+    columns = {
+        "port": "port",
+        "priority_class": "class",
+        "packets_out": "sent",
+        "dropped_by_buffer": "dropped by buffer",
+    }
+    rows = [row | {"port": port["port"]} for port in figures["ports"] for row in port["classes"]]
+    terminal.print_table("what the kernel's queues did", columns, rows)
 
 
 def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> dict[str, str]:
@@ -415,8 +371,8 @@ def _interfaces(dataplane: str, words: Sequence[str], ports: Sequence[str]) -> d
     return interfaces_of(ports, words)
 
 
-def _say_ready(running: Exchange, as_json: bool) -> None:
-    for line in running.said_aloud:
+def _say_ready(running: Exchange, seconds: float | None, as_json: bool) -> None:
+    for line in running.warnings:
         typer.echo(line, err=True)
     if as_json:
         facts = {
@@ -438,47 +394,42 @@ def _say_ready(running: Exchange, as_json: bool) -> None:
     gateway = running.gateway if running.options.dtls else f"udp {running.gateway}"
     typer.echo(f"coordinator {running.rest}, gateway {gateway}, broker {running.broker_address}")
     for name, address in list(running.brokers.items())[1:]:
-        typer.echo(f"beside it gateway {name}, broker {address}")
+        typer.echo(f"and gateway {name}, broker {address}")
     if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:
         typer.echo(f"gateway certificate, for trying out: {running.certificate} (clients: --ca)")
     no_page = f"no page: {MissingDependencyError('nicegui', 'page')}"
     typer.echo(f"page {running.page}" if running.page else no_page)
     typer.echo(f"state {running.state}; Ctrl-C ends it")
+    if running.options.scenario is None:
+        typer.echo("in another terminal:")
+        for step in next_steps(running):
+            typer.echo(f"  {step}")
+    if terminal.screen(stderr=True).is_terminal:
+        running.start_task(show_progress(running, seconds))
 
 
 def _print_result(result: LiveResult, exchange: ExchangeOptions, as_json: bool) -> None:
     if as_json:
         report: dict[str, Any] = result.as_json()
         report |= {"trace": str(exchange.trace or exchange.state / "trace"), "triage": not exchange.no_triage}
-        print_json(report)
+        terminal.print_json(report)
         return
     how = (
         "without triage, by the class that triage would give"
         if exchange.no_triage
         else "measured beside forecast"
     )
-    console = screen()
-    console.print(comparison_table(result, f"{result.scenario.name}: {how}"))
+    console = terminal.screen()
+    print_comparison(result, f"{result.scenario.name}: {how}")
     promised = result.forecast.figures["utility"]["rate"]
     console.print(f"{utility_line(result.measured.utility)}, forecast {percent(promised)}", highlight=False)
-    print_deadlines(result.measured.deadlines)
+    terminal.print_deadlines(result.measured.deadlines)
     for each in result.moved or ():
         typer.echo(f"{each['subject']} moved from {each['before']} to {each['after']}: {each['reason']}")
     restarted = [f"{name} {count} times" for name, count in result.restarts.items() if count]
     if restarted:
         console.print(f"started again: {', '.join(restarted)}", style="yellow")
     typer.echo(f"trace: {exchange.trace or exchange.state / 'trace'}")
-
-
-@contextmanager
-def live_screen(*, wanted: bool) -> Iterator[Live | None]:
-    """A place on standard error that is written over; None without a terminal."""
-    console = screen(stderr=True)
-    if not (wanted and console.is_terminal):
-        yield None
-        return
-    with Live(console=console, refresh_per_second=4, transient=True) as live:
-        yield live
 
 
 def next_steps(running: Exchange) -> list[str]:
@@ -500,75 +451,18 @@ def next_steps(running: Exchange) -> list[str]:
     return steps
 
 
-def live_table(
-    running: Exchange,
-    seen: Snapshot | None,
-    elapsed: float,
-    seconds: float | None,
-    glance: Glance | None = None,
-) -> Table:
-    """Packets by class since the start; with a glance at a scenario's run latency beside forecast and utility, too."""
-    clock = f"{max(0.0, elapsed):.0f} s" + ("" if seconds is None else f" of {seconds:.0f} s")
-    if seen is None:
-        return Table(title=f"{clock}: the gateway is being started again", title_justify="left")
-    columns = ["class", "sent", "waiting", "dropped on purpose", "dropped by buffer"]
-    forecast = {}
-    if glance is not None:
-        columns += ["mean latency", "forecast"]
-        forecast = {row["priority_class"]: row for row in glance.forecast.by_level}
-        glance.so_far.look()
-    plan = f"plan {seen.generation}, {seen.clients:,} connections, {seen.messages:,} events"
-    table = figure_table(f"{clock}, {plan}", *columns)
-    table.caption_justify = "left"
-    for level, traffic in sorted(seen.traffic.items()):
-        cells = [
-            str(level),
-            f"{traffic.sent:,}",
-            f"{seen.waiting.get(level, 0):,}",
-            f"{traffic.dropped_by_policy:,}",
-            f"{traffic.dropped_by_buffer:,}",
-        ]
-        if glance is not None:
-            promised = forecast.get(level, {}).get("mean_latency_seconds")
-            cells += [duration(glance.so_far.mean_latency_seconds(level)), duration(promised)]
-        table.add_row(*cells)
-    notes = []
-    if glance is not None and (utility := glance.so_far.utility) is not None:
-        promised = glance.forecast.figures["utility"]["rate"]
-        notes.append(f"{utility_line(utility)}, forecast {percent(promised)}")
-    restarted = [f"{name} {count}" for name, count in running.restarts.items() if count]
-    if restarted:
-        notes.append(f"started again: {', '.join(restarted)}")
-    if not seen.traffic:
-        notes.append("no subscribers yet")
-    table.caption = "\n".join(notes) or None
-    return table
-
-
-def comparison_table(result: LiveResult, title: str) -> Table:
-    """Success and latency per class, measured beside forecast, and what was dropped on purpose."""
-    columns = (
-        "class",
-        "copies",
-        "success",
-        "forecast",
-        "dropped on purpose",
-        "mean latency",
-        "forecast",
-        "p99",
+def print_comparison(result: LiveResult, title: str) -> None:
+    """Success and latency per class, measured and forecast, and what was dropped on purpose."""
+    columns = {
+        "priority_class": "class",
+        "count": "copies",
+        "success_rate": "success",
+        "forecast_success_rate": "forecast",
+        "dropped_by_policy": "dropped on purpose",
+        "mean_latency_seconds": "mean latency",
+        "forecast_mean_latency_seconds": "forecast",
+        "p99_seconds": "p99",
+    }
+    terminal.print_table(
+        title, columns, terminal.join_classes(result.measured.classes, forecast=result.forecast.by_level)
     )
-    table = figure_table(title, *columns)
-    forecast = {row["priority_class"]: row for row in result.forecast.by_level}
-    for row in result.measured.classes:
-        expected = forecast.get(row["priority_class"], {})
-        table.add_row(
-            str(row["priority_class"]),
-            f"{row['count']:,}",
-            percent(row["success_rate"]),
-            percent(expected.get("success_rate")),
-            f"{row['dropped_by_policy']:,}",
-            duration(row["mean_latency_seconds"]),
-            duration(expected.get("mean_latency_seconds")),
-            duration(row["p99_seconds"]),
-        )
-    return table

@@ -8,16 +8,16 @@ TypedTopic                                what a topic carries, as octets, and h
 Calls of the program come in at `publisher`, `subscriber` or, without asyncio, `blocking`. `participant` is what both
 share: a name, and an intent on lease at the `coordinator`. A `connection` gives a `session`, which is without I/O, one
 of the `sockets`, a clock and futures; the session has an `outbox` for what is published, and an inbox for `events`.
-`moving` leads from one gateway to another; `directions` are for promised topics, which go without a broker (`direct`).
+`moving` is the handover from one gateway to another; `directions` are for promised topics, which go without a broker
+(`direct`).
 """
 
-from triagemq.client.blocking import BlockingPublisher, BlockingSubscriber
-from triagemq.client.connection import Connection, ConnectionCounters
+from triagemq.client.connection import Connection
 from triagemq.client.coordinator import Assignment, Coordinator, Promise, RequiredDelay
-from triagemq.client.events import Event, Overflow
-from triagemq.client.publisher import Publisher, publish_without_connection
+from triagemq.client.events import ConnectionCounters, Event
+from triagemq.client.publisher import BlockingPublisher, Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.subscriber import Subscriber
+from triagemq.client.subscriber import BlockingSubscriber, Subscriber
 from triagemq.client.types import TypedTopic, largest_size_bytes
 from triagemq.dtls import ClientSecurity
 from triagemq.errors import (
@@ -29,7 +29,7 @@ from triagemq.errors import (
     PromiseRefusedError,
     RefusedError,
 )
-from triagemq.intents import Declared, Utility, Wanted
+from triagemq.intents import PublicationIntent, SubscriptionIntent, Utility
 
 __all__ = [
     "Assignment",
@@ -44,19 +44,18 @@ __all__ = [
     "Coordinator",
     "CoordinatorError",
     "CoordinatorUnreachableError",
-    "Declared",
     "Event",
     "GatewayUnreachableError",
-    "Overflow",
     "Promise",
     "PromiseRefusedError",
+    "PublicationIntent",
     "Publisher",
     "RefusedError",
     "RequiredDelay",
     "Subscriber",
+    "SubscriptionIntent",
     "TypedTopic",
     "Utility",
-    "Wanted",
     "Will",
     "largest_size_bytes",
     "publish_without_connection",

@@ -16,21 +16,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from dataclasses import astuple, dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, TypeVarTuple
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.events import Event
+from triagemq.client.events import ConnectionCounters, Event
 from triagemq.client.outbox import LOG, CallResult, TopicReference, refused
 from triagemq.client.session import ClientSession, State
 from triagemq.client.settings import ConnectionSettings, Will
-from triagemq.client.sockets import DatagramSocket, SecureSocket
+from triagemq.client.sockets import GatewaySocket
 from triagemq.dtls import LONGEST_MESSAGE
 from triagemq.errors import ClientError, ClosedError, GatewayUnreachableError, ParameterError
 from triagemq.hiding import without_key
 from triagemq.mqttsn import Publish, ReturnCode
-from triagemq.waiting import end, is_set_within
+from triagemq.waiting import Opened, Tasks, end, is_set_within
 
 LOG.addHandler(logging.NullHandler())
 
@@ -61,7 +61,7 @@ def connection_id(client_id: str, number: int = 0) -> str:
 
 
 class Background:
-    """`owner` is the client as logs name it, without a key; `on_failure` hears of a task that is given up."""
+    """`owner` is the client as logs name it, without a key; `on_failure` gets the error of a task that is given up."""
 
     def __init__(
         self,
@@ -72,15 +72,12 @@ class Background:
         self._owner = owner
         self._on_problem = on_problem
         self._on_failure = on_failure
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._failure: ClientError | None = None
 
     def start(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
         """Run `work` until it returns or is cancelled; after an exception once more."""
-        task = asyncio.get_running_loop().create_task(self._run(what, work), name=what)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(self._run(what, work))
 
     async def _run(self, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         loop, failures = asyncio.get_running_loop(), 0
@@ -103,7 +100,7 @@ class Background:
 
     async def close(self) -> None:
         """End all tasks that are left."""
-        await end(*self._tasks)
+        await self._tasks.close()
 
     def report(self, problem: ClientError) -> None:
         """Something is wrong that the program should hear of."""
@@ -130,30 +127,7 @@ def notify(callback: Callable[[*_Arguments], object] | None, *arguments: *_Argum
             LOG.exception("a callback of the program failed")
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionCounters:
-    """What happened so far."""
-
-    connected: int = 0
-    published: int = 0
-    acknowledged: int = 0
-    retransmissions: int = 0
-    refused: int = 0
-    not_sent: int = 0
-    """QoS 0 messages while there was no connection."""
-    received: int = 0
-    duplicates: int = 0
-    unknown_topics: int = 0
-    """Events under a topic id that the gateway had not announced; the client requests it."""
-    malformed: int = 0
-
-    @classmethod
-    def of(cls, several: Iterable[ConnectionCounters]) -> ConnectionCounters:
-        """Those of several connections together."""
-        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
-
-
-class Connection:
+class Connection(Opened):
     """See the module's text. `client_id_is_new`: no earlier session of that id has to be cleared away.
 
     `on_connected` gets the gateway's address each time, `on_disconnected` why the connection was lost, `on_problem`
@@ -182,6 +156,8 @@ class Connection:
         self.settings = settings or ConnectionSettings()
         self.client_id = client_id
         self.address = GatewayAddress(host, port, secure)
+        self.on_event = on_event
+        """Gets each event; it may be changed."""
         self._on_connected, self._on_disconnected = on_connected, on_disconnected
         self._background = background or Background(f"connection {client_id}", on_problem)
         self._session = ClientSession(
@@ -189,7 +165,7 @@ class Connection:
             self.settings,
             clock=lambda: asyncio.get_running_loop().time(),
             transmit=lambda octets: self._socket.send(octets),
-            on_event=lambda event: notify(on_event, event),
+            on_event=lambda event: notify(self.on_event, event),
             on_active=self._connected,
             on_lost=self._lost,
             on_due=lambda: self._due.set(),
@@ -199,7 +175,12 @@ class Connection:
             clear_first=not keep_session and not client_id_is_new,
             will=will,
         )
-        self._socket = self._make_socket()
+        self._socket = GatewaySocket(
+            self.settings,
+            on_datagram=self._session.receive,
+            on_lost=self._association_lost,
+            on_distrust=lambda: self._decided.set(),
+        )
         self._keeper: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._active = asyncio.Event()
@@ -208,20 +189,12 @@ class Connection:
         self._room = asyncio.Semaphore(self.settings.in_flight_messages)
         self._drained = asyncio.Event()
         self._drained.set()
-        self._published = self._not_sent = 0
 
     # Life.
 
-    async def __aenter__(self) -> Connection:
-        await self.open()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     async def open(self) -> None:
         """Connect; GatewayUnreachableError or RefusedError when that fails for too long."""
-        await self._socket.open(self.address.host, self.address.port)
+        await self._socket.open(self.address)
         self._session.connect()
         self._keeper = self._background.start("keeping the connection to the gateway", self._keep)
         session, timeout = self._session, self.settings.connect_timeout_seconds
@@ -229,12 +202,12 @@ class Connection:
             await is_set_within(self._decided, min(timeout, _PATIENCE_SECONDS))
             hopeless = self._socket.distrust or session.refusal is ReturnCode.REJECTED_NOT_SUPPORTED
             # A gateway may hear of a new client's rights a little later than the client itself.
-            if not session.connected and not hopeless:
+            if not session.counters.connected and not hopeless:
                 await is_set_within(self._decided, max(0.0, timeout - _PATIENCE_SECONDS))
         except BaseException:
             await self._end(ClosedError("it was not opened"))
             raise
-        if session.connected:
+        if session.counters.connected:
             # A connection that is lost again at once is made again, like any other.
             return
         where, problem = f"gateway {self.address}", self._socket.problem
@@ -248,7 +221,7 @@ class Connection:
     async def close(self, *, end_session: bool = False) -> None:
         """Wait for acknowledgements (not for ever), take leave of the gateway, give the port back.
 
-        With `end_session` the session ends, also one that is to be kept: it goes on at another gateway.
+        With `end_session` the session ends, also one that would outlive this object: it goes on at another gateway.
         """
         if self.state is State.NEW or self.state is State.CLOSED:
             return
@@ -280,8 +253,8 @@ class Connection:
 
     async def _until(self, due: float) -> None:
         """Wait until something is due."""
-        now = asyncio.get_running_loop().time()
-        await is_set_within(self._due, None if due == float("inf") else max(0.0, due - now))
+        pause = due - asyncio.get_running_loop().time()
+        await is_set_within(self._due, None if due == float("inf") else max(0.0, pause))
 
     @property
     def state(self) -> State:
@@ -326,15 +299,10 @@ class Connection:
 
     async def redirect(self, address: GatewayAddress, client_id: str) -> None:
         """Go on as another client, perhaps at another gateway, with all subscriptions and unfinished messages."""
-        if (address, client_id) == (self.address, self.client_id):
+        if self.state is State.CLOSED or (address, client_id) == (self.address, self.client_id):
             return
-        is_secure, self.address, self.client_id = self.address.secure, address, client_id
-        if address.secure == is_secure:
-            await self._socket.redirect(address.host, address.port)
-        else:
-            self._socket.close()
-            self._socket = self._make_socket()
-            await self._socket.open(address.host, address.port)
+        self.address, self.client_id = address, client_id
+        await self._socket.open(address)
         self._session.redirect(client_id)
 
     async def sleep(self, duration_seconds: int) -> None:
@@ -371,23 +339,11 @@ class Connection:
     def _lost(self, silent: bool) -> None:
         self._active.clear()
         if silent:
-            # Perhaps it has forgotten the association, and what it says to that does not come through.
+            # Perhaps it has forgotten the association, and its answer to that does not come through.
             self._socket.renew()
         if self.problem:
             self._background.log(logging.WARNING, f"lost the connection to {self.address}: {self.problem}")
             notify(self._on_disconnected, self.problem)
-
-    def _make_socket(self) -> DatagramSocket | SecureSocket:
-        settings = self.settings
-        if not self.address.secure:
-            return DatagramSocket(self._session.receive, settings.make_socket)
-        return SecureSocket(
-            self._session.receive,
-            self._association_lost,
-            lambda: self._decided.set(),
-            settings.security,
-            settings.make_socket,
-        )
 
     def _association_lost(self, problem: str) -> bool:
         """True if that was a connection: another one is made, with a CONNECT of its own."""
@@ -430,7 +386,7 @@ class Connection:
         reference = self._session.reference(topic)
         if reference is None and qos == -1:
             raise ParameterError("topic", f"QoS -1 needs a predefined topic or two octets, not {topic!r}")
-        self._published += 1
+        self._session.counters.published += 1
         if qos <= 0:
             await self._publish_once(topic, reference, payload, qos, retain)
             return None
@@ -447,7 +403,7 @@ class Connection:
     ) -> None:
         if not self.is_active and qos == 0:
             # What is not worth an acknowledgement is not worth being late.
-            self._not_sent += 1
+            self._session.counters.not_sent += 1
             return
         if reference is None:
             async with self._in_time(f"publishing to {topic!r}", "; the event is not sent"):
@@ -458,10 +414,10 @@ class Connection:
             await asyncio.sleep(_SYSTEM_IS_BUSY_SECONDS)
 
     async def _publish(
-        self, topic: str | int, payload: bytes, qos: int, retain: bool, done: CallResult
+        self, topic: str | int, payload: bytes, qos: int, retain: bool, done: CallResult | None
     ) -> None:
         await self._room.acquire()
-        self._session.outbox.publish(topic, payload, qos, retain, done)
+        self._session.publish(topic, payload, qos, retain, done)
         if self.unacknowledged:
             self._drained.clear()
 
@@ -482,12 +438,12 @@ class Connection:
 
     @property
     def unacknowledged(self) -> int:
-        """QoS 1 and 2 messages that are on their way."""
-        return len(self._session.outbox)
+        """Unacknowledged QoS 1 and 2 messages."""
+        return self._session.unacknowledged
 
     async def take_over(self, other: Connection) -> None:
         """Publish what another connection could not, but for QoS 2 that its gateway may have: it alone knows that."""
-        for each in other._session.outbox.withdraw():
+        for each in other._session.withdraw():
             await self._publish(each.topic, each.payload, each.qos, each.retain, each.outcome)
 
     async def until_acknowledged(self) -> None:
@@ -516,16 +472,4 @@ class Connection:
     @property
     def counters(self) -> ConnectionCounters:
         """What happened so far."""
-        session, inbox, outbox = self._session, self._session.inbox, self._session.outbox
-        return ConnectionCounters(
-            connected=session.connected,
-            published=self._published,
-            acknowledged=outbox.acknowledged,
-            retransmissions=outbox.retransmissions,
-            refused=session.refused + outbox.refused,
-            not_sent=self._not_sent,
-            received=inbox.received,
-            duplicates=inbox.duplicates,
-            unknown_topics=inbox.unknown_topics,
-            malformed=session.malformed,
-        )
+        return replace(self._session.counters)

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from email import message_from_bytes
+from email.message import Message
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from triagemq.addresses import GatewayAddress
@@ -24,7 +27,7 @@ from triagemq.errors import (
 )
 from triagemq.hiding import without_password
 
-_LONGEST_LINE_BYTES = 65_536
+_STATUS_LINE = re.compile(rb"HTTP/1\.\S* ([0-9]{3})")
 _LONGEST_BODY_BYTES = 64 << 20
 _MOST_HEADERS = 200
 _MOST_IDLE = 32
@@ -43,7 +46,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The answer to a sign of life: which delays that a subscriber asks for are refused; for a publisher the events per
+    """The answer to a sign of life: which requested delays are refused; for a publisher the events per
     second of those topics that it is to publish less often."""
 
     refused_delays: tuple[RequiredDelay, ...] = ()
@@ -146,11 +149,7 @@ class RequiredDelay:
     def refusal(self) -> PromiseRefusedError:
         """That it is refused, as an error."""
         return PromiseRefusedError(
-            f"{self.topic}: {self}",
-            reason=str(self),
-            missed=None,
-            missed_by_seconds=None,
-            offer_seconds=self.offer_seconds,
+            f"{self.topic}: {self}", reason=str(self), offer_seconds=self.offer_seconds
         )
 
     def __str__(self) -> str:
@@ -163,11 +162,8 @@ class RequiredDelay:
         return f"A delay of {requested} is required of the queues there."
 
 
-@dataclass(slots=True, eq=False)
-class _Stream:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    is_used: bool = False
+_Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+_Record = TypeVar("_Record", Assignment, Direction, Promise, PromiseHop, RequiredDelay)
 
 
 class HttpClient:
@@ -204,7 +200,6 @@ class HttpClient:
         self._timeout_seconds = timeout_seconds
         self._ssl_context = ssl_context
         self._idle: list[_Stream] = []
-        self._busy: set[_Stream] = set()
 
     async def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
@@ -212,17 +207,17 @@ class HttpClient:
         """Status and JSON of the answer (None if it has none); `wait_seconds` is the server's time to think.
 
         A connection that was open before may have been closed by the server in this very moment: then a request that
-        does no more the second time is sent again. A POST is not, because the first may have been carried out.
+        does no more the second time is sent again. A POST is not, because the first may have taken effect.
         """
         request = self._encode(method, path, body)
         try:
             async with asyncio.timeout(self._timeout_seconds + wait_seconds):
                 while True:
-                    stream = self._take_idle() or await self._connect()
+                    idle = self._take_idle()
                     try:
-                        return await self._exchange(stream, request)
+                        return await self._exchange(idle or await self._connect(), request)
                     except (ConnectionError, asyncio.IncompleteReadError):
-                        if not stream.is_used or method == "POST":
+                        if idle is None or method == "POST":
                             raise
         except TimeoutError:
             raise self._unreachable(f"no answer within {self._timeout_seconds + wait_seconds:g} s") from None
@@ -231,28 +226,29 @@ class HttpClient:
 
     async def close(self) -> None:
         """End all connections."""
-        for stream in (*self._idle, *self._busy):
-            await _end(stream)
-        self._idle.clear()
+        while self._idle:
+            _, writer = self._idle.pop()
+            writer.close()
+            with contextlib.suppress(OSError, TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await writer.wait_closed()
 
     def _take_idle(self) -> _Stream | None:
         """A connection that is open, as far as is known; those that the server has closed are given up."""
         while self._idle:
-            stream = self._idle.pop()
-            if not stream.reader.at_eof() and not stream.writer.is_closing():
-                return stream
-            stream.writer.close()
+            reader, writer = self._idle.pop()
+            if not reader.at_eof() and not writer.is_closing():
+                return reader, writer
+            writer.close()
         return None
 
     async def _connect(self) -> _Stream:
-        if self._unix_path is not None:
-            return _Stream(*await asyncio.open_unix_connection(self._unix_path, limit=_LONGEST_LINE_BYTES))
         if self._secure and self._ssl_context is None:
             self._ssl_context = ssl.create_default_context()
+        if self._unix_path is not None:
+            return await asyncio.open_unix_connection(self._unix_path)
         context = self._ssl_context if self._secure else None
-        return _Stream(
-            *await asyncio.open_connection(self._host, self._port, ssl=context, limit=_LONGEST_LINE_BYTES)
-        )
+        return await asyncio.open_connection(self._host, self._port, ssl=context)
 
     def _encode(self, method: str, path: str, body: Mapping[str, Any] | None) -> bytes:
         content = b"" if body is None else json.dumps(body, allow_nan=False).encode()
@@ -269,77 +265,36 @@ class HttpClient:
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
     async def _exchange(self, stream: _Stream, request: bytes) -> tuple[int, Any]:
-        self._busy.add(stream)
-        keep = False
+        is_reusable = False
+        reader, writer = stream
         try:
-            stream.writer.write(request)
-            await stream.writer.drain()
-            status, headers = await self._head(stream.reader)
-            content = await self._content(stream.reader, status, headers)
-            keep = headers.get("connection", "").lower() != "close" and len(self._idle) < _MOST_IDLE
-            return status, self._json(content) if content else None
+            writer.write(request)
+            await writer.drain()
+            status, headers = await self._head(reader)
+            content = b"" if status in (204, 304) else await _content(reader, headers)
+            closes = headers.get("Connection", "").lower() == "close"
+            is_reusable = not closes and len(self._idle) < _MOST_IDLE
+            return status, _json(content)
+        except (asyncio.LimitOverrunError, ValueError):
+            raise self._unexpected_answer() from None
         finally:
-            self._busy.discard(stream)
-            if keep:
-                stream.is_used = True
+            if is_reusable:
                 self._idle.append(stream)
             else:
-                stream.writer.close()
+                writer.close()
 
-    async def _head(self, reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-        while True:
-            version, _, rest = (await self._line(reader)).partition(" ")
-            status = rest[:3]
-            if not version.startswith("HTTP/1.") or not (status.isascii() and status.isdigit()):
+    async def _head(self, reader: asyncio.StreamReader) -> tuple[int, Message]:
+        status = 100
+        while status < 200:
+            found = _STATUS_LINE.match(await reader.readuntil(b"\n"))
+            if found is None:
                 raise CoordinatorError(f"{self.url} does not speak HTTP; is it the coordinator's address?")
-            headers: dict[str, str] = {}
-            while line := await self._line(reader):
-                name, _, value = line.partition(":")
-                headers[name.strip().lower()] = value.strip()
-                if len(headers) > _MOST_HEADERS:
+            status, lines = int(found[1]), []
+            while (line := await reader.readuntil(b"\n")).strip():
+                lines.append(line)
+                if len(lines) > _MOST_HEADERS:
                     raise self._unexpected_answer()
-            if not status.startswith("1"):
-                return int(status), headers
-
-    async def _line(self, reader: asyncio.StreamReader) -> str:
-        try:
-            return (await reader.readuntil(b"\n")).rstrip(b"\r\n").decode("latin-1")
-        except asyncio.LimitOverrunError:
-            raise self._unexpected_answer() from None
-
-    async def _content(self, reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bytes:
-        if status in (204, 304):
-            return b""
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            return await self._chunks(reader)
-        return await reader.readexactly(self._size(headers.get("content-length", "0"), 10))
-
-    async def _chunks(self, reader: asyncio.StreamReader) -> bytes:
-        content = bytearray()
-        while size := self._size((await self._line(reader)).partition(";")[0].strip(), 16):
-            content += await reader.readexactly(size)
-            await self._line(reader)
-            if len(content) > _LONGEST_BODY_BYTES:
-                raise self._unexpected_answer()
-        while await self._line(reader):
-            pass
-        return bytes(content)
-
-    def _size(self, text: str, base: int) -> int:
-        try:
-            size = int(text, base)
-        except ValueError:
-            raise self._unexpected_answer() from None
-        if not 0 <= size <= _LONGEST_BODY_BYTES:
-            raise self._unexpected_answer()
-        return size
-
-    def _json(self, content: bytes) -> Any:
-        try:
-            return json.loads(content)
-        except (ValueError, RecursionError):
-            # A proxy's page, or another service altogether; the status still tells something.
-            return None
+        return status, message_from_bytes(b"".join(lines))
 
     def _unexpected_answer(self) -> CoordinatorError:
         """What came is not what a coordinator sends."""
@@ -353,7 +308,7 @@ class Coordinator(HttpClient):
     """One coordinator; several publishers and subscribers may share the object. `kind`: publishers, subscribers."""
 
     async def announce(self, kind: str, name: str, intent: Mapping[str, Any]) -> Registration:
-        """Say what is wanted; whatever was said under that name before is replaced."""
+        """Announce an intent; it replaces an earlier one of that name."""
         answer = await self.ask("PUT", _path(kind, name), intent)
         connection = _object(answer.get("connection"))
         gateway, client_id = connection.get("gateway"), connection.get("client_id")
@@ -367,7 +322,7 @@ class Coordinator(HttpClient):
             address,
             client_id,
             self._number(answer, "lease_seconds"),
-            int(self._number(answer, "generation")),
+            self._generation(answer),
             connection.get("may_move") is True,
         )
 
@@ -377,30 +332,25 @@ class Coordinator(HttpClient):
         rates = _object(answer.get("slow_down"))
         delays = answer.get("refused_delays")
         return HeartbeatReply(
-            tuple(self._delay(row) for row in delays) if isinstance(delays, list) else (),
+            tuple(
+                self._record(RequiredDelay, row, ports=tuple(_object(row).get("ports") or ()))
+                for row in (delays if isinstance(delays, list) else ())
+            ),
             {topic: rate for topic in rates if (rate := self._number(rates, topic)) > 0},
         )
 
     async def assignment(self, name: str, *, after: int, wait_seconds: float) -> Assignment:
         """The assignment in force, as soon as it is newer than `after`, or when that time is over."""
-        path = f"{_path('subscribers', name)}/assignment?after={after}&wait_seconds={wait_seconds:g}"
-        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
-        return Assignment(
-            int(self._number(answer, "generation")),
-            _object(answer.get("classes")),
-            _object(answer.get("drop_rates")),
-            str(answer.get("gateway", "")),
-        )
+        path = f"{_path('subscribers', name)}/assignment?after={after}"
+        return await self._newer(Assignment, path, wait_seconds)
 
     async def direction(self, name: str, *, after: int, wait_seconds: float) -> Direction:
         """What a publisher sends without a broker, as soon as that is newer than `after`, or when time is over."""
-        path = f"{_path('publishers', name)}/direct?after={after}&wait_seconds={wait_seconds:g}"
-        answer = await self.ask("GET", path, wait_seconds=wait_seconds)
-        return Direction(
-            int(self._number(answer, "generation")),
-            _object(answer.get("topics")),
-            str(answer.get("gateway", "")),
-        )
+        return await self._newer(Direction, f"{_path('publishers', name)}/direct?after={after}", wait_seconds)
+
+    async def _newer(self, kind: type[_Record], path: str, wait_seconds: float) -> _Record:
+        answer = await self.ask("GET", f"{path}&wait_seconds={wait_seconds:g}", wait_seconds=wait_seconds)
+        return self._record(kind, answer, generation=self._generation(answer))
 
     async def promises(self, name: str, *, wait_seconds: float) -> list[Promise]:
         """What was decided about a subscriber's guaranteed subscriptions, as soon as its last wishes are in force.
@@ -420,24 +370,23 @@ class Coordinator(HttpClient):
         rows = answer.get("promises")
         if not isinstance(rows, list):
             raise self._unexpected_answer()
-        return [self._promise(_object(row)) for row in rows]
+        found = []
+        for row in rows:
+            hops = _object(row).get("hops") or ()
+            hops = tuple(self._record(PromiseHop, hop) for hop in hops)
+            found.append(self._record(Promise, row, hops=hops))
+        return found
 
-    def _promise(self, row: Mapping[str, Any]) -> Promise:
+    def _record(self, kind: type[_Record], row: object, **own: Any) -> _Record:
+        """The fields of a record; a newer coordinator may send more."""
+        known = {key: value for key, value in _object(row).items() if key in kind.__dataclass_fields__}
         try:
-            hops = tuple(PromiseHop(**_known(PromiseHop, hop)) for hop in row.get("hops", ()))
-            return Promise(**_known(Promise, row) | {"hops": hops})
+            return kind(**known | own)
         except TypeError:
             raise self._unexpected_answer() from None
 
-    def _delay(self, row: object) -> RequiredDelay:
-        known = _known(RequiredDelay, row)
-        try:
-            return RequiredDelay(**known | {"ports": tuple(known["ports"])})
-        except (TypeError, KeyError):
-            raise self._unexpected_answer() from None
-
     async def withdraw(self, kind: str, name: str) -> None:
-        """Nothing is wanted any more."""
+        """Withdraw the intent."""
         await self.ask("DELETE", _path(kind, name))
 
     async def ask(
@@ -445,11 +394,6 @@ class Coordinator(HttpClient):
     ) -> dict[str, Any]:
         """The object with which it answers."""
         return _object(await self.answer(method, path, body, wait_seconds=wait_seconds))
-
-    async def gateways(self) -> list[dict[str, Any]]:
-        """All gateways that it leads, the first one first, as /v1/gateways shows them."""
-        answer = await self.answer("GET", "/v1/gateways")
-        return answer if isinstance(answer, list) else []
 
     async def answer(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0
@@ -459,6 +403,9 @@ class Coordinator(HttpClient):
         if not 200 <= status < 300:
             raise CoordinatorError(f"coordinator {self.url}: {_detail(status, answer)}", status)
         return answer
+
+    def _generation(self, answer: Mapping[str, Any]) -> int:
+        return int(self._number(answer, "generation"))
 
     def _number(self, answer: Mapping[str, Any], key: str) -> float:
         value = answer.get(key)
@@ -473,11 +420,6 @@ def _path(kind: str, name: str) -> str:
 
 def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _known(kind: type[Promise | PromiseHop | RequiredDelay], row: object) -> dict[str, Any]:
-    """The fields of a record; a newer coordinator may send more."""
-    return {key: value for key, value in _object(row).items() if key in kind.__dataclass_fields__}
 
 
 def _detail(status: int, answer: object) -> str:
@@ -502,11 +444,34 @@ def _detail(status: int, answer: object) -> str:
     return f"HTTP status {status}"
 
 
-async def _end(stream: _Stream) -> None:
-    stream.writer.close()
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(1.0):
-            await stream.writer.wait_closed()
+async def _content(reader: asyncio.StreamReader, headers: Message) -> bytes:
+    """ValueError if its size is not given, or too large."""
+    if headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return await reader.readexactly(_size(headers.get("Content-Length", "0"), 10))
+    content = bytearray()
+    while size := _size((await reader.readuntil(b"\n")).partition(b";")[0].strip(), 16):
+        content += await reader.readexactly(size)
+        await reader.readuntil(b"\n")
+        if len(content) > _LONGEST_BODY_BYTES:
+            raise ValueError
+    while (await reader.readuntil(b"\n")).strip():
+        pass
+    return bytes(content)
+
+
+def _size(text: str | bytes, base: int) -> int:
+    size = int(text, base)
+    if not 0 <= size <= _LONGEST_BODY_BYTES:
+        raise ValueError
+    return size
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content) if content else None
+    except (ValueError, RecursionError):
+        # A proxy's page, or another service altogether; the status is still of use.
+        return None
 
 
 def _words(error: BaseException) -> str:

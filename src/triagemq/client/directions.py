@@ -1,9 +1,10 @@
 """Promised topics without a broker: what a subscriber listens to, and what a publisher sends besides the gateway.
 
-A subscriber opens the address of every promise, and says so. Then the gateway gets orders to leave these events to the
-direct way, and after that the publisher is told to take it. A publisher sends such an event directly first, and then to
-the gateway for all others, over a connection of its own. With every event it says by which orders that was: gateway and
-subscriber tell by that which way it is to come. So everybody gets an event once, also when somebody joins.
+A subscriber opens the address of every promise, and announces that. Then the gateway gets orders to leave these events
+out, and after that the publisher gets orders to send them directly. A publisher sends such an event directly first, and
+then to the gateway for all others, over a connection of its own. Every event carries the generation of the orders that
+it follows: gateway and subscriber know by it over which transport it comes. So each subscriber gets an event once, also
+while others join.
 """
 
 from __future__ import annotations
@@ -20,15 +21,10 @@ from triagemq.client.direct.wire import generation_of
 from triagemq.client.events import Event
 from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import ClientError, ClosedError
-from triagemq.intents import Declared
+from triagemq.intents import PublicationIntent
 from triagemq.mqttsn.timestamps import DIRECT_SLOT
 
 _MOST_EARLY = 1_000
-
-
-def joining(network: NetworkSettings | None, settings: ConnectionSettings) -> NetworkSettings:
-    """The network of promised topics: the given one, or that of the connection to the gateway."""
-    return network or NetworkSettings(make_socket=settings.make_socket, loop=True)
 
 
 class PromisedTopics:
@@ -51,13 +47,13 @@ class PromisedTopics:
     async def fit(self, promises: list[Promise]) -> bool:
         """Listen to these and no others; whether that is different from before."""
         before = self.addresses
-        wanted = {each.address: each for each in promises if each.admitted and each.address is not None}
+        admitted = {each.address: each for each in promises if each.admitted and each.address is not None}
         self.problem = ""
         for address, subscriber in list(self._open.items()):
-            if address not in wanted or wanted[address].topic != subscriber.topic:
+            if address not in admitted or admitted[address].topic != subscriber.topic:
                 await self._close(address)
-        for address in wanted.keys() - self._open.keys():
-            promise = wanted[address]
+        for address in admitted.keys() - self._open.keys():
+            promise = admitted[address]
             subscriber = DirectSubscriber(
                 promise.topic,
                 address,
@@ -73,7 +69,7 @@ class PromisedTopics:
             else:
                 self._open[address] = subscriber
         for address in self._open:
-            since = wanted[address].since_generation
+            since = admitted[address].since_generation
             if since is not None:
                 self._since[address] = since
                 for event in self._early.pop(address, ()):
@@ -81,7 +77,7 @@ class PromisedTopics:
         return self.addresses != before
 
     async def leave(self, wants: Callable[[str], bool]) -> None:
-        """Listen no more to topics that are not wanted."""
+        """Listen no more to topics that are not requested."""
         for address, subscriber in list(self._open.items()):
             if not wants(subscriber.topic):
                 await self._close(address)
@@ -99,23 +95,24 @@ class PromisedTopics:
             early.append(event)
         elif generation_of(event.session) >= since:
             self._on_event(
-                Event(event.topic, event.value, event.published_ns, event.received_ns, way=str(event.way))
+                Event(event.topic, event.value, event.published_ns, event.received_ns, transport="multicast")
             )
 
 
 class Directing:
-    """What one publisher sends directly, as its coordinator says."""
+    """What one publisher sends directly, by orders of its coordinator; nothing if it is not on."""
 
     def __init__(
-        self, network: NetworkSettings, settings: ConnectionSettings, background: Background
+        self, network: NetworkSettings, settings: ConnectionSettings, background: Background, *, is_on: bool
     ) -> None:
+        self._is_on = is_on
         self._source: str | None = None
         self._network = network
         self._settings = settings
         self._background = background
         self._gateway: GatewayAddress | None = None
         self._client_id = ""
-        self.declared: Mapping[str, Declared] = {}
+        self.declared: Mapping[str, PublicationIntent] = {}
         """What can be promised."""
         self._open: dict[str, tuple[str, DirectPublisher]] = {}
         self.connection: Connection | None = None
@@ -124,9 +121,9 @@ class Directing:
         """Events that were sent directly."""
         self.problem = ""
 
-    def source_of(self, declared: Iterable[Declared]) -> str | None:
+    def source_of(self, declared: Iterable[PublicationIntent]) -> str | None:
         """Where this host sends from what can be promised of these; None if nothing can."""
-        can_be = any(_can_be_promised(each) for each in declared)
+        can_be = self._is_on and any(_can_be_promised(each) for each in declared)
         self._source = source_address(self._network) if can_be else None
         return self._source
 
@@ -134,11 +131,14 @@ class Directing:
         """Whether this host sends from another address by now."""
         return bool(self.declared) and source_address(self._network) != self._source
 
-    async def begin(self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, Declared]) -> bool:
-        """Other topics are declared; True if some are sent directly no more, until the coordinator says so again."""
+    async def begin(
+        self, gateway: GatewayAddress, client_id: str, declared: Mapping[str, PublicationIntent]
+    ) -> bool:
+        """Other topics are declared; True if some are sent directly no more, until the coordinator orders it again."""
         self._gateway, self._client_id = gateway, client_id
         before = self.declared
-        self.declared = {topic: each for topic, each in declared.items() if _can_be_promised(each)}
+        can_be = declared.items() if self._is_on else ()
+        self.declared = {topic: each for topic, each in can_be if _can_be_promised(each)}
         changed = [topic for topic in self._open if self.declared.get(topic) != before.get(topic)]
         for topic in changed:
             _, publisher = self._open.pop(topic)
@@ -211,5 +211,5 @@ class Directing:
         self.connection = connection
 
 
-def _can_be_promised(declared: Declared) -> bool:
+def _can_be_promised(declared: PublicationIntent) -> bool:
     return declared.min_separation_seconds is not None and declared.max_size_bytes is not None

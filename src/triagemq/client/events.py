@@ -2,7 +2,7 @@
 
 Inbox             PUBLISH from the gateway: named, answered as its QoS demands, and handed on once
 ExactlyOnce       QoS 2 events that come by two gateways, handed on once
-EventQueue        where events wait for the program, up to a limit
+EventQueue        where events wait for the program, up to a limit; EventSource: how the program takes them
 ReceivedCounts    how many of each topic came, and how late, for the coordinator
 
 A QoS 2 message is handed on when it first comes, and known by its message id until PUBREL. Ids of finished messages are
@@ -15,24 +15,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
-from enum import StrEnum
+from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from triagemq import mqttsn as sn
 from triagemq.errors import ParameterError
-from triagemq.mqttsn import (
-    PubAck,
-    PubComp,
-    Publish,
-    PubRec,
-    PubRel,
-    RegAck,
-    Register,
-    ReturnCode,
-    TopicIdType,
-    short_topic_name,
-)
 from triagemq.mqttsn.timestamps import split_payload
 
 _REMEMBERED = 1024
@@ -54,21 +43,14 @@ class Event(NamedTuple):
     qos: int = 0
     retained: bool = False
     value: Any = None
-    """The payload as the topic's type says, where the subscription has one."""
-    way: str = "gateway"
-    """How it came: that, or where it is promised by `multicast` or in `memory`, without a broker."""
+    """The payload as a value of the topic's type, where the subscription has one."""
+    transport: str = "gateway"
+    """How it came: that, or where it is promised by `multicast`, without a broker."""
 
     @property
     def latency_seconds(self) -> float | None:
         """From publication to arrival here, as far as the two clocks agree."""
         return None if self.published_ns is None else (self.received_ns - self.published_ns) / 1e9
-
-
-class Overflow(StrEnum):
-    """What happens to events that the program does not take in time; either way they are counted."""
-
-    DROP_OLDEST = "drop_oldest"
-    DROP_NEWEST = "drop_newest"
 
 
 class ExactlyOnce:
@@ -100,17 +82,16 @@ class ExactlyOnce:
 
 
 class EventQueue(Generic[Arrived]):
-    """Events in order of arrival, for any number of takers in one event loop."""
+    """Events in order of arrival, for any number of takers in one event loop; beyond a limit the oldest are dropped."""
 
-    def __init__(self, limit: int = 10_000, overflow: Overflow = Overflow.DROP_OLDEST) -> None:
+    def __init__(self, limit: int) -> None:
         if limit < 1:
             raise ParameterError("queue_events", f"must be at least 1, is {limit}")
-        self._events: deque[Arrived] = deque()
-        self._limit = limit
-        self._overflow = overflow
+        self._events: deque[Arrived] = deque(maxlen=limit)
         self._arrived = asyncio.Event()
         self._ended = False
         self._error: Exception | None = None
+        self._has_failed = False
         self.overflowed = 0
         """Events dropped because they were not taken."""
 
@@ -119,11 +100,7 @@ class EventQueue(Generic[Arrived]):
 
     def put(self, event: Arrived) -> None:
         """An event has arrived."""
-        if len(self._events) >= self._limit:
-            self.overflowed += 1
-            if self._overflow is Overflow.DROP_NEWEST:
-                return
-            self._events.popleft()
+        self.overflowed += len(self._events) == self._events.maxlen
         self._events.append(event)
         self._arrived.set()
 
@@ -132,16 +109,17 @@ class EventQueue(Generic[Arrived]):
         self._ended = True
         self._arrived.set()
 
-    def fail(self, error: Exception) -> None:
-        """The next `take`, when all that is here is taken, raises this error, once."""
-        self._error = error
+    def fail(self, error: Exception, *, for_good: bool = False) -> None:
+        """The next `take`, when all that is here is taken, raises this error, once or from then on."""
+        if not self._has_failed:
+            self._error, self._has_failed = error, for_good
         self._arrived.set()
 
     async def take(self) -> Arrived | None:
         """The next event; None when there will be no more."""
         while not self._events:
-            error, self._error = self._error, None
-            if error is not None:
+            if (error := self._error) is not None:
+                self._error = error if self._has_failed else None
                 raise error
             if self._ended:
                 return None
@@ -159,12 +137,67 @@ class EventQueue(Generic[Arrived]):
         return events
 
 
+class EventSource(Generic[Arrived]):
+    """What a program takes events from."""
+
+    _queue: EventQueue[Arrived]
+
+    def __aiter__(self) -> AsyncIterator[Arrived]:
+        return self
+
+    async def __anext__(self) -> Arrived:
+        event = await self._queue.take()
+        if event is None:
+            raise StopAsyncIteration
+        return event
+
+    async def next(self, timeout_seconds: float | None = None) -> Arrived | None:
+        """The next event; None when none has come in that time, or the subscriber was closed."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                return await self._queue.take()
+        except TimeoutError:
+            return None
+
+    async def take_all(self) -> list[Arrived]:
+        """All events that are here, at least one; none when the subscriber was closed."""
+        return await self._queue.take_all()
+
+    @property
+    def overflowed(self) -> int:
+        """Events that were dropped because the program did not take them in time."""
+        return self._queue.overflowed
+
+
+@dataclass(slots=True)
+class ConnectionCounters:
+    """What happened so far."""
+
+    connected: int = 0
+    published: int = 0
+    acknowledged: int = 0
+    retransmissions: int = 0
+    refused: int = 0
+    not_sent: int = 0
+    """QoS 0 messages while there was no connection."""
+    received: int = 0
+    duplicates: int = 0
+    unknown_topics: int = 0
+    """Events under a topic id that the gateway had not announced; the client requests it."""
+    malformed: int = 0
+
+    @classmethod
+    def of(cls, several: Iterable[ConnectionCounters]) -> ConnectionCounters:
+        """Those of several connections together."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
+
+
 class Inbox:
     """What came over one connection. `send` sends a message to the gateway, `hand_on` gets each event once."""
 
     def __init__(
         self,
-        send: Callable[[PubAck | PubRec | PubComp | RegAck], object],
+        send: Callable[[sn.PubAck | sn.PubRec | sn.PubComp | sn.RegAck], object],
         hand_on: Callable[[Event], None],
         predefined_topics: Mapping[int, str],
     ) -> None:
@@ -174,10 +207,8 @@ class Inbox:
         self._names: dict[int, str] = {}
         self._unfinished: dict[int, int] = {}
         self._finished: OrderedDict[int, tuple[int, float]] = OrderedDict()
-        self._held: dict[int, list[tuple[Publish, int]]] = {}
-        self.received = 0
-        self.duplicates = 0
-        self.unknown_topics = 0
+        self._held: dict[int, list[tuple[sn.Publish, int]]] = {}
+        self.counters = ConnectionCounters()
 
     def begin(self, *, fresh: bool) -> None:
         """Connected again: held messages may mean another topic by now; in a fresh session message ids do, too."""
@@ -187,17 +218,17 @@ class Inbox:
             self._finished.clear()
 
     def learn(self, topic_id: int, name: str) -> None:
-        """The gateway has said what an id means; events that came before it are handed on now."""
+        """The name of a topic id; events that came before it are handed on now."""
         self._names[topic_id] = name
         for message, received_ns in self._held.pop(topic_id, ()):
             self._deliver(name, message, received_ns)
 
-    def register(self, message: Register) -> None:
-        """The gateway tells an id before it uses it."""
-        self._send(RegAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+    def register(self, message: sn.Register) -> None:
+        """REGISTER: the gateway announces an id before it uses it."""
+        self._send(sn.RegAck(message.topic_id, message.message_id, sn.ReturnCode.ACCEPTED))
         self.learn(message.topic_id, message.topic_name)
 
-    def publish(self, message: Publish) -> None:
+    def publish(self, message: sn.Publish) -> None:
         """An event, perhaps for the second time."""
         received_ns = time.time_ns()
         name = self._name(message)
@@ -211,42 +242,42 @@ class Inbox:
         if message.qos == 1:
             # Two equal events may follow each other under one id only if the second is marked as a repetition.
             repeated = message.dup and self._is_finished(message.message_id, contents)
-            self._send(PubAck(message.topic_id, message.message_id, ReturnCode.ACCEPTED))
+            self._send(sn.PubAck(message.topic_id, message.message_id, sn.ReturnCode.ACCEPTED))
             self._finish(message.message_id, contents)
         else:
             repeated = self._unfinished.get(message.message_id) == contents
             if not repeated:
                 repeated = self._is_finished(message.message_id, contents)
-            self._send(PubRec(message.message_id))
+            self._send(sn.PubRec(message.message_id))
             self._unfinished[message.message_id] = contents
         if repeated:
-            self.duplicates += 1
+            self.counters.duplicates += 1
         else:
             self._deliver(name, message, received_ns)
 
-    def release(self, message: PubRel) -> None:
+    def release(self, message: sn.PubRel) -> None:
         """QoS 2: the gateway will not send it again."""
         contents = self._unfinished.pop(message.message_id, None)
         if contents is not None:
             self._finish(message.message_id, contents)
-        self._send(PubComp(message.message_id))
+        self._send(sn.PubComp(message.message_id))
 
-    def _name(self, message: Publish) -> str | None:
-        if message.topic_id_type is TopicIdType.NORMAL:
+    def _name(self, message: sn.Publish) -> str | None:
+        if message.topic_id_type is sn.TopicIdType.NORMAL:
             return self._names.get(message.topic_id)
-        if message.topic_id_type is TopicIdType.SHORT:
-            return short_topic_name(message.topic_id)
+        if message.topic_id_type is sn.TopicIdType.SHORT:
+            return sn.short_topic_name(message.topic_id)
         return self._predefined.get(message.topic_id, f"predefined:{message.topic_id}")
 
-    def _unknown(self, message: Publish, received_ns: int) -> None:
-        """Have the gateway tell the id. QoS 1 and 2 come again then; QoS 0 does not, so it is held."""
-        self.unknown_topics += 1
+    def _unknown(self, message: sn.Publish, received_ns: int) -> None:
+        """Have the gateway register the id again. QoS 1 and 2 come again then; QoS 0 does not, so it is held."""
+        self.counters.unknown_topics += 1
         if message.qos <= 0 and sum(map(len, self._held.values())) < _MOST_HELD:
             self._held.setdefault(message.topic_id, []).append((message, received_ns))
-        self._send(PubAck(message.topic_id, message.message_id, ReturnCode.REJECTED_INVALID_TOPIC_ID))
+        self._send(sn.PubAck(message.topic_id, message.message_id, sn.ReturnCode.REJECTED_INVALID_TOPIC_ID))
 
-    def _deliver(self, name: str, message: Publish, received_ns: int) -> None:
-        self.received += 1
+    def _deliver(self, name: str, message: sn.Publish, received_ns: int) -> None:
+        self.counters.received += 1
         published_ns, payload = split_payload(message.payload)
         self._hand_on(Event(name, payload, published_ns, received_ns, max(0, message.qos), message.retain))
 
@@ -303,6 +334,45 @@ def percentile_seconds(bins: Mapping[int, int], share: float, parts: int = LATEN
     return None
 
 
+class Latencies:
+    """How many, how long in all and at most, and how many in each bin; `parts` bins for each doubling.
+
+    >>> delays = Latencies(parts=32)
+    >>> for microseconds in range(1, 1_001):
+    ...     delays.add(1e-6 * microseconds)
+    >>> abs(delays.quantile(0.5) / 500e-6 - 1) < 0.03
+    True
+    >>> delays.as_json()["count"], delays.as_json()["worst_seconds"]
+    (1000, 0.001)
+    """
+
+    def __init__(self, parts: int = LATENCY_PARTS) -> None:
+        self._parts = parts
+        self.count = 0
+        self.total_seconds = self.worst_seconds = 0.0
+        self.bins: Counter[int] = Counter()
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_seconds += seconds
+        self.worst_seconds = max(self.worst_seconds, seconds)
+        self.bins[latency_bin(seconds, self._parts)] += 1
+
+    def quantile(self, share: float) -> float | None:
+        """The latency in seconds that this share does not exceed, within half a bin; None if there is none."""
+        found = percentile_seconds(self.bins, share, self._parts)
+        return None if found is None else min(found, self.worst_seconds)
+
+    def as_json(self) -> dict[str, Any]:
+        """How many, and p50, p99.9 and the worst, in seconds."""
+        return {
+            "count": self.count,
+            "p50_seconds": self.quantile(0.5),
+            "p99_9_seconds": self.quantile(0.999),
+            "worst_seconds": self.worst_seconds if self.count else None,
+        }
+
+
 class ReceivedCounts:
     """Counts since the last report.
 
@@ -315,37 +385,28 @@ class ReceivedCounts:
     """
 
     def __init__(self) -> None:
-        self._topics: dict[str, tuple[list[float], dict[int, int]]] = {}
+        self._counts: Counter[str] = Counter()
+        self._latencies: dict[str, Latencies] = {}
 
     def count(self, event: Event) -> None:
         """An event has arrived; its latency counts if its publisher has put in the time."""
-        found = self._topics.get(event.topic)
-        if found is None:
-            if len(self._topics) >= _MOST_TOPICS or len(event.topic) > _LONGEST_TOPIC:
-                return
-            found = self._topics[event.topic] = [0, 0.0, 0.0], {}
-        figures, bins = found
-        figures[0] += 1
-        latency_seconds = event.latency_seconds
+        topic, latency_seconds = event.topic, event.latency_seconds
+        if topic not in self._counts and (len(self._counts) >= _MOST_TOPICS or len(topic) > _LONGEST_TOPIC):
+            return
+        self._counts[topic] += 1
         if latency_seconds is not None:
-            figures[1] += latency_seconds
-            figures[2] = max(figures[2], latency_seconds)
-            number = latency_bin(latency_seconds)
-            bins[number] = bins.get(number, 0) + 1
+            self._latencies.setdefault(topic, Latencies()).add(latency_seconds)
 
     def report(self) -> dict[str, Any]:
-        """What a heartbeat tells; the counts begin anew."""
-        topics, self._topics = self._topics, {}
-        if not topics:
-            return {}
-        return {
-            "received": {
-                topic: {
-                    "count": int(count),
-                    "latency_seconds_sum": total,
-                    "latency_seconds_max": longest,
-                    "latency_bins": bins,
-                }
-                for topic, ((count, total, longest), bins) in topics.items()
+        """For a heartbeat; the counts begin anew."""
+        rows = {}
+        for topic, count in self._counts.items():
+            latencies = self._latencies.get(topic, Latencies())
+            rows[topic] = {
+                "count": count,
+                "latency_seconds_sum": latencies.total_seconds,
+                "latency_seconds_max": latencies.worst_seconds,
+                "latency_bins": dict(latencies.bins),
             }
-        }
+        self._counts, self._latencies = Counter(), {}
+        return {"received": rows} if rows else {}

@@ -1,4 +1,4 @@
-"""A publisher: connects to the gateway, says how much it will publish or lets that be measured, and publishes.
+"""A publisher: connects to the gateway, declares how much it will publish or lets that be measured, and publishes.
 
     async with Publisher("http://127.0.0.1:8080", name="smoke-12") as publisher:
         await publisher.publish("building/3/12/smoke", b"0.7", qos=1)
@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, Unpack
 
 from triagemq.addresses import GatewayAddress
-from triagemq.client.connection import Connection, ConnectionCounters, notify
-from triagemq.client.coordinator import Coordinator, Direction, HeartbeatReply, Registration
-from triagemq.client.direct import NetworkSettings
-from triagemq.client.directions import Directing, joining
-from triagemq.client.moving import AWAY_PAUSE_SECONDS, POLL_PAUSE_SECONDS, POLL_SECONDS
+from triagemq.client.blocking import Blocking, blocking
+from triagemq.client.connection import Connection, notify
+from triagemq.client.coordinator import Coordinator, Direction, HeartbeatReply
+from triagemq.client.directions import Directing
+from triagemq.client.events import ConnectionCounters
 from triagemq.client.outbox import without_registration
-from triagemq.client.participant import Lease, Participant
-from triagemq.client.settings import ConnectionSettings, Will
+from triagemq.client.participant import POLL_SECONDS, Participant, ParticipantOptions
 from triagemq.client.sockets import unreachable
 from triagemq.client.types import TypedTopic
 from triagemq.errors import (
@@ -34,7 +32,7 @@ from triagemq.errors import (
     GatewayUnreachableError,
     ParameterError,
 )
-from triagemq.intents import Declared, PublisherTerms
+from triagemq.intents import PublicationIntent, PublisherTerms
 from triagemq.mqttsn import encode_publish
 from triagemq.mqttsn.timestamps import stamp_payload, with_generation
 from triagemq.waiting import end, is_set_within
@@ -43,6 +41,8 @@ _FLUSH_SECONDS = 1.0
 _SETTLING_SECONDS = 0.05
 """From the old broker's last acknowledgement to the new gateway's first event: the delay from broker to gateways."""
 
+_LONGEST_BY_GATEWAY = 65_000
+"""Octets of an event that fit a UDP datagram with all headers: a longer one goes directly, or not at all."""
 
 SlowDownMode = Literal["wait", "skip", "ignore"]
 """An event that comes too early waits for its turn, is left out, or is published all the same."""
@@ -50,95 +50,47 @@ SlowDownMode = Literal["wait", "skip", "ignore"]
 _MODES = ("wait", "skip", "ignore")
 
 
-class Publisher(Participant[Declared]):
+class Publisher(Participant[PublicationIntent]):
     """See the module's text. With `stamp` events carry the time of their publication in front of the payload.
 
     Promised events are sent without a broker as well, as `network` says, unless `direct` is off. Such an
     event waits until the declared `min_separation_seconds` are over, and one that is larger than declared is an error.
 
-    Where a subscriber's events would come too late the coordinator may ask for some topics less often. `on_slow_down`
+    Where a subscriber's events would come too late the coordinator may request some topics less often. `on_slow_down`
     gets their events per second at each change: none are left when it is over. By default (`slow_down`)
     `publish` waits until it is time, one event after the other; with "skip" it leaves out what comes too early, and
     with "ignore" it does nothing about it.
 
-    `on_connected` hears the address of the gateway each time that it is connected, `on_disconnected` why it is no more,
-    and `on_problem` of what goes wrong meanwhile: a topic that is refused later on, or an error in the background.
+    `on_connected` gets the address of the gateway at each connection, `on_disconnected` the reason of a loss, and
+    `on_problem` what goes wrong in the background: a topic that is refused later on, or an error in the background.
     """
 
     def __init__(
         self,
         coordinator: str | Coordinator | None = None,
         *,
-        name: str | None = None,
-        token: str | None = None,
-        gateway: str | None = None,
         stamp: bool = False,
-        lease_seconds: float = 10.0,
-        keep_session: bool = False,
-        direct: bool = True,
-        network: NetworkSettings | None = None,
         on_slow_down: Callable[[Mapping[str, float]], None] | None = None,
         slow_down: SlowDownMode = "wait",
-        on_connected: Callable[[str], None] | None = None,
-        on_disconnected: Callable[[str], None] | None = None,
-        on_problem: Callable[[ClientError], None] | None = None,
-        will: Will | None = None,
-        settings: ConnectionSettings | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        **options: Unpack[ParticipantOptions],
     ) -> None:
-        super().__init__(
-            "publisher",
-            coordinator,
-            gateway=gateway,
-            name=name,
-            token=token,
-            keep_session=keep_session,
-            will=will,
-            settings=settings,
-            ssl_context=ssl_context,
-            on_connected=on_connected,
-            on_disconnected=on_disconnected,
-            on_problem=on_problem,
-        )
+        super().__init__("publisher", coordinator, options)
         self._stamp = stamp
-        self._lease_seconds = lease_seconds
         self._failure: ClientError | None = None
         # Of topics that were declared while the coordinator was away; each is raised once.
         self._refusals: dict[object, CoordinatorError] = {}
         self._rates = TopicRates(slow_down, on_slow_down)
-        self._watching: asyncio.Task[None] | None = None
-        # The generation of the plan that it follows; 0 to follow the next answer, whatever it is.
-        self._generation = 0
-        self._may_move = False
+        self._direction = Direction()
         # While it moves to another gateway: what is published waits for this.
         self._moved: asyncio.Future[None] | None = None
-        # By address, gateways that are being left.
-        self._leaving: dict[GatewayAddress, tuple[asyncio.Task[None], Connection]] = {}
-        self._directing = (
-            None
-            if self._coordinator is None or not direct
-            else Directing(joining(network, self.settings), self.settings, self._background)
-        )
+        is_on = self._direct and self._coordinator is not None
+        self._directing = Directing(self._network, self.settings, self._background, is_on=is_on)
 
     # Life.
 
-    async def _open(self, coordinator: Coordinator) -> None:
-        self._lease = Lease(coordinator, self)
-        announced = await self._lease.begin(self.settings.connect_timeout_seconds)
-        await self._connect(announced.gateway, announced.client_id)
-        self._may_move = announced.may_move
-        self._begin_watching()
-
-    def _begin_watching(self) -> None:
-        coordinator, is_promised = self._coordinator, self._directing is not None and self._directing.declared
-        if coordinator is not None and self._watching is None and (self._may_move or is_promised):
-            self._watching = self._background.start(
-                "following the plan", lambda: self._watch_plan(coordinator)
-            )
-
     async def close(self) -> None:
         """Wait for acknowledgements (not for ever), withdraw what was declared, and leave."""
-        self._rates.close()
+        self._rates.follow({})
         await end(self._watching)
         leaving = list(self._leaving.values())
         if leaving:
@@ -146,57 +98,38 @@ class Publisher(Participant[Declared]):
             await end(*(task for task, _ in leaving))
         await asyncio.gather(*(left.close() for _, left in leaving), return_exceptions=True)
         try:
-            if self._directing is not None:
-                await self._directing.close()
+            await self._directing.close()
         finally:
             await self._leave()
 
     def _replied(self, reply: HeartbeatReply) -> None:
-        self._rates.ask(reply.slow_down)
+        self._rates.request(reply.slow_down)
 
-    async def _announced(self, announced: Registration) -> None:
-        """A coordinator that lost its memory, or leads another gateway now, may give another client id."""
-        if self._connection is None:
-            return
-        if announced.may_move and self._connection.client_id == announced.client_id:
-            # If it is to move, `_watch_plan` learns of that, too.
-            self._may_move = True
-            self._begin_watching()
-        else:
-            with contextlib.suppress(GatewayUnreachableError):
-                await self._connection.redirect(announced.gateway, announced.client_id)
-                if self._directing is not None:
-                    await self._directing.redirect(announced.gateway, announced.client_id)
+    # Following the plan.
 
-    # Moving.
+    def _begin_watching(self) -> None:
+        if self._may_move or self._directing.declared:
+            super()._begin_watching()
 
-    async def _watch_plan(self, coordinator: Coordinator) -> None:
-        """Go to the gateway that the plan names, and send without a broker what it says."""
+    async def _ask(self, after: int) -> Direction:
+        assert self._coordinator is not None
+        if self._directing.has_moved() and self._lease is not None:
+            # In another network switches would take its packets for a stranger's.
+            await self._lease.changed()
+        self._direction = await self._coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
+        return self._direction
 
-        async def ask(after: int) -> Direction:
-            return await coordinator.direction(self.name, after=after, wait_seconds=POLL_SECONDS)
+    async def _follow(self) -> None:
+        try:
+            await self._directing.fit(self._direction.topics, self._direction.generation)
+        except ClientError as error:
+            # It goes to all by the gateway.
+            self._directing.problem = str(error)
+            raise
 
-        directing = self._directing
-        while True:
-            try:
-                if directing is not None and directing.has_moved() and self._lease is not None:
-                    # In another network switches would take its packets for a stranger's.
-                    await self._lease.changed()
-                found = await ask(self._generation)
-                is_new = found.generation not in (0, self._generation)
-                self._generation = found.generation
-                if self._may_move and not await self._go(found.gateway, ask, found.generation):
-                    self._generation = 0
-                # Before the first plan is in force nothing is known: what was so stays.
-                elif is_new and directing is not None:
-                    await directing.fit(found.topics, found.generation)
-            except ClientError as error:
-                if directing is not None and not isinstance(error, CoordinatorError):
-                    # It goes to all by the gateway.
-                    directing.problem = str(error)
-                self._generation = 0
-                await asyncio.sleep(AWAY_PAUSE_SECONDS)
-            await asyncio.sleep(POLL_PAUSE_SECONDS)
+    async def _redirect(self, address: GatewayAddress) -> None:
+        await super()._redirect(address)
+        await self._directing.redirect(address, self._client_id)
 
     async def _move(self, address: GatewayAddress) -> None:
         """Go on at another gateway when the old one's broker has all that was published, so that nothing overtakes it.
@@ -204,25 +137,23 @@ class Publisher(Participant[Declared]):
         Where that does not answer, what it has not acknowledged is sent to the new one. Only QoS 2 that it may have
         waits until it is back: it alone knows whether that was published.
         """
+        await self._until_left(address)
         left = self._require_connection()
-        if address in self._leaving:
-            await asyncio.wait({self._leaving[address][0]})
-        new = self._make_connection(address, left.client_id, self._arrived)
+        new = self._make_connection(address, self._arrived)
         await new.open()
         moved = asyncio.get_running_loop().create_future()
         try:
             await asyncio.gather(*(new.register(topic) for topic in self._requested), return_exceptions=True)
             self._moved = moved
-            if left.is_active and await _within(_FLUSH_SECONDS, left.flush()):
-                await asyncio.sleep(_SETTLING_SECONDS)
+            if left.is_active:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_FLUSH_SECONDS):
+                        await left.flush()
+                        await asyncio.sleep(_SETTLING_SECONDS)
             self._connection = new
             await new.take_over(left)
-            leaving = self._background.start("leaving a gateway", lambda: _leave_gateway(left))
-            self._leaving[left.address] = leaving, left
-            leaving.add_done_callback(lambda _: self._leaving.pop(left.address, None))
-            self.moves += 1
-            if self._directing is not None:
-                await self._directing.redirect(address, left.client_id)
+            self._leave_behind(left, lambda: _leave_gateway(left))
+            await self._directing.redirect(address, self._client_id)
         finally:
             moved.set_result(None)
             self._moved = None
@@ -240,24 +171,26 @@ class Publisher(Participant[Declared]):
         the order in which they were made; what the coordinator refuses leaves what was declared before.
         """
         declared = {
-            topic: Declared(topic, *rate) if isinstance(rate, tuple) else Declared(topic, rate, size_bytes)
+            topic: PublicationIntent(topic, *rate)
+            if isinstance(rate, tuple)
+            else PublicationIntent(topic, rate, size_bytes)
             for topic, rate in rates.items()
         }
         await self._declare(declared)
 
-    async def declare_all(self, declared: Iterable[Declared]) -> None:
+    async def declare_all(self, declared: Iterable[PublicationIntent]) -> None:
         """Say of each topic what promises need, too: the times between events, and their largest size.
 
         It replaces what was declared before, as `declare` does.
         """
         await self._declare({each.topic: each for each in declared})
 
-    async def _declare(self, declared: dict[str, Declared]) -> None:
+    async def _declare(self, declared: dict[str, PublicationIntent]) -> None:
         self._background.raise_failure()
         await self._change(lambda before: declared)
         self._refusals.clear()
-        if self._directing is not None and self._connection is not None:
-            if await self._directing.begin(self._connection.address, self._connection.client_id, declared):
+        if self._connection is not None:
+            if await self._directing.begin(self._connection.address, self._client_id, declared):
                 self._generation = 0
             self._begin_watching()
 
@@ -268,9 +201,8 @@ class Publisher(Participant[Declared]):
         found = await self._coordinator.promises_of("publishers", self.name)
         return {each.topic: each.address for each in found if each.address is not None}
 
-    def _terms(self, requested: tuple[Declared, ...]) -> PublisherTerms:
-        source = None if self._directing is None else self._directing.source_of(requested)
-        return PublisherTerms(requested, self._lease_seconds, source)
+    def _terms(self, requested: tuple[PublicationIntent, ...]) -> PublisherTerms:
+        return PublisherTerms(requested, self._lease_seconds, self._directing.source_of(requested))
 
     async def _refused(self, topic: str, error: CoordinatorError) -> None:
         self._refusals[topic] = error
@@ -278,7 +210,7 @@ class Publisher(Participant[Declared]):
     # Publishing.
 
     async def register(self, topics: Iterable[str]) -> None:
-        """Have the gateway tell the ids of topics now, so that their first events do not wait for them."""
+        """Get the ids of topics from the gateway now, so that their first events do not wait for them."""
         connection = self._ready()
         await asyncio.gather(*map(connection.register, topics))
 
@@ -298,9 +230,9 @@ class Publisher(Participant[Declared]):
         With `wait=False` they return as soon as there is room for it among the unacknowledged (see
         ConnectionSettings.in_flight_messages); `flush` then waits for all, and raises what went wrong with one.
 
-        GatewayUnreachableError says why the gateway does not answer within ConnectionSettings.answer_timeout_seconds;
-        an event of QoS 1 or 2 is sent all the same until it does. CoordinatorError is for a topic that the coordinator
-        has refused since it was declared.
+        GatewayUnreachableError has the reason why the gateway does not answer within
+        ConnectionSettings.answer_timeout_seconds; an event of QoS 1 or 2 is sent all the same until it does.
+        CoordinatorError is for a topic that the coordinator has refused since it was declared.
         """
         self._ready()
         if isinstance(topic, TypedTopic):
@@ -309,7 +241,9 @@ class Publisher(Participant[Declared]):
             raise refusal
         if not await self._rates.turn(topic):
             return False
-        generation = None if self._directing is None else await self._directing.publish(topic, payload)
+        generation = await self._directing.publish(topic, payload)
+        if generation is not None and len(payload) > _LONGEST_BY_GATEWAY:
+            return True
         try:
             connection, done = await self._send(topic, payload, generation, qos=qos, retain=retain)
             if done is not None and wait:
@@ -332,19 +266,19 @@ class Publisher(Participant[Declared]):
             connection, octets = self._require_connection(), payload
             if self._stamp:
                 octets = stamp_payload(octets, time.time_ns())
-            if generation is not None and self._directing is not None and self._directing.connection:
+            if generation is not None and self._directing.connection:
                 connection, octets = self._directing.connection, with_generation(octets, generation)
             try:
                 return connection, await connection.publish(topic, octets, **options, wait=False)
             except ClosedError:
                 # It moved while this event waited for a place or for the id of its topic, and was not sent.
-                if connection in self._connections:
+                if connection in self._connections():
                     raise
 
     async def flush(self) -> None:
         """Wait until everything is acknowledged; raises the first refusal since the last flush."""
         self._background.raise_failure()
-        for connection in (*self._connections, *(left for _, left in list(self._leaving.values()))):
+        for connection in (*self._connections(), *(left for _, left in list(self._leaving.values()))):
             await connection.flush()
         # Callers that wait for the last acknowledgement continue in the order in which they began to.
         await asyncio.sleep(0)
@@ -360,15 +294,15 @@ class Publisher(Participant[Declared]):
     @property
     def counters(self) -> ConnectionCounters:
         """What happened so far."""
-        return ConnectionCounters.of(connection.counters for connection in self._connections)
+        return ConnectionCounters.of(connection.counters for connection in self._connections())
 
     @property
     def sent_directly(self) -> int:
         """Events that went to some subscribers without a broker."""
-        return 0 if self._directing is None else self._directing.published
+        return self._directing.published
 
     @property
-    def asked_rates(self) -> Mapping[str, float]:
+    def requested_rates(self) -> Mapping[str, float]:
         """The topics that are to be published less often, and their events per second."""
         return self._rates.requested
 
@@ -377,34 +311,31 @@ class Publisher(Participant[Declared]):
         """Events that were left out because their topic is to be published less often."""
         return self._rates.skipped
 
-    @property
     def _connections(self) -> list[Connection]:
-        beside = None if self._directing is None else self._directing.connection
-        return [each for each in (self._connection, beside) if each is not None]
+        return [each for each in (self._connection, self._directing.connection) if each is not None]
 
     @property
-    def problem(self) -> str:
-        """What is wrong at the moment; empty if nothing is."""
-        problems = [
-            "" if self._lease is None else self._lease.problem,
-            "" if self._directing is None else self._directing.problem,
-            *(connection.problem for connection in self._connections),
-        ]
-        return "; ".join(problem for problem in problems if problem)
+    def _direct_problem(self) -> str:
+        return self._directing.problem
+
+
+class BlockingPublisher(Blocking[Publisher]):
+    """Takes what Publisher takes. Its methods may be called by several threads."""
+
+    def __init__(self, coordinator: str | None = None, **options: Any) -> None:
+        super().__init__(Publisher(coordinator, **options))
+
+    declare = blocking(Publisher.declare)
+    declare_all = blocking(Publisher.declare_all)
+    addresses = blocking(Publisher.addresses)
+    register = blocking(Publisher.register)
+    publish = blocking(Publisher.publish)
+    flush = blocking(Publisher.flush)
 
 
 async def _leave_gateway(left: Connection) -> None:
     await left.until_acknowledged()
     await left.close(end_session=True)
-
-
-async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> bool:
-    """Is it done in that time?"""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await work
-            return True
-    return False
 
 
 def publish_without_connection(
@@ -452,20 +383,17 @@ class TopicRates:
         self.skipped = 0
         """Events that were left out."""
 
-    def ask(self, rates: Mapping[str, float]) -> None:
+    def request(self, rates: Mapping[str, float]) -> None:
         """These topics are to be published no more often than that, and all others as they come."""
         if rates == self.requested:
             return
-        self._follow(rates)
+        self.follow(rates)
         if self._on_slow_down is not None:
             # Later, so that an error in it has no other effect.
             asyncio.get_running_loop().call_soon(notify, self._on_slow_down, self.requested)
 
-    def close(self) -> None:
-        """Nobody waits for a turn any more."""
-        self._follow({})
-
-    def _follow(self, rates: Mapping[str, float]) -> None:
+    def follow(self, rates: Mapping[str, float]) -> None:
+        """Without any, no event waits for its turn."""
         self.requested = dict(rates)
         self._due = {topic: due for topic, due in self._due.items() if topic in rates}
         self._changed.set()
@@ -475,24 +403,18 @@ class TopicRates:
         """Wait until an event may be published; False if it is to be left out."""
         if not isinstance(topic, str) or topic not in self.requested or self._mode == "ignore":
             return True
-        now = asyncio.get_running_loop().time
-        if self._mode == "skip":
-            if self._wait_seconds(topic, now()) > 0:
-                self.skipped += 1
-                return False
-            self._take(topic, now())
-            return True
         # In the order in which they came.
         async with self._turns.setdefault(topic, asyncio.Lock()):
-            while (wait := self._wait_seconds(topic, now())) > 0:
+            while (wait := self._wait_seconds(topic)) > 0:
+                if self._mode == "skip":
+                    self.skipped += 1
+                    return False
                 await is_set_within(self._changed, wait)
-            self._take(topic, now())
+            if topic in self.requested:
+                now, between = asyncio.get_running_loop().time(), 1.0 / self.requested[topic]
+                self._due[topic] = max(self._due.get(topic, now), now - between) + between
         return True
 
-    def _wait_seconds(self, topic: str, now: float) -> float:
+    def _wait_seconds(self, topic: str) -> float:
+        now = asyncio.get_running_loop().time()
         return self._due.get(topic, now) - now if topic in self.requested else 0.0
-
-    def _take(self, topic: str, now: float) -> None:
-        if topic in self.requested:
-            between = 1.0 / self.requested[topic]
-            self._due[topic] = max(self._due.get(topic, now), now - between) + between

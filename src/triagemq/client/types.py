@@ -1,18 +1,17 @@
 """Types of events: how their values are written as octets, and the largest size that they can have (MIDAS, IV.A).
 
-A type is a struct format, a dataclass or a pydantic model. Its fields are of
+A type is a struct format or a dataclass. Its fields are of
 
-    Int8 to Int64, UInt8 to UInt64, Annotated[int, Format("h")]     an integer of a stated width
+    Int8 to Int64, UInt8 to UInt64, Annotated[int, Format("h")]     an integer of that width
     float, Float32, bool                                            eight octets, four, one
     Annotated[str, Length(20)], Annotated[bytes, Length(20)]        so many characters or octets at most
     Annotated[bytes, Length(6, exact=True)]                         exactly so many
     tuple[Int16, Int16, Int16]                                      a fixed number of values
     Annotated[list[float], Length(8)], Annotated[tuple[float, ...], Length(8)]    so many at most
-    an Enum, another dataclass or model, and any of these or None
+    an Enum, another dataclass, and any of these or None
 
-The limits that pydantic models and annotated_types state (max_length, ge, gt, le, lt) are understood. A type without a
-largest size is refused. Octets are in network order, without padding, fields one after the other; what may have
-different lengths has its length in front.
+A type without a largest size is refused. Octets are in network order, without padding, fields one after the other;
+what may have different lengths has its length in front.
 """
 
 from __future__ import annotations
@@ -21,12 +20,11 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
-from itertools import repeat
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from triagemq.errors import ParameterError
-from triagemq.intents import Declared
+from triagemq.intents import PublicationIntent
 
 Value = TypeVar("Value")
 
@@ -35,7 +33,7 @@ MOST_IN_A_PREFIX = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A number as one character of the struct module says."""
+    """A number by its format character in the struct module."""
 
     code: str
 
@@ -124,9 +122,9 @@ class TypedTopic(Generic[Value]):
         rate_per_second: float | None = None,
         min_separation_seconds: float | None = None,
         max_separation_seconds: float | None = None,
-    ) -> Declared:
+    ) -> PublicationIntent:
         """What to declare of this topic: its largest size, and what is given."""
-        return Declared(
+        return PublicationIntent(
             self.topic,
             rate_per_second,
             None,
@@ -137,7 +135,7 @@ class TypedTopic(Generic[Value]):
 
 
 def largest_size_bytes(kind: type[Any] | str) -> int:
-    """The size that no encoded value of a type exceeds: of a dataclass, a pydantic model or a struct format.
+    """The size that no encoded value of a type exceeds: of a dataclass or a struct format.
 
     >>> largest_size_bytes("<d3H"), largest_size_bytes(tuple[Int16, bool])
     (14, 3)
@@ -170,21 +168,21 @@ def _struct_format(text: str) -> Part:
 
 
 def _part(kind: Any, limits: tuple[Any, ...], name: str, inside: tuple[Any, ...]) -> Part:
-    """The part of a type at a field of this name; `inside` are the dataclasses and models around it."""
+    """The part of a type at a field of this name; `inside` are the dataclasses around it."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _part(arguments[0], (*arguments[1:], *limits), name, inside)
     if origin in (Union, UnionType):
         return _optional(kind, limits, name, inside)
-    if isinstance(kind, type) and (is_dataclass(kind) or hasattr(kind, "model_fields")):
+    if isinstance(kind, type) and is_dataclass(kind):
         return _record(kind, name, inside)
     if isinstance(kind, type) and issubclass(kind, Enum):
         return _choice(kind, name)
     if kind is bool:
         return _number("?", name, bool)
     if kind in (int, float):
-        code = next((limit.code for limit in limits if isinstance(limit, Format)), None)
-        code = code or ("d" if kind is float else _narrowest(limits))
+        usual = "d" if kind is float else None
+        code = next((limit.code for limit in limits if isinstance(limit, Format)), usual)
         if code is None:
             raise ParameterError(name, "an int has no largest size; write Int32 or another width for int")
         return _number(code, name, kind)
@@ -200,24 +198,8 @@ def _part(kind: Any, limits: tuple[Any, ...], name: str, inside: tuple[Any, ...]
     )
 
 
-def _limit(limits: Sequence[Any], key: str) -> Any:
-    """A limit that is stated; in annotated_types and pydantic an attribute of the same name, None where it is not."""
-    return next((found for limit in limits if (found := getattr(limit, key, None)) is not None), None)
-
-
-def _narrowest(limits: Sequence[Any]) -> str | None:
-    """The narrowest width for an int with both bounds stated."""
-    least, above, most, below = (_limit(limits, key) for key in ("ge", "gt", "le", "lt"))
-    if (least is None and above is None) or (most is None and below is None):
-        return None
-    low = least if least is not None else above + 1
-    high = most if most is not None else below - 1
-    for code in WIDTHS:
-        bits = 8 * struct.calcsize(f"!{code}")
-        first, last = (0, 2**bits - 1) if code.isupper() else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-        if first <= low and high <= last:
-            return code
-    return None
+def _length(limits: Sequence[Any]) -> Length | None:
+    return next((limit for limit in limits if isinstance(limit, Length)), None)
 
 
 def _number(code: str, name: str, kind: type[Any]) -> Part:
@@ -230,8 +212,8 @@ def _number(code: str, name: str, kind: type[Any]) -> Part:
                 raise ParameterError(name, f"must be {kind.__name__}, is {value!r:.100}")
             octets += form.pack(value)
         except (struct.error, OverflowError):
-            wanted = f"{form.size} octets ({code!r} of struct)"
-            raise ParameterError(name, f"does not fit {wanted}: {value!r:.100}") from None
+            room = f"{form.size} octets ({code!r} of struct)"
+            raise ParameterError(name, f"does not fit {room}: {value!r:.100}") from None
 
     return Part(form.size, put, lambda payload, at: (form.unpack_from(payload, at)[0], at + form.size))
 
@@ -246,10 +228,10 @@ def _prefix(most: int, name: str) -> Part:
 
 def _text(kind: type[Any], limits: Sequence[Any], name: str) -> Part:
     word = kind.__name__
-    most = _limit(limits, "max_length")
-    if most is None:
+    length = _length(limits)
+    if length is None:
         raise ParameterError(name, f"a {word} has no largest size; write Annotated[{word}, Length(20)]")
-    exact = bool(_limit(limits, "exact"))
+    most, exact = length.max_length, length.exact
     if exact and kind is str:
         raise ParameterError(name, "a str has no exact size in octets; write Length without exact")
     # A character is up to four octets of UTF-8.
@@ -270,17 +252,17 @@ def _text(kind: type[Any], limits: Sequence[Any], name: str) -> Part:
         octets += written
 
     def take(payload: memoryview, at: int) -> Taken:
-        length, at = prefix.take(payload, at)
-        found = bytes(payload[at : at + length])
-        if len(found) < length or length > largest:
-            raise ParameterError(name, f"has {length} octets, of which {len(found)} are there")
+        size, at = prefix.take(payload, at)
+        found = bytes(payload[at : at + size])
+        if len(found) < size or size > largest:
+            raise ParameterError(name, f"has {size} octets, of which {len(found)} are there")
         try:
             text = found if kind is bytes else found.decode()
         except UnicodeDecodeError:
             raise ParameterError(name, "is not text in UTF-8") from None
         if len(text) > most:
             raise ParameterError(name, f"has {len(text)} characters, at most {most} are possible")
-        return text, at + length
+        return text, at + size
 
     return Part(prefix.largest_bytes + largest, put, take)
 
@@ -291,11 +273,18 @@ def _several(
     """A list or tuple of up to so many values, or a tuple of as many as it names."""
     if origin is tuple and arguments[-1:] != (...,):
         kinds = [_part(kind, (), f"{name}.{number}", inside) for number, kind in enumerate(arguments)]
-        return _sequence(kinds, name)
-    most, shown = _limit(limits, "max_length"), "list[float]" if origin is list else "tuple[float, ...]"
-    if most is None:
-        wanted = f"write Annotated[{shown}, Length(8)]"
-        raise ParameterError(name, f"a {origin.__name__} of any length has no largest size; {wanted}")
+
+        def split(values: Any) -> tuple[Any, ...]:
+            if not isinstance(values, tuple) or len(values) != len(kinds):
+                raise ParameterError(name, f"must be a tuple of {len(kinds)}, is {values!r:.100}")
+            return values
+
+        return _in_order(kinds, split, tuple)
+    length = _length(limits)
+    if length is None:
+        advice = f"write Annotated[{'list[float]' if origin is list else 'tuple[float, ...]'}, Length(8)]"
+        raise ParameterError(name, f"a {origin.__name__} of any length has no largest size; {advice}")
+    most = length.max_length
     each, prefix = _part(arguments[0], (), f"{name}[]", inside), _prefix(most, name)
 
     def put(values: Any, octets: bytearray) -> None:
@@ -309,31 +298,30 @@ def _several(
         count, at = prefix.take(payload, at)
         if count > most:
             raise ParameterError(name, f"has {count} values, at most {most} are possible")
-        found, at = _take_each(repeat(each, count), payload, at)
+        found = []
+        for _ in range(count):
+            value, at = each.take(payload, at)
+            found.append(value)
         return origin(found), at
 
     return Part(prefix.largest_bytes + most * each.largest_bytes, put, take)
 
 
-def _take_each(parts: Iterable[Part], payload: memoryview, at: int) -> tuple[list[Any], int]:
-    """The values of parts that follow each other, and where the octets behind them begin."""
-    found = []
-    for part in parts:
-        value, at = part.take(payload, at)
-        found.append(value)
-    return found, at
+def _in_order(
+    parts: Sequence[Part], split: Callable[[Any], Iterable[Any]], join: Callable[[list[Any]], Any]
+) -> Part:
+    """Parts that follow each other, of the values that a whole is split into."""
 
-
-def _sequence(parts: Sequence[Part], name: str) -> Part:
-    def put(values: Any, octets: bytearray) -> None:
-        if not isinstance(values, tuple) or len(values) != len(parts):
-            raise ParameterError(name, f"must be a tuple of {len(parts)}, is {values!r:.100}")
-        for part, value in zip(parts, values, strict=True):
+    def put(whole: Any, octets: bytearray) -> None:
+        for part, value in zip(parts, split(whole), strict=True):
             part.put(value, octets)
 
     def take(payload: memoryview, at: int) -> Taken:
-        found, at = _take_each(parts, payload, at)
-        return tuple(found), at
+        found = []
+        for part in parts:
+            value, at = part.take(payload, at)
+            found.append(value)
+        return join(found), at
 
     return Part(sum(part.largest_bytes for part in parts), put, take)
 
@@ -376,32 +364,22 @@ def _optional(kind: Any, limits: tuple[Any, ...], name: str, inside: tuple[Any, 
 
 
 def _record(kind: type[Any], name: str, inside: tuple[Any, ...]) -> Part:
-    """A dataclass or a pydantic model: its fields in their order."""
+    """A dataclass: its fields in their order."""
     if kind in inside:
         raise ParameterError(name, f"holds {kind.__name__} again, and so has no largest size")
-    hints: dict[str, tuple[Any, tuple[Any, ...]]]
-    models: Any = getattr(kind, "model_fields", None)
-    if models is not None:
-        hints = {key: (field.annotation, tuple(field.metadata)) for key, field in models.items()}
-        names = [field.alias or key for key, field in models.items()]
-    else:
-        found = get_type_hints(kind, include_extras=True)
-        hints = {field.name: (found[field.name], ()) for field in fields(kind) if field.init}
-        names = list(hints)
-    within = (*inside, kind)
-    parts = {key: _part(hint, more, f"{name}.{key}", within) for key, (hint, more) in hints.items()}
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind) if field.init]
+    parts = [_part(hints[key], (), f"{name}.{key}", (*inside, kind)) for key in names]
 
-    def put(value: Any, octets: bytearray) -> None:
+    def split(value: Any) -> list[Any]:
         if not isinstance(value, kind):
             raise ParameterError(name, f"must be a {kind.__name__}, is {value!r:.100}")
-        for key, part in parts.items():
-            part.put(getattr(value, key), octets)
+        return [getattr(value, key) for key in names]
 
-    def take(payload: memoryview, at: int) -> Taken:
-        values, at = _take_each(parts.values(), payload, at)
+    def join(values: list[Any]) -> Any:
         try:
-            return kind(**dict(zip(names, values, strict=True))), at
+            return kind(**dict(zip(names, values, strict=True)))
         except ValueError as error:
             raise ParameterError(name, f"is not a {kind.__name__}: {error}") from None
 
-    return Part(sum(part.largest_bytes for part in parts.values()), put, take)
+    return _in_order(parts, split, join)

@@ -42,12 +42,6 @@ class ConflictError(RequestError):
     status = 409
 
 
-class TooMuchError(RequestError):
-    """More than one request may hold."""
-
-    status = 413
-
-
 class UnavailableError(RequestError):
     """Right now it does not go: the database cannot be written, or there are too many requests at once."""
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import json
 import logging
 import os
-import signal
 import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,9 +25,12 @@ from fastapi import FastAPI
 
 from triagemq.addresses import place
 from triagemq.certificates import LOOK_EVERY_SECONDS, RenewalWatch
-from triagemq.child import LogLimit
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import listening_at
+from triagemq.child import LogLimit, run_child, say_ready
 from triagemq.coordinator.api import create_app
 from triagemq.coordinator.api.requests import (
+    BACKLOG,
     GATEWAY_MESSAGE_BYTES,
     ConnectionListener,
     Connections,
@@ -37,16 +38,13 @@ from triagemq.coordinator.api.requests import (
     http_protocol,
     most_connections,
 )
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import listening_at
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.settings import Settings, check_listening, load_settings
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.settings import Settings, check_listening
+from triagemq.coordinator.store import Store
 from triagemq.dtls import RECORD_BYTES
-from triagemq.errors import ParameterError, TriageError
-from triagemq.exchange.private_files import PRIVATE_UMASK
+from triagemq.errors import ParameterError
+from triagemq.files import PRIVATE_UMASK
 from triagemq.plan.planner import algorithms
 from triagemq.scenario import load
 from triagemq.waiting import end
@@ -55,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 class Mounted(Protocol):
-    """Something that was put into the application beside REST: where in it, and its end."""
+    """A part of the application besides REST: where in it, and its end."""
 
     path: str
 
@@ -65,23 +63,23 @@ class Mounted(Protocol):
 Mount = Callable[[FastAPI, Settings], Mounted | None]
 
 
-async def serve(settings: Settings, mount: Mount | None = None) -> None:
-    """Run until a signal ends it."""
+async def serve(settings: Settings, mount: Mount | None, ended: asyncio.Event) -> None:
+    """Run until the event is set."""
     listening = _sockets(settings)
     for line in check_listening(settings):
         _log.warning(line)
     try:
         link = GatewayLink(settings.gateway_socket)
-        coordinator = ControlPlane(
-            settings, Store(settings.database), link, _network(settings), _planner(settings)
-        )
+        # Load the planner now, not when the first subscriber comes.
+        algorithms(settings.planner.flows, settings.planner.priorities, settings.planner.drops)
+        coordinator = ControlPlane(settings, Store(settings.database), link, _network(settings))
         await coordinator.start()
         link.start(coordinator.gateway_connected)
         try:
             app = create_app(coordinator)
             mounted = None if mount is None else mount(app, settings)
             try:
-                await _answer_requests(app, settings, listening, mounted)
+                await _answer_requests(app, settings, listening, mounted, ended)
             finally:
                 if mounted is not None:
                     await mounted.close()
@@ -94,7 +92,11 @@ async def serve(settings: Settings, mount: Mount | None = None) -> None:
 
 
 async def _answer_requests(
-    app: FastAPI, settings: Settings, listening: list[socket.socket], mounted: Mounted | None
+    app: FastAPI,
+    settings: Settings,
+    listening: list[socket.socket],
+    mounted: Mounted | None,
+    ended: asyncio.Event,
 ) -> None:
     connections = Connections(most_connections())
     config = uvicorn.Config(
@@ -106,36 +108,36 @@ async def _answer_requests(
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=2,
+        backlog=BACKLOG,
         http=http_protocol(connections),
         ws=WebSocketProtocol,
         ws_max_size=GATEWAY_MESSAGE_BYTES,
     )
     config.load()
     server = _Server(config)
-    loop = asyncio.get_running_loop()
-    beside = [
-        loop.create_task(_keep_renewing(config.ssl, settings)),
-        loop.create_task(connections.keep_looking()),
-    ]
     sockets: list[socket.socket] = [ConnectionListener(each, connections) for each in listening]
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.end)
-    # What was loaded until now stays: looking through it for garbage again and again would delay answers.
+    # Loaded modules are no garbage: collections that looked through them would delay answers.
     gc.collect()
     gc.freeze()
+    loop = asyncio.get_running_loop()
     serving = loop.create_task(server.serve(sockets=sockets))
-    while not server.started and not serving.done():
-        await asyncio.sleep(0.01)
-    if server.started:
-        host, port = sockets[0].getsockname()[:2]
-        scheme = "http" if settings.tls_certificate is None else "https"
-        address = f"{scheme}://{place(host, port)}"
-        page = None if mounted is None else f"{address}{mounted.path}"
-        print(json.dumps({"ready": True, "address": address, "page": page}), flush=True)
+    others = [
+        loop.create_task(each)
+        for each in (_keep_renewing(config.ssl, settings), connections.keep_looking(), ended.wait())
+    ]
     try:
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            host, port = sockets[0].getsockname()[:2]
+            scheme = "http" if settings.tls_certificate is None else "https"
+            address = f"{scheme}://{place(host, port)}"
+            say_ready(address=address, page=None if mounted is None else f"{address}{mounted.path}")
+        await asyncio.wait([serving, others[-1]], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
         await serving
     finally:
-        await end(*beside)
+        await end(*others)
 
 
 async def _keep_renewing(context: ssl.SSLContext | None, settings: Settings) -> None:
@@ -145,7 +147,7 @@ async def _keep_renewing(context: ssl.SSLContext | None, settings: Settings) -> 
         return
 
     def load() -> None:
-        # Into another one first: what fails half-way would leave this one with a key that does not fit.
+        # Into another context first: a failure in between would leave this one with a key that does not fit.
         ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
         context.load_cert_chain(certificate, key)
 
@@ -156,49 +158,30 @@ async def _keep_renewing(context: ssl.SSLContext | None, settings: Settings) -> 
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled outside, so that one handler sees to everything."""
+    """Leaves signals to the process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def end(self) -> None:
-        self.should_exit = True
-
 
 def _sockets(settings: Settings) -> list[socket.socket]:
-    """Bound before anything else is opened: a port that is taken is found out at once."""
-    return [
-        _socket(settings),
-        *([] if settings.unix_socket is None else [_unix_socket(settings.unix_socket)]),
-    ]
-
-
-def _unix_socket(path: str) -> socket.socket:
+    """Bound before anything else is opened: a port that is taken is found at once."""
+    host, unix = settings.host.strip("[]"), settings.unix_socket
     try:
-        return listening_at(Path(path))
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = [socket.create_server((host, settings.port), family=family)]
     except OSError as error:
-        raise ParameterError("unix_socket", f"{path}: {error.strerror or error}") from None
-
-
-def _socket(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+        what = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+        raise ParameterError("--rest", f"{what}; choose another --rest HOST:PORT") from None
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((settings.host.strip("[]"), settings.port))
+        return listening if unix is None else [*listening, listening_at(Path(unix))]
     except OSError as error:
-        listening.close()
-        raise ParameterError(
-            "--rest",
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}; "
-            "choose another --rest HOST:PORT",
-        ) from None
-    return listening
+        raise ParameterError("unix_socket", f"{unix}: {error.strerror or error}") from None
 
 
 def _network(settings: Settings) -> Network:
-    # What every packet of the gateway takes on the wire beside its event.
+    # What every packet of the gateway takes on the wire besides its event.
     record_bytes = RECORD_BYTES if settings.gateway_address.startswith("mqttsns://") else 0
     if settings.network is not None:
         scenario = load(settings.network)
@@ -207,37 +190,18 @@ def _network(settings: Settings) -> Network:
     return Network(replace(plain, overhead_bytes=settings.overhead_bytes + record_bytes))
 
 
-def _planner(settings: Settings) -> PlannerSettings:
-    named = settings.planner
-    # Now, not when the first subscriber comes.
-    algorithms(**asdict(named))
-    if settings.no_triage:
-        return PlannerSettings.no_triage()
-    return PlannerSettings(
-        **asdict(named),
-        priority_classes=settings.priority_classes,
-        no_promises="" if settings.promises else NO_SWITCHES,
-    )
-
-
-def main(mount: Mount | None = None) -> None:
+def main(mount: Mount | None = None) -> int:
     """Run with the configuration file named on the command line."""
     logging.basicConfig(
         level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     for handler in logging.getLogger().handlers:
         handler.addFilter(LogLimit())
-    if len(sys.argv) != 2:
-        sys.exit("usage: python -m triagemq.coordinator.serve CONFIG.json")
-    try:
-        asyncio.run(serve(load_settings(sys.argv[1]), mount))
-    except TriageError as error:
-        print(f"coordinator: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    return run_child(
+        "triagemq.coordinator.serve", Settings, lambda settings, ended: serve(settings, mount, ended)
+    )
 
 
 if __name__ == "__main__":
     os.umask(PRIVATE_UMASK)
-    main()
+    sys.exit(main())

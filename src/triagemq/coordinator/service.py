@@ -1,8 +1,8 @@
-"""What the coordinator does for clients: announce, change, withdraw, keep alive. Checked, durable, then planned.
+"""Intents of clients: announce, change, withdraw, keep alive. Checked, durable, then planned.
 
-A change is made in memory at once, so that the next request sees it, and answered when the store has it; if the store
-fails, it is taken back, and the store gets what holds as soon as it can be written again: a failed write may have
-been one after all. Planning and the gateway are the runtime's business and never hold up an answer.
+A change is made in memory at once, so that the next request sees it, and acknowledged when the store has it. If the
+store fails, the change is rolled back, and the store is reconciled as soon as it can be written: a failed write may
+have succeeded after all. Planning and gateways never hold up an answer.
 """
 
 from __future__ import annotations
@@ -10,17 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from typing import TypeVarTuple
+from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection
-
+from triagemq.coordinator import store as tables
 from triagemq.coordinator.access.rights import TokenWatch
 from triagemq.coordinator.access.tokens import Caller, Role, Token, session_key
 from triagemq.coordinator.intents.registry import (
-    Draft,
     Key,
-    Leases,
     Record,
     Registry,
     check_limits,
@@ -28,17 +24,16 @@ from triagemq.coordinator.intents.registry import (
     check_rights,
 )
 from triagemq.coordinator.loop.runtime import Runtime
-from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError, UnavailableError
-from triagemq.coordinator.store import tables
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.refusals import ConflictError, MissingError, StoreError
+from triagemq.coordinator.store import Store
 from triagemq.intents import Intent
 from triagemq.plan import Decision
+from triagemq.waiting import Tasks
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _STOOD_STILL_SECONDS = 1.0
 _LEASES_SECONDS = 0.2
 _WRITE_AGAIN_SECONDS = 1.0
-_Arguments = TypeVarTuple("_Arguments")
 
 
 class Service:
@@ -50,21 +45,23 @@ class Service:
         self.store = store
         self.registry = registry
         self.access = access
-        self.leases: Leases[Key] = Leases()
+        # By client, until when its lease runs.
+        self._leases: dict[Key, float] = {}
         self.tokens = tokens
         self.planning = planning
         self.leases_ended = 0
-        # Names of which the store may hold something else than is known here.
+        # Names whose stored records may differ from those in memory.
         self._unsure: set[Key] = set()
         self._write_again_at = 0.0
         self._reports: dict[Key, int] = {}
-        self._changing: set[asyncio.Task[list[Record]]] = set()
+        # Changes that the store does not have yet, by name.
+        self._changing: dict[Key, asyncio.Future[None]] = {}
+        self._tasks = Tasks()
 
     def begin(self) -> None:
-        """Everyone who was there before has one lease to be heard again."""
-        now = time.monotonic()
+        """Clients of before a restart have one lease to send a heartbeat."""
         for record in self.registry:
-            self.leases.grant(record.key, record.intent.lease_seconds, now)
+            self._renew(record)
 
     # Intents.
 
@@ -84,40 +81,54 @@ class Service:
         self, caller: Caller, announce: Sequence[Intent] = (), withdraw: Sequence[Key] = ()
     ) -> list[Record]:
         """Announce some and withdraw others, all or none; the records of those announced."""
-        drafts = self.registry.draft(self._checked(caller, announce, withdraw), withdraw)
-        # The caller may go away: what has begun is carried out.
-        changing = asyncio.ensure_future(self._carry_out(drafts))
-        self._changing.add(changing)
-        changing.add_done_callback(self._changing.discard)
-        return await asyncio.shield(changing)
+        keys = [*((intent.kind, intent.name) for intent in announce), *withdraw]
+        check_once(keys)
+        while under_way := {self._changing[key] for key in keys if key in self._changing}:
+            await asyncio.wait(under_way)
+        records = self._checked(caller, announce, withdraw)
+        before = {key: self.registry.get(key) for key in keys}
+        for record in records:
+            self.registry.put(record)
+        for key in withdraw:
+            self.registry.remove(key)
+        stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changing |= dict.fromkeys(keys, stored)
+        # The caller may go away: a change that has begun is carried out.
+        return await asyncio.shield(self._tasks.start(self._carry_out(before, stored)))
 
-    async def _carry_out(self, drafts: Sequence[Draft]) -> list[Record]:
-        records = [draft.record for draft in drafts if draft.record is not None]
+    def is_changing(self, key: Key) -> bool:
+        """Is a change of that name being stored?"""
+        return key in self._changing
+
+    async def _carry_out(
+        self, before: Mapping[Key, Record | None], stored: asyncio.Future[None]
+    ) -> list[Record]:
+        after = {key: self.registry.get(key) for key in before}
+        records = [record for record in after.values() if record is not None]
         try:
-            await self._store_as_drafted(drafts)
-        except BaseException as error:
-            for draft in drafts:
-                self.registry.take_back(draft)
-                if self.registry.get(draft.key) is None and not self.registry.is_changing(draft.key):
-                    self._forget(draft.key)
-            self._unsure.update(draft.key for draft in drafts)
-            # The gateway may have got the rights of another client meanwhile, and these.
+            await self._store_present(before)
+        except BaseException:
+            for key, known in before.items():
+                self.registry.restore(key, known)
+                if known is None:
+                    self._forget(key)
+            self._unsure.update(before)
+            # The gateway may have got these rights meanwhile, with those of another client.
             self.planning.rights_changed()
-            if isinstance(error, StoreError):
-                raise UnavailableError(f"{error}; nothing was changed, try again later") from None
             raise
-        now = time.monotonic()
-        news, gone = [], []
-        for draft in drafts:
-            before = self.registry.keep(draft)
-            if draft.record is None:
-                self._forget(draft.key)
-                if before is not None:
-                    gone.append(draft.key)
-                continue
-            self.leases.grant(draft.key, draft.record.intent.lease_seconds, now)
-            if _is_news(before, draft.record):
-                news.append(draft.record)
+        finally:
+            for key in before:
+                del self._changing[key]
+            stored.set_result(None)
+        gone = [key for key, record in after.items() if record is None and before[key] is not None]
+        # The same intent again only renews its lease.
+        news = [
+            each for each in records if (known := before[each.key]) is None or known.intent != each.intent
+        ]
+        for key in gone:
+            self._forget(key)
+        for record in records:
+            self._renew(record)
         if news or gone:
             self.planning.intents_changed(news, gone, _reason(news, gone))
         if self.access and news:
@@ -125,15 +136,18 @@ class Service:
         await self.planning.gateways.until_returned()
         return records
 
-    async def _store_as_drafted(self, drafts: Sequence[Draft]) -> None:
-        announced = [draft.record for draft in drafts if draft.record is not None]
-        withdrawn = [draft.key for draft in drafts if draft.record is None]
+    async def _store_present(self, keys: Iterable[Key]) -> None:
+        """Write the present records of these names."""
+        present = {key: self.registry.get(key) for key in keys}
+        announced = [record for record in present.values() if record is not None]
+        withdrawn = [key for key, record in present.items() if record is None]
         await self.store.write(tables.announce, announced, withdrawn)
 
     def heartbeat(self, caller: Caller, key: Key) -> Record:
         """The client is there: its lease begins anew."""
         record = self.find(caller, key)
-        self.leases.renew(key, time.monotonic())
+        if key in self._leases:
+            self._renew(record)
         return record
 
     def is_new_report(self, record: Record, number: int | None) -> bool:
@@ -148,7 +162,7 @@ class Service:
         await self.tokens.look(0.0)
         if token_id not in self.tokens.by_id:
             raise MissingError(f"there is no token {token_id!r}")
-        await self._write(tables.revoke_token, token_id, time.time_ns())
+        await self.store.write(tables.revoke_token, token_id, time.time_ns())
         await self.tokens.look(0.0)
         await self._withdraw_of_revoked()
         while self.registry.owned_by(token_id):
@@ -157,14 +171,8 @@ class Service:
             await self._withdraw_of_revoked()
 
     async def add_token(self, token: Token) -> None:
-        await self._write(tables.add_token, token)
+        await self.store.write(tables.add_token, token)
         await self.tokens.look(0.0)
-
-    async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
-        await self._write(tables.set_bandwidth, port, bandwidth_bps)
-
-    async def set_drops(self, policy: str, instead_of: str) -> None:
-        await self._write(tables.set_drops, policy, instead_of)
 
     async def withdraw_unguarded(self) -> None:
         """What was announced while access was off has no owner and no key: it goes, and may come back with a token."""
@@ -178,25 +186,28 @@ class Service:
     # Leases.
 
     async def watch_leases(self) -> None:
-        """Withdraw what has not been heard of for a lease's length; never ends."""
+        """Withdraw intents whose leases have expired; never ends."""
         while True:
             slept_from = time.monotonic()
             await asyncio.sleep(_LEASES_SECONDS)
             late = time.monotonic() - slept_from - _LEASES_SECONDS
             if late > _STOOD_STILL_SECONDS:
-                self.leases.forgive(late)
+                # The coordinator itself stood still and received no heartbeats.
+                self._leases = {key: until + late for key, until in self._leases.items()}
             try:
                 await self._end_leases()
                 await self._write_again()
             except Exception:
-                # One that could not be withdrawn must not keep the others for ever.
+                # One that could not be withdrawn must not stop the others for ever.
                 _LOG.exception("withdrawing goes on after a mistake of its own")
 
     async def _end_leases(self) -> None:
-        ended = self.leases.ended(time.monotonic())
-        if ended:
+        now = time.monotonic()
+        if ended := [key for key, until in self._leases.items() if until <= now]:
             self.leases_ended += len(ended)
-            await self._withdraw(ended, "lease ended", "nothing was heard of it for as long as its lease")
+            for key in ended:
+                del self._leases[key]
+            await self._withdraw(ended, "lease ended", "no heartbeat came for as long as its lease")
         if self.access:
             await self.tokens.look()
             await self._withdraw_of_revoked()
@@ -227,30 +238,33 @@ class Service:
             self._unsure.update(keys)
 
     def _forget(self, key: Key) -> None:
-        self.leases.drop(key)
+        self._leases.pop(key, None)
         self._reports.pop(key, None)
 
     def _leaves(self, key: Key) -> Record | None:
-        """One whose client is saying something new right now stays, and is looked at again after its lease."""
-        if not self.registry.is_changing(key):
+        """A record that is being changed stays, with a new lease."""
+        if not self.is_changing(key):
             return self.registry.remove(key)
         if (record := self.registry.get(key)) is not None:
-            self.leases.grant(key, record.intent.lease_seconds, time.monotonic())
+            self._renew(record)
         return None
 
+    def _renew(self, record: Record) -> None:
+        self._leases[record.key] = time.monotonic() + record.intent.lease_seconds
+
     async def _write_again(self) -> None:
-        """Tell the store what holds where it may know otherwise, and find out whether it can be written again."""
+        """Reconcile the store where it may differ, and probe whether it can be written again."""
         now = time.monotonic()
         if (not self._unsure and self.store.writing.ok) or now < self._write_again_at:
             return
         self._write_again_at = now + _WRITE_AGAIN_SECONDS
-        keys = [key for key in self._unsure if not self.registry.is_changing(key)]
+        keys = [key for key in self._unsure if not self.is_changing(key)]
         if not keys:
             await self.store.probe()
             return
         self._unsure.difference_update(keys)
         try:
-            await self._store_as_drafted([Draft(key, self.registry.get(key)) for key in keys])
+            await self._store_present(keys)
         except StoreError:
             self._unsure.update(keys)
 
@@ -258,7 +272,6 @@ class Service:
 
     def _checked(self, caller: Caller, announce: Sequence[Intent], withdraw: Sequence[Key]) -> list[Record]:
         keys = [(intent.kind, intent.name) for intent in announce]
-        check_once([*keys, *withdraw])
         records = []
         for intent, key in zip(announce, keys, strict=True):
             check_rights(caller, intent, self.planning.port_names)
@@ -282,14 +295,6 @@ class Service:
             secret = ""
         return Record(intent, owner, secret)
 
-    async def _write(
-        self, change: Callable[[Connection, *_Arguments], object], *arguments: *_Arguments
-    ) -> None:
-        try:
-            await self.store.write(change, *arguments)
-        except StoreError as error:
-            raise UnavailableError(f"{error}; nothing was changed, try again later") from None
-
 
 def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:
     """What changed, in words: names if there is one, else numbers."""
@@ -300,8 +305,3 @@ def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:
         kind, name = withdrawn[0]
         return f"{kind} {name} withdrawn"
     return f"{len(records)} announced, {len(withdrawn)} withdrawn"
-
-
-def _is_news(before: Record | None, after: Record) -> bool:
-    """The same intent again only begins its lease anew."""
-    return before is None or before.intent != after.intent

@@ -3,42 +3,29 @@
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from pydantic import Field
 
-from triagemq.child import load_config
-from triagemq.coordinator.decide.promised import MulticastRange
+from triagemq.addresses import Exposed, check_listeners
+from triagemq.coordinator.decide.decide import PlannerSettings
 from triagemq.errors import ParameterError
-from triagemq.exchange.exposure import Exposed, check_listeners
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Algorithms:
-    """Algorithms by name, as `triage plan` takes them."""
-
-    flows: str = "greedy"
-    priorities: str = "greedy"
-    drops: str = "optimal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where to listen, what to keep, which gateway to lead, and how to plan.
+    """Where to listen, what to store, which gateway to lead, and how to plan.
 
     `network` is a scenario file that gives ports and planning settings; without it there is one port with
-    `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `no_triage` plans one
-    class and no drops. `priority_classes` is what the data plane has, and `promises` whether it can keep any: not where
-    it is embedded in the gateway. `gateway_address` is where clients find it, HOST:PORT, or mqttsns://HOST:PORT where
-    the gateway speaks DTLS; `gateway_name` is what other gateways call it.
+    `bandwidth_bps`. `unix_socket` is a path to listen on as well, for clients of this machine. `gateway_address` is
+    where clients find it, HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS; `gateway_name` is what other
+    gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose widths are controlled. `balancing`
     is the policy that moves clients between several brokers. `most_worth` is what a client may claim for a topic.
     `insecure` waives tokens and TLS beyond loopback. `host_names` are names by which browsers may come where there are
-    no tokens. Topics with promises get addresses from `multicast_first` on, and
-    UDP ports from `multicast_port` on. For the page: `page_broker` is the broker with its password, to hear values
-    from, and `tables` a directory of finished tables.
+    no tokens. For the page: `page_broker` is the broker with its password that values come from, `tables` a directory
+    of finished tables.
     """
 
     host: str = "127.0.0.1"
@@ -53,10 +40,7 @@ class Settings:
     bandwidth_bps: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e6
     buffer_packets: Annotated[int, Field(ge=1)] = 1_000
     overhead_bytes: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 49
-    planner: Algorithms = Algorithms()
-    no_triage: bool = False
-    priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
-    promises: bool = True
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
     queue_control: bool = False
     balancing: str = "ours"
     most_worth: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1000.0
@@ -65,27 +49,13 @@ class Settings:
     tls_key: str | None = None
     insecure: bool = False
     host_names: tuple[str, ...] = ()
-    multicast_first: str = "239.192.0.0"
-    multicast_addresses: Annotated[int, Field(ge=1, le=1 << 23)] = 65_536
-    multicast_port: Annotated[int, Field(ge=1, le=65_535)] = 17_000
     most_body_bytes: Annotated[int, Field(ge=1_024)] = 32 * 1024 * 1024
     page_broker: Annotated[str | None, Field(repr=False)] = None
     tables: str | None = None
 
-    @property
-    def multicast(self) -> MulticastRange:
-        return MulticastRange(self.multicast_first, self.multicast_addresses, self.multicast_port)
-
-
-def load_settings(path: Path | str) -> Settings:
-    """Read and check a configuration, and whether REST may be open to whom it would be."""
-    settings = load_config(Settings, path)
-    check_listening(settings)
-    return settings
-
 
 def check_listening(settings: Settings) -> list[str]:
-    """The certificate can be used, and REST is not open to others by mistake; what must be said aloud about that.
+    """The certificate can be used, and REST is not open to others by mistake; the warnings about that.
 
     >>> check_listening(Settings(host="0.0.0.0", database="", gateway_socket="", gateway_address=""))
     Traceback (most recent call last):

@@ -1,13 +1,14 @@
-"""Subscriptions as people look at them: searched, sorted, a page at a time; planned, forecast and measured."""
+"""Subscriptions for REST and the page: searched, sorted, page by page; planned, forecast and measured."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
 from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import Decided
@@ -30,6 +31,16 @@ Order = Literal[
 """By what subscriptions are sorted; the rank of the plan begins with the class that is served first."""
 
 _MEASURED = ("delivered_per_second", "success_rate", "p95_seconds")
+
+
+class SubscriptionQuery(BaseModel):
+    """Which subscriptions to show: those of which subscriber or topic hold every word of `search`."""
+
+    search: Annotated[str, Field(max_length=200)] = ""
+    order: Order = "rank"
+    descending: bool = False
+    offset: Annotated[int, Field(ge=0, le=2**31)] = 0
+    limit: Annotated[int, Field(ge=1, le=1_000)] = 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,48 +69,36 @@ class SubscriptionPage:
     subscriptions: list[SubscriptionView]
 
 
-async def subscription_page(
-    here: ControlPlane,
-    decided: Decided,
-    *,
-    search: str = "",
-    order: Order = "rank",
-    descending: bool = False,
-    offset: int = 0,
-    limit: int = 25,
+def subscription_page(
+    coordinator: ControlPlane, decided: Decided, query: SubscriptionQuery
 ) -> SubscriptionPage:
-    """Those of which subscriber or topic hold every word of `search`."""
-    rows = _searched(decided, search.split())
-    rows = _sorted(decided, here.watch, rows, order, descending)
-    chosen = rows[offset : offset + limit]
-    predicted = here.forecasts.predicted(decided)
-    forecasts: Sequence[dict[str, Any] | None] = (
-        [None] * len(chosen)
-        if predicted is None
-        else subscription_rows(decided.scenario, decided.plan, predicted, chosen.tolist())
-    )
-    views = [
-        _view(decided, here.watch, row, each) for row, each in zip(chosen.tolist(), forecasts, strict=True)
-    ]
+    rows = _searched(decided, query.search.split())
+    rows = _sorted(decided, coordinator.watch, rows, query.order, query.descending)
+    chosen = rows[query.offset : query.offset + query.limit].tolist()
+    predicted = coordinator.forecasts.predicted(decided)
+    forecasts: Sequence[dict[str, Any] | None] = [None] * len(chosen)
+    if predicted is not None:
+        forecasts = subscription_rows(decided.scenario, decided.plan, predicted, chosen)
+    views = [_view(decided, coordinator.watch, *each) for each in zip(chosen, forecasts, strict=True)]
     return SubscriptionPage(decided.orders.generation, len(rows), views)
 
 
 def _searched(decided: Decided, words: Sequence[str]) -> NDArray[np.int64]:
-    scenario, wanted = decided.scenario, decided.scenario.subscriptions
-    found = np.ones(len(wanted), dtype=bool)
+    scenario, subscriptions = decided.scenario, decided.scenario.subscriptions
+    found = np.ones(len(subscriptions), dtype=bool)
     for word in words:
-        people, topics = (
+        subscribers, topics = (
             np.array([word.lower() in name.lower() for name in names], dtype=bool)
             for names in (scenario.subscribers.name, scenario.topics.name)
         )
-        found &= people[wanted.subscriber] | topics[wanted.topic]
+        found &= subscribers[subscriptions.subscriber] | topics[subscriptions.topic]
     return np.flatnonzero(found)
 
 
 def _sorted(
     decided: Decided, watch: SubscriptionWatch, rows: NDArray[np.int64], order: Order, descending: bool
 ) -> NDArray[np.int64]:
-    scenario, plan, wanted = decided.scenario, decided.plan, decided.scenario.subscriptions
+    scenario, plan, subscriptions = decided.scenario, decided.plan, decided.scenario.subscriptions
     keys: list[NDArray[Any]]
     if order in _MEASURED:
         keys = [_measured(decided, watch, rows, order)]
@@ -107,9 +106,9 @@ def _sorted(
         keys = [-plan.rank[rows], plan.subscription_class[rows]]
     else:
         columns: Mapping[str, NDArray[Any]] = {
-            "subscriber": _places(scenario.subscribers.name)[wanted.subscriber],
-            "topic": _places(scenario.topics.name)[wanted.topic],
-            "weight": wanted.utility_weight,
+            "subscriber": _alphabetical(scenario.subscribers.name)[subscriptions.subscriber],
+            "topic": _alphabetical(scenario.topics.name)[subscriptions.topic],
+            "weight": subscriptions.utility_weight,
             "priority_class": plan.subscription_class,
             "drop_rate": 1.0 - plan.subscription_keep,
         }
@@ -127,25 +126,24 @@ def _measured(
     return np.array([np.nan if value is None else value for value in values])
 
 
-def _places(names: Sequence[str]) -> NDArray[np.int64]:
-    places = np.empty(len(names), dtype=np.int64)
-    places[np.argsort(np.array(names, dtype=object), kind="stable")] = np.arange(len(names))
-    return places
+def _alphabetical(names: Sequence[str]) -> NDArray[np.int64]:
+    return np.unique(np.array(names, dtype=object), return_inverse=True)[1]
 
 
 def names_of(decided: Decided, row: int) -> tuple[str, str]:
     """Subscriber and topic of a row of the scenario's subscriptions."""
     scenario = decided.scenario
-    wanted = scenario.subscriptions
-    return scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]
+    subscriptions = scenario.subscriptions
+    subscriber, topic = subscriptions.subscriber[row], subscriptions.topic[row]
+    return scenario.subscribers.name[subscriber], scenario.topics.name[topic]
 
 
 def _view(
     decided: Decided, watch: SubscriptionWatch, row: int, forecast: dict[str, Any] | None
 ) -> SubscriptionView:
-    wanted, plan = decided.scenario.subscriptions, decided.plan
+    subscriptions, plan = decided.scenario.subscriptions, decided.plan
     subscriber, topic = names_of(decided, row)
-    latency, level = float(wanted.max_latency_seconds[row]), int(plan.subscription_class[row])
+    latency, level = float(subscriptions.max_latency_seconds[row]), int(plan.subscription_class[row])
     measured = watch.figures(subscriber, topic)
     if measured is not None and measured.priority_class != level:
         # Its subscriber has not reported since the plan moved it.
@@ -153,27 +151,27 @@ def _view(
     return SubscriptionView(
         subscriber=subscriber,
         topic=topic,
-        utility=_utility(wanted, row),
-        weight=float(wanted.utility_weight[row]),
+        utility=_utility(subscriptions, row),
+        weight=float(subscriptions.utility_weight[row]),
         priority_class=level,
         drop_rate=float(1.0 - plan.subscription_keep[row]),
         promised=bool(plan.promised[row]),
         max_latency_seconds=latency if np.isfinite(latency) else None,
-        max_latency_share=float(wanted.max_latency_share[row]) or None,
+        max_latency_share=float(subscriptions.max_latency_share[row]) or None,
         measured=measured,
         forecast=forecast,
     )
 
 
-def _utility(wanted: Subscriptions, row: int) -> str:
+def _utility(subscriptions: Subscriptions, row: int) -> str:
     """As it is written: log:10, step:3@0.8."""
-    shape = UtilityShape(int(wanted.utility_shape[row]))
-    threshold = f"@{wanted.utility_threshold[row]:g}" if shape is UtilityShape.STEP else ""
-    return f"{shape.name.lower()}:{wanted.utility_weight[row]:g}{threshold}"
+    shape = UtilityShape(int(subscriptions.utility_shape[row]))
+    threshold = f"@{subscriptions.utility_threshold[row]:g}" if shape is UtilityShape.STEP else ""
+    return f"{shape.name.lower()}:{subscriptions.utility_weight[row]:g}{threshold}"
 
 
 class CapturedUtility:
-    """The utility that a plan has captured of late, by what subscribers report; some rows are looked at each time."""
+    """The utility that a plan captures, by the reports of subscribers; `look` takes in some rows each time."""
 
     def __init__(self, decided: Decided, predicted: Forecast) -> None:
         self._decided, self._predicted = decided, predicted
@@ -181,28 +179,23 @@ class CapturedUtility:
         self._known = np.zeros(len(predicted.success), dtype=bool)
         self._next = 0
 
-    def look(self, watch: SubscriptionWatch, most: int = 1_000) -> None:
-        """Take in the figures of the next subscriptions, from the first on again when all have had their turn."""
-        count = len(self._known)
-        for row in range(self._next, min(self._next + most, count)):
+    def look(self, watch: SubscriptionWatch, most: int = 1_000) -> float | None:
+        """The share of the maximum; None while subscriptions that hold half of it have no report yet.
+
+        The forecast stands in for those without a report. Each call takes in the figures of the next subscriptions.
+        """
+        for row in range(self._next, min(self._next + most, len(self._known))):
             found = watch.figures(*names_of(self._decided, row))
-            self._known[row] = known = found is not None and found.success_rate is not None
-            if known and found is not None and found.success_rate is not None:
+            self._known[row] = found is not None and found.success_rate is not None
+            if found is not None and found.success_rate is not None:
                 self._success[row] = found.success_rate
                 if found.mean_latency_seconds is not None:
                     self._latency[row] = found.mean_latency_seconds
-        self._next = 0 if self._next + most >= count else self._next + most
-
-    @property
-    def rate(self) -> float | None:
-        """The share of the maximum; None while subscriptions that hold half of it have no report yet.
-
-        Of others that have none the forecast stands in.
-        """
+        self._next = self._next + most if self._next + most < len(self._known) else 0
         predicted, known = self._predicted, self._known
         maximum = predicted.maximum_utility
         if not maximum.sum() or maximum[known].sum() < maximum.sum() / 2:
             return None
-        wanted = self._decided.scenario.subscriptions
-        measured = achieved_utility(wanted, self._success, self._latency, predicted.share_within)
+        subscriptions = self._decided.scenario.subscriptions
+        measured = achieved_utility(subscriptions, self._success, self._latency, predicted.share_within)
         return float(np.where(known, measured, predicted.utility).sum() / maximum.sum())

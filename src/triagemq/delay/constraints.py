@@ -2,6 +2,7 @@
 
 A constraint is of a switch and a priority, and all paths that cross there share it. `first_constraints` is Algorithm 2,
 `adjusted_constraints` is Algorithm 3 by the equations (16) and (17); line 6 of the algorithm prints another product.
+The `Administrator` applies both; `Pace` is a publisher that slows down.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class SlowDown:
-    """Asks those who publish to a subscriber for less: a switch would have to be quicker than it can be.
+    """Asks the publishers of a subscriber to slow down: a switch would have to be quicker than it can be.
 
     `share` is the part of its smallest delay that the switch would have to take, a measure of how much less.
     """
@@ -75,7 +76,7 @@ class SlowDown:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """How long each switch may hold each priority, and what could not be had."""
+    """The longest delay of each priority at each switch, refused requirements and requests to slow down."""
 
     seconds: Mapping[Place, float]
     refused: tuple[Refusal, ...] = ()
@@ -100,14 +101,9 @@ def first_constraints(
     >>> print(first_constraints([Requirement("c", ("s1", "s2"), 0, 0.0015)], smallest).refused[0])
     c: 0.0015 s is less than 2 switches take; ask for 0.002 s or more
     """
-    _check_reserve(reserve)
-    wanted = [*requirements]
-    refusals = (Refusal(requirement, _least_seconds(requirement, smallest_seconds)) for requirement in wanted)
-    refused = tuple(
-        refusal for refusal in refusals if refusal.requirement.delay_seconds < refusal.offer_seconds
-    )
-    turned_away = {id(refusal.requirement) for refusal in refused}
-    admitted = [requirement for requirement in wanted if id(requirement) not in turned_away]
+    with_least = [(each, _least_seconds(each, smallest_seconds)) for each in requirements]
+    refused = tuple(Refusal(each, least) for each, least in with_least if each.delay_seconds < least)
+    admitted = [each for each, least in with_least if each.delay_seconds >= least]
     least = {place: smallest_seconds[place[0]] for requirement in admitted for place in requirement.places}
     seconds, rising = dict(least), set(least)
     paths = {
@@ -140,8 +136,9 @@ def adjusted_constraints(
     """New constraints from the delays that switches report: T' = T * requirement / sum of delays, (16) and (17).
 
     The sum of T' along a path stays within the requirement less its reserve. Where paths cross, the smallest counts.
-    A T' below what the switch takes at least asks the publisher to slow down, and the constraint is that least. So does
-    a path that takes longer than required over a switch that `cannot_hold` its constraint: it has given all it can.
+    A T' below what the switch takes at least requests the publisher to slow down, and the constraint is that least.
+    So does a path that takes longer than required over a switch that `cannot_hold` its constraint: it can give no
+    more.
 
     >>> wish = Requirement("a", ("s1", "s2"), 0, 0.010)
     >>> smallest = {"s1": 0.001, "s2": 0.001}
@@ -153,7 +150,6 @@ def adjusted_constraints(
     >>> [round(seconds, 6) for seconds in calm.seconds.values()]
     [0.005, 0.005]
     """
-    _check_reserve(reserve)
     factor: dict[Place, float] = {}
     binding: dict[Place, Requirement] = {}
     late: dict[Place, float] = {}
@@ -172,18 +168,13 @@ def adjusted_constraints(
                 factor[place], binding[place] = degree, requirement
     seconds, slow_down = {}, []
     for place, degree in factor.items():
-        least, wanted = smallest_seconds[place[0]], degree * constraints.seconds[place]
-        seconds[place] = max(least, wanted)
-        if wanted < least * (1.0 - 1e-9):
-            slow_down.append(SlowDown(binding[place], place[0], wanted / least))
+        least, target = smallest_seconds[place[0]], degree * constraints.seconds[place]
+        seconds[place] = max(least, target)
+        if target < least * (1.0 - 1e-9):
+            slow_down.append(SlowDown(binding[place], place[0], target / least))
         elif place in cannot_hold and late[place] < 1.0:
             slow_down.append(SlowDown(binding[place], place[0], late[place]))
     return Constraints(seconds, constraints.refused, tuple(slow_down))
-
-
-def _check_reserve(reserve: float) -> None:
-    if not 0 <= reserve < 1:
-        raise ParameterError("reserve", f"is {reserve:g}; must be 0 or more and below 1")
 
 
 def _least_seconds(requirement: Requirement, smallest_seconds: Mapping[str, float]) -> float:
@@ -196,7 +187,7 @@ def _least_seconds(requirement: Requirement, smallest_seconds: Mapping[str, floa
 
 
 def _budget_seconds(requirement: Requirement, smallest_seconds: Mapping[str, float], reserve: float) -> float:
-    """What switches may take together; where they need it, the reserve, too."""
+    """The delay that switches may have together; where they need it, with the reserve."""
     least = _least_seconds(requirement, smallest_seconds)
     return max(least, (1.0 - reserve) * requirement.delay_seconds)
 
@@ -210,6 +201,66 @@ def _level(places: list[Place], budget: float, seconds: Mapping[Place, float], r
         if level >= starts[count - 1]:
             return level
     return starts[0]
+
+
+class Administrator:
+    """Holds requirements along their paths: Algorithm 2 when they change, Algorithm 3 with every report of delays.
+
+    >>> administrator = Administrator(reserve=0.0)
+    >>> administrator.require([Requirement("hut", ("n1", "s1"), 0, 0.010)], {"n1": 0.001, "s1": 0.001})
+    ()
+    >>> administrator.seconds
+    {('n1', 0): 0.005, ('s1', 0): 0.005}
+    >>> administrator.adjust({("n1", 0): 0.036, ("s1", 0): 0.004})
+    ()
+    >>> {switch: round(seconds, 5) for (switch, _), seconds in administrator.seconds.items()}
+    {'n1': 0.00125, 's1': 0.00125}
+    """
+
+    def __init__(self, *, reserve: float = RESERVE) -> None:
+        self._reserve = reserve
+        self._smallest: Mapping[str, float] = {}
+        self._requirements: tuple[Requirement, ...] = ()
+        self._constraints = Constraints({})
+        self._measured: dict[Place, float] = {}
+
+    @property
+    def seconds(self) -> Mapping[Place, float]:
+        """The constraints in force."""
+        return self._constraints.seconds
+
+    @property
+    def refused(self) -> tuple[Refusal, ...]:
+        """All requirements that are refused now."""
+        return self._constraints.refused
+
+    def require(
+        self, requirements: Iterable[Requirement], smallest_seconds: Mapping[str, float]
+    ) -> tuple[Refusal, ...]:
+        """Take the requirements from now on, and return what is refused anew; paths over unknown switches wait."""
+        before = {refusal.requirement for refusal in self.refused}
+        self._smallest = smallest_seconds
+        self._requirements = tuple(
+            each for each in requirements if all(switch in smallest_seconds for switch in each.path)
+        )
+        self._constraints = first_constraints(self._requirements, smallest_seconds, reserve=self._reserve)
+        return tuple(each for each in self.refused if each.requirement not in before)
+
+    def adjust(
+        self, measured_seconds: Mapping[Place, float], cannot_hold: Collection[Place] = ()
+    ) -> tuple[SlowDown, ...]:
+        """Adjust the constraints to the delays that ports report, and return whom to slow down."""
+        self._measured.update(measured_seconds)
+        refused = {refusal.requirement for refusal in self.refused}
+        self._constraints = adjusted_constraints(
+            [each for each in self._requirements if each not in refused],
+            self._constraints,
+            self._measured,
+            self._smallest,
+            reserve=self._reserve,
+            cannot_hold=cannot_hold,
+        )
+        return self._constraints.slow_down
 
 
 LEAST_STEP = 0.5
@@ -242,19 +293,19 @@ class Pace:
     def __init__(self) -> None:
         self._share = 1.0
         self._too_much = 1.0
-        self._asked_seconds = -HOLD_SECONDS
+        self._requested_seconds = -HOLD_SECONDS
 
     def requested(self, share: float, at_seconds: float) -> None:
         """A request to publish only this part of what it publishes now."""
         now = self.share(at_seconds)
-        if at_seconds - self._asked_seconds >= HOLD_SECONDS:
+        if at_seconds - self._requested_seconds >= HOLD_SECONDS:
             self._too_much = now
         self._share = max(LEAST, now * min(max(share, LEAST_STEP), 1.0))
-        self._asked_seconds = at_seconds
+        self._requested_seconds = at_seconds
 
     def share(self, at_seconds: float) -> float:
         """The part of its own rate at a time that is not before the last request."""
-        returning = max(0.0, at_seconds - self._asked_seconds - HOLD_SECONDS)
+        returning = max(0.0, at_seconds - self._requested_seconds - HOLD_SECONDS)
         low = 0.5 * (self._share + self._too_much)
         high = max(low, BEYOND * self._too_much)
         quick, slow = (low - self._share) / RETURN_PER_SECOND, (high - low) / PROBE_PER_SECOND

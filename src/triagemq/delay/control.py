@@ -1,4 +1,11 @@
-"""The widths of one port, period by period: samples of its queues in, what is to change out. No clock, no sockets."""
+"""Control of one port: its bandwidth is divided among its queues (Shi et al., Algorithm 1), period by period.
+
+Minimise sum c_q t_q with w_q t_q = avgQ_q, sum w_q = port, w_q >= floor_q: (8) to (12). Without floors w_q is
+proportional to sqrt(c_q avgQ_q), as printed. Where that is below a floor, the queue gets its floor and the others
+divide what is left; the multiplier of the sum only grows by that, so that a queue once at its floor stays there, and
+what is found is the optimum. The floor is the largest of what keeps a queue from starving, avgQ_q / T_q (t_q <= T_q),
+and what the queue needs: the paper takes avgQ as given, but a queue that gets less than what comes grows.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +15,237 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from triagemq.delay.estimators import Estimator
 from triagemq.delay.samples import Increments, Sample
-from triagemq.delay.widths import (
-    NEED_SLACK,
-    DividedPort,
-    WidthControl,
-    divide_port,
-    weights_by_width,
-)
 from triagemq.errors import ParameterError
+from triagemq.theory.validate import per_row
+
+HYSTERESIS = 0.001
+"""Widths change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal queues
+that cost so much more than they have to, each is 3 % off its best width."""
+
+URGENT = 0.05
+"""Widths that were changed a moment ago change again if that takes a larger share off the weighted delay."""
+
+BEST_EFFORT = 6 / 7
+"""The weight of the last class, in parts of its configured width squared: as the paper's lowest queue
+next to the one above it. Where all queues are full it gives a fifteenth of its width. By delay times loss, which goes
+with 1 / width, that costs a narrow queue more than the others gain: so it is no more."""
+
+NEED_SLACK = 0.05
+"""By how much a width in force may miss what its queue needs: rates that are measured are never the same twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortDivision:
+    """How a port is divided: whole bits per second that add up to the port, never below the floors.
+
+    `cannot_hold` are the queues whose delay constraint does not fit with those that matter more; the administrator
+    has to know. Their floor is what keeps them from starving.
+    """
+
+    width_bps: NDArray[np.int64]
+    floor_bps: NDArray[np.int64]
+    delay_seconds: NDArray[np.float64]
+    cannot_hold: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DividedPort:
+    """The constants of a port: bandwidth, least widths against starvation, and weights of queues.
+
+    The papers' weights are q + 1 for queue q, of which 7 is the highest; ours are those of `weights_by_width`.
+    """
+
+    bandwidth_bps: int
+    starvation_bps: tuple[int, ...]
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.weights or len(self.weights) != len(self.starvation_bps):
+            raise ParameterError("weights", f"are {len(self.weights)} for {len(self.starvation_bps)} queues")
+        if not all(0 < weight < math.inf for weight in self.weights):
+            raise ParameterError("weights", "must be above 0")
+        if min(self.starvation_bps) < 1:
+            raise ParameterError(
+                "starvation_bps", "must be 1 or more: a queue without bandwidth never empties"
+            )
+        if sum(self.starvation_bps) > self.bandwidth_bps:
+            raise ParameterError(
+                "starvation_bps", f"add up to {sum(self.starvation_bps)}; the port has {self.bandwidth_bps}"
+            )
+
+
+def weights_by_width(width_bps: Sequence[int]) -> tuple[float, ...]:
+    """Weights for queues with these configured widths, class 0 first: where all hold the same, they get these back.
+
+    Shares go by the root of a weight, so weights are squares. The last class is best effort and counts a little less
+    (`BEST_EFFORT`): it is the one to give when all are in need.
+
+    >>> weights_by_width([60, 30, 10])
+    (3600.0, 900.0, 85.71428571428571)
+    """
+    last = len(width_bps) - 1
+    return tuple(
+        (BEST_EFFORT if queue == last > 0 else 1.0) * float(width) ** 2
+        for queue, width in enumerate(width_bps)
+    )
+
+
+def divide_port(
+    port: DividedPort,
+    queue_bytes: ArrayLike,
+    constraint_seconds: ArrayLike = math.inf,
+    *,
+    guaranteed_bps: ArrayLike = 0.0,
+    needed_bps: ArrayLike = 0.0,
+    committed_bps: ArrayLike | None = None,
+) -> PortDivision:
+    """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
+
+    Floors are raised one after the other, as far as bandwidth is left: against starvation; to `committed_bps`, the
+    guarantee without its precaution (by default all of the guarantee); then queue by queue, the largest weights first,
+    to `needed_bps` and the constraint of those that have one; to `guaranteed_bps`; and to what the others need. Where
+    this does not fit, a queue with a constraint gets what is left; one without stays as it was. Where no queue holds
+    anything, the rest is divided as if all held the same.
+
+    >>> port = DividedPort(100_000_000, starvation_bps=(2_000_000, 10_000_000, 30_000_000), weights=(6, 7, 8))
+    >>> divide_port(port, [0, 0, 920_000]).width_bps
+    array([ 2000000, 10000000, 88000000])
+    >>> divide_port(port, [115_000, 345_000, 920_000]).width_bps
+    array([16295097, 30485336, 53219567])
+    >>> crowded = divide_port(port, [100_000, 500_000, 920_000], constraint_seconds=[0.15, 0.06, 0.1])
+    >>> crowded.cannot_hold, crowded.width_bps
+    ((0, 1), array([ 2000000, 24400000, 73600000]))
+    """
+    count = len(port.weights)
+    held = per_row("queue_bytes", queue_bytes, count)
+    constraint = per_row("constraint_seconds", constraint_seconds, count, positive=True, infinite=True)
+    weights = np.asarray(port.weights, np.float64)
+    # Far above any port and below what an integer holds: more than that fits nowhere either.
+    constrained = np.where(np.isfinite(constraint), np.clip(8.0 * held / constraint, 1.0, 1e18), 0.0)
+    floors = np.asarray(port.starvation_bps, np.int64)
+    rights, needed = (
+        per_row("guaranteed_bps", guaranteed_bps, count),
+        per_row("needed_bps", needed_bps, count),
+    )
+    _raise(port, floors, rights if committed_bps is None else per_row("committed_bps", committed_bps, count))
+    cannot_hold = _raise(port, floors, np.where(constrained > 0.0, needed, 0.0), constrained)
+    _raise(port, floors, rights)
+    _raise(port, floors, needed)
+    widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
+    whole = np.maximum(np.floor(widths).astype(np.int64), floors)
+    # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
+    whole[np.argmax(whole - floors)] += port.bandwidth_bps - int(whole.sum())
+    return PortDivision(whole, floors, 8.0 * held / whole, cannot_hold)
+
+
+class WidthControl:
+    """The widths of one port from period to period; they change only where it matters.
+
+    They do when the new ones take more than a share (`hysteresis`) off the weighted delay, or when one in force is
+    below a floor: constraints change, and so do the queues they are to hold for. Needs may be missed by a little.
+
+    >>> control = WidthControl(DividedPort(100, (10, 10), (1.0, 1.0)))
+    >>> control.decide([400, 100]).width_bps, control.decide([410, 100]).width_bps
+    (array([67, 33]), array([67, 33]))
+    >>> control.decide([0, 0]).width_bps, control.decide([100, 400]).width_bps
+    (array([67, 33]), array([33, 67]))
+    """
+
+    def __init__(
+        self,
+        port: DividedPort,
+        *,
+        hysteresis: float = HYSTERESIS,
+        rest: int = 1,
+        width_bps: Sequence[int] | None = None,
+    ) -> None:
+        """`width_bps` are those in force to begin with; without them, the first decision is. Widths stay in force for
+        `rest` periods but where floors or much delay forbid it."""
+        self._port = port
+        self._hysteresis, self._rest, self._age = hysteresis, rest, rest
+        self._width_bps = None if width_bps is None else np.asarray(width_bps, np.int64)
+
+    def decide(
+        self,
+        queue_bytes: ArrayLike,
+        constraint_seconds: ArrayLike = math.inf,
+        *,
+        guaranteed_bps: ArrayLike = 0.0,
+        least_bps: ArrayLike | None = None,
+        **floors: ArrayLike,
+    ) -> PortDivision:
+        """The division to be in force from now on; see `divide_port`. Widths in force stay down to `least_bps` of what
+        is reserved, a little less than that where nothing is said."""
+        best = divide_port(
+            self._port, queue_bytes, constraint_seconds, guaranteed_bps=guaranteed_bps, **floors
+        )
+        old = self._width_bps
+        self._age += 1
+        if old is not None:
+            rights = per_row("guaranteed_bps", guaranteed_bps, len(old))
+            least = (
+                (1.0 - NEED_SLACK) * rights
+                if least_bps is None
+                else per_row("least_bps", least_bps, len(old))
+            )
+            # What is needed beyond the rights changes with every reading, and may be missed by a little.
+            least = np.where(best.floor_bps > np.ceil(rights), (1.0 - NEED_SLACK) * best.floor_bps, least)
+            least = np.minimum(least, best.floor_bps)
+            strict = divide_port(self._port, queue_bytes, constraint_seconds).floor_bps
+            if (old >= np.maximum(least, np.minimum(strict, best.floor_bps))).all():
+                held = per_row("queue_bytes", queue_bytes, len(old))
+                stays = PortDivision(old, best.floor_bps, 8.0 * held / old, best.cannot_hold)
+                worth = self._hysteresis if self._age >= self._rest else URGENT
+                if self._cost(best) >= (1.0 - max(worth, self._hysteresis)) * self._cost(stays):
+                    return stays
+        self._width_bps, self._age = best.width_bps, 0
+        return best
+
+    def _cost(self, division: PortDivision) -> float:
+        return float(np.dot(self._port.weights, division.delay_seconds))
+
+
+def _raise(
+    port: DividedPort,
+    floors: NDArray[np.int64],
+    needed_bps: NDArray[np.float64],
+    constrained_bps: NDArray[np.float64] | None = None,
+) -> tuple[int, ...]:
+    """Raise floors, the largest weights first; the queues for which what constraints take did not fit."""
+    spare, missing = port.bandwidth_bps - int(floors.sum()), []
+    for queue in sorted(range(len(floors)), key=lambda queue: -port.weights[queue]):
+        more = max(0, math.ceil(needed_bps[queue]) - int(floors[queue]))
+        if constrained_bps is not None and constrained_bps[queue] > 0:
+            constrained = math.ceil(constrained_bps[queue]) - int(floors[queue])
+            if constrained > spare:
+                missing.append(queue)
+            more = min(max(more, constrained), spare)
+        more = more if more <= spare else 0
+        floors[queue] += more
+        spare -= more
+    return tuple(sorted(missing))
+
+
+def _optimum(
+    bandwidth: float, roots: NDArray[np.float64], weights: NDArray[np.float64], floors: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    widths = floors.astype(np.float64)
+    free = np.ones(len(floors), bool)
+    while free.any():
+        left = bandwidth - float(widths[~free].sum())
+        shares = roots[free] if roots[free].any() else np.sqrt(weights[free])
+        shares_bps = left * shares / shares.sum()
+        below = shares_bps < floors[free]
+        if not below.any():
+            widths[free] = shares_bps
+            break
+        free[np.flatnonzero(free)[below]] = False
+    return widths
+
 
 SPAN = 5
 """Windows that queues and rates are means over, 1 s: what a lightly loaded queue holds at one moment is chance."""
@@ -44,12 +270,6 @@ class ControlledPort:
     floor_bps: tuple[int, ...]
     weights: tuple[float, ...] = ()
 
-    def __post_init__(self) -> None:
-        if len(self.width_bps) != len(self.floor_bps) or not self.width_bps:
-            raise ParameterError(
-                "width_bps", f"of {self.name} are {len(self.width_bps)} for {len(self.floor_bps)} floors"
-            )
-
     @property
     def divided(self) -> DividedPort:
         weights = self.weights or weights_by_width(self.width_bps)
@@ -62,13 +282,13 @@ class ControlledPort:
         )
 
     def smallest_seconds(self, packet_bytes: float) -> float:
-        """What a packet of class 0 takes at least: its transmission at the most that the floors of others leave."""
+        """The least delay of a packet of class 0: its transmission at the bandwidth that the floors of others leave."""
         return 8.0 * packet_bytes / (sum(self.width_bps) - sum(self.floor_bps[1:]))
 
 
 @dataclass(frozen=True, slots=True)
 class PortDecision:
-    """What was decided of a port in a period; `width_bps` is None where the widths in force stay.
+    """The decision for a port in a period; `width_bps` is None where the widths in force stay.
 
     `delay_seconds` are those measured, a mean over a second. `cannot_hold` are classes whose constraint does not fit.
     """
@@ -127,7 +347,7 @@ class PortController:
             self._begin(self.port.scaled(share), _scaled(self.width_bps, share))
 
     def constrain(self, constraint_seconds: Mapping[int, float]) -> None:
-        """How long classes may wait here from now on; classes that are not named as long as may be."""
+        """Set the longest delays of classes; classes that are not named have none."""
         self._constraints = dict(constraint_seconds)
 
     def feed(self, samples: Sequence[Sample]) -> PortDecision:
@@ -152,9 +372,9 @@ class PortController:
         division = self._control.decide(
             held,
             constraint,
-            kept_bps=np.minimum(most, self._rights_bps),
+            guaranteed_bps=np.minimum(most, self._rights_bps),
             needed_bps=np.where(np.isfinite(constraint), rates / self._load(rates), rates),
-            sure_bps=np.minimum(rates, self._rights_bps),
+            committed_bps=np.minimum(rates, self._rights_bps),
             least_bps=np.minimum((1.0 - NEED_SLACK) * needed, self._rights_bps),
         )
         before, self.width_bps = self.width_bps, tuple(division.width_bps.tolist())
@@ -166,12 +386,12 @@ class PortController:
         )
 
     def _load(self, rates_bps: NDArray[np.float64]) -> float:
-        """What comes in parts of what queues need: the same for all of them, and all of it fits if what comes does."""
+        """The load at which queues get their needs: the same for all, and all of it fits if the traffic does."""
         return min(1.0, max(LOAD, float(rates_bps.sum()) / sum(self.port.width_bps)))
 
 
 class _Queue:
-    """What is remembered of one queue."""
+    """The last windows of one queue."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
@@ -209,7 +429,7 @@ class _Queue:
         return sum(seconds for seconds, _ in self._held) / max(len(self._held), 1)
 
     def held_bytes(self, constrained: bool) -> float:
-        """What the queue holds: a mean; where there is a constraint, what it holds now if that is more."""
+        """The mean length of the queue; where there is a constraint, its present length if that is more."""
         mean = sum(held for _, held in self._held) / max(len(self._held), 1)
         if constrained:
             return max(mean, self._held[-1][1] if self._held else 0.0)

@@ -1,9 +1,8 @@
 """Theory composed along the path of every subscription: what a plan will do, in milliseconds.
 
 In come a scenario and a plan, out goes a Forecast (`model`): `prediction` follows the path, `upstream` from publishers
-to brokers, then `downstream` through `tandem`, which knows what queues in a row have in common, and `ports`. Each adds
-its error estimates; `promised` is traffic beside the brokers. `summary` says it in few figures and in words, `stored`
-keeps it beside a run.
+to brokers, then `downstream` over switches and `ports`. Each adds its error estimates; `promised` is traffic without
+a broker. `summary` says it in few figures and in words, `stored` stores it with a run.
 """
 
 from triagemq.forecast.model import REASONS, Forecast, Reason

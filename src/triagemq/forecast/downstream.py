@@ -1,6 +1,7 @@
 """From the home broker to the subscriber: outbound queue, managed switches, drops, output ports, last link.
 
-The second half of PrioDeX eq. 10, one level of switches and their ports after the other.
+The second half of PrioDeX eq. 10, one level of switches and their ports after the other. For queues in a row no formula
+is known but between bounds: the middle is taken, half the range is the error, and a sample says more (`prediction`).
 """
 
 from __future__ import annotations
@@ -11,22 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.forecast.model import ErrorEstimate, Reason
-from triagemq.forecast.ports import AtPorts, Variability, by_queues, cross_ports, overlapped
-from triagemq.forecast.promised import PromisedLoad
-from triagemq.forecast.tandem import (
+from triagemq.forecast.ports import (
     OVERLAP_DOUBT,
-    Lookup,
-    Lookups,
-    Spread,
-    broker_outbound,
-    lookups,
-    meeting_bound,
+    AtPorts,
+    Crossed,
+    by_queues,
+    cross_ports,
+    others_at,
+    overlap,
 )
-from triagemq.forecast.upstream import Streams, TopicArrivals
-from triagemq.plan.demands import Demand
+from triagemq.forecast.upstream import Streams, TopicArrivals, weighted
+from triagemq.plan.demands import Demand, total_by
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, SendingOrder, port_hops
-from triagemq.theory import Cumulants, LatencyDistribution
+from triagemq.theory import Cumulants, LatencyDistribution, mm1_sojourn
 from triagemq.theory.cumulants import ByRow
 
 MOST_TOGETHER = 1 << 14
@@ -34,6 +33,8 @@ MOST_TOGETHER = 1 << 14
 
 BORROWING_DOUBT = 0.5
 """The part of the time at a port whose queues borrow that may be wrong."""
+
+_NEARLY_SATURATED = 1e-9
 
 Rows = NDArray[np.int64]
 
@@ -56,24 +57,21 @@ def cross_network(
     demanded: Demand,
     arrivals: TopicArrivals,
     errors: ErrorEstimate,
-    promised: PromisedLoad | None = None,
+    promised_load: tuple[Floats, Floats],
 ) -> Crossing:
     """Follow every subscription's copies from its home broker to its subscriber, and doubt what is rough on the way.
 
-    `promised` is traffic that crosses ports, too.
+    `promised_load` is the share of each port that promised traffic takes, and the mean wait for it.
     """
-    path = _Path(scenario, plan, demanded, arrivals, errors, promised)
+    path = _Path(scenario, plan, demanded, arrivals, errors, promised_load)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
     for hop in range(hops.shape[1] - 1):
         port = hops[demanded.port, hop]
         on = np.flatnonzero(port >= 0)
-        switches = path.lookups(on, port[on], first=hop == 0)
+        path.look_up(on, port[on], first=hop == 0)
         for some in _by_ports(port[on]):
             rows = on[some]
-            behind = path.from_broker(rows) if hop == 0 else path.behind[rows]
-            found = switches.look_up(some, behind.spread)
-            further = hops[demanded.port[rows], hop + 1] >= 0
-            path.cross(rows, port[rows], behind, found, further, first=hop == 0)
+            path.cross(rows, port[rows], hops[demanded.port[rows], hop + 1] >= 0, first=hop == 0)
     subscriber = scenario.subscriptions.subscriber
     return Crossing(
         path.survival * demanded.whole_share,
@@ -86,18 +84,20 @@ def cross_network(
 class _Behind(ByRow):
     """Columns over copies: what lies behind them, as far as it matters to the queues ahead.
 
-    `queued_seconds` is their time in the links, switches and ports that send one packet after the other.
+    Copies of one event come one every `between_seconds`, of which `others` are other copies, and each `apart_seconds`
+    late by itself. `queued_seconds` is their time in the links, switches and ports that send one after the other.
     """
 
     elapsed: Cumulants
-    spread: Spread
+    between_seconds: Floats
+    others: Floats
+    apart_seconds: Floats
     queued_seconds: Floats
 
-    @classmethod
-    def room(cls, count: int) -> _Behind:
-        """Columns for so many copies that are yet to come."""
-        columns = [np.zeros(count) for _ in range(7)]
-        return cls(Cumulants(*columns[:3]), Spread(*columns[3:6]), columns[6])
+    def late(self, others: Floats, ahead: Floats) -> Floats:
+        """How long a copy comes after the first, where only these others of its event go, so many of them `ahead`."""
+        between = self.between_seconds * (self.others + 2.0) / (others + 2.0)
+        return ahead * between + weighted(others / (others + 1.0), self.apart_seconds)
 
 
 class _Path:
@@ -114,141 +114,175 @@ class _Path:
         demanded: Demand,
         arrivals: TopicArrivals,
         errors: ErrorEstimate,
-        promised: PromisedLoad | None,
+        promised_load: tuple[Floats, Floats],
     ) -> None:
         self._scenario, self._demanded, self._arrivals, self._errors = scenario, demanded, arrivals, errors
         self._class, self._keep = plan.subscription_class, plan.subscription_keep
         self._by_class = scenario.sending_order is SendingOrder.BY_CLASS
-        self._promised = promised
-        self._poisson = arrivals.poisson and promised is None
-        self._broker = scenario.subscribers.broker[scenario.subscriptions.subscriber]
-        self._batch = self._broker * np.int32(len(scenario.topics)) + scenario.subscriptions.topic
-        self._notify_rate = arrivals.rate.reshape(-1)[self._batch]
-        cell = self._broker, scenario.subscriptions.topic
+        self._promised_load, self._promised_wait = promised_load
+        wanted = scenario.subscriptions
+        self._cell = scenario.subscribers.broker[wanted.subscriber], wanted.topic
+        self._batch = self._cell[0] * np.int32(len(scenario.topics)) + wanted.topic
+        self._notify_rate = arrivals.rate[self._cell]
         self._arriving = Streams(
-            scenario.subscriptions.subscriber,
-            self._notify_rate,
-            *(column[cell] for column in (arrivals.ca2, arrivals.irregular, arrivals.streams)),
+            wanted.subscriber, self._notify_rate, arrivals.ca2[self._cell], arrivals.publications[self._cell]
         )
-        sent = broker_outbound(scenario, self._arriving)
-        self.survival, self.seconds, self._apart = sent.share, sent.seconds, sent.apart_seconds
-        errors.add(
+        self._packets_left = np.ones(len(wanted))
+        self.times = LatencyDistribution.room(len(wanted))
+        self.survival, self.seconds, apart = self._leave_brokers()
+        nothing = np.zeros(len(wanted))
+        self._behind = _Behind(
+            arrivals.delay[self._cell] + Cumulants.exponential(self.seconds.copy()),
+            nothing,
+            nothing.copy(),
+            apart,
+            arrivals.queued_seconds[self._cell],
+        )
+
+    def _leave_brokers(self) -> tuple[Floats, Floats, Floats]:
+        """One queue per subscriber at its home broker (PrioDeX eq. 14): share, time, and the part of it that copies of
+        one event do not share. Copies that are sent together by class share their service."""
+        scenario, subscriber = self._scenario, self._scenario.subscriptions.subscriber
+        mu = scenario.brokers.outbound_rate_per_second[scenario.subscribers.broker]
+        rate = total_by(subscriber, self._notify_rate, len(scenario.subscribers))
+        waited, doubt = self._arriving.waits(
+            mm1_sojourn(rate, mu) - 1 / mu, rate / mu, np.ones(len(rate)), poisson=self._arrivals.poisson
+        )
+        share, seconds = np.minimum(1.0, mu / np.maximum(rate, 1e-300)), 1 / mu + waited
+        self._errors.add(
             Reason.ARRIVALS,
-            np.arange(len(self.seconds)),
-            seconds=arrivals.doubtful_seconds[cell] + sent.doubtful_seconds,
+            np.arange(len(subscriber)),
+            seconds=self._arrivals.doubtful_seconds[self._cell] + doubt[subscriber],
         )
-        self._packets_left = np.ones_like(self.seconds)
-        self.times = LatencyDistribution.room(len(self.seconds))
-        self.behind = _Behind.room(len(self.seconds))
+        apart = waited if self._by_class else seconds
+        return share[subscriber], seconds[subscriber], apart[subscriber]
 
-    def from_broker(self, rows: Rows) -> _Behind:
-        """What copies have behind them that leave their home broker's outbound queue."""
-        arrivals, cell, nothing = self._arrivals, self._cell(rows), np.zeros(rows.size)
-        return _Behind(
-            arrivals.delay[cell] + Cumulants.exponential(self.seconds[rows]),
-            Spread(nothing, nothing, self._apart[rows]),
-            arrivals.queued_seconds[cell],
-        )
+    def look_up(self, rows: Rows, port: Integers, *, first: bool) -> None:
+        """The lookups of the switches before these ports: all packets through a switch in one class.
 
-    def lookups(self, rows: Rows, port: Integers, *, first: bool) -> Lookups:
-        """The lookups of the switches before these ports."""
+        PrioDeX takes one flow's rate here; a switch serves the total, and looks up packets: those of a copy come
+        together at the `first` switch, and go on when the last is looked up. Lookups are drawn one by one, so copies
+        share none.
+        """
+        scenario, behind, count = self._scenario, self._behind[rows], len(self._scenario.switches)
+        switch = scenario.ports.switch[port]
         packets = self._demanded.sizes.packets[rows]
-        return lookups(
-            self._scenario,
-            port,
+        together = packets if first else np.ones_like(packets)
+        service = together / scenario.switches.inbound_rate_per_second[switch]
+        present = self.survival[rows] * self._packets_left[rows]
+        others = others_at(
+            switch,
             self._batch[rows],
-            # Only at the first switch do the packets of a copy come together.
-            self._arriving.of(rows, 1.0 if first else packets),
-            self.survival[rows] * self._packets_left[rows],
-            packets if first else np.ones_like(packets),
+            np.minimum(present, 1.0),
             self._class[rows] if self._by_class and first else None,
         )
+        arriving = self._arriving[rows]
+        events = arriving.rate * (1.0 if first else packets)
+        busy = events * present * service
+        load = total_by(switch, busy, count)
+        # Half of the others of an event are before any of its copies, in the mean.
+        work = 0.5 * busy * service * (1.0 + 1.0 / together), 0.5 * busy * service * others.count
+        alone, batches = (
+            np.divide(total_by(switch, each, count), 1.0 - load, out=np.full(count, np.inf), where=load < 1.0)
+            for each in work
+        )
+        # One event's copies are one stream, however many there are.
+        _, each = np.unique(switch.astype(np.int64) << 32 | self._batch[rows], return_index=True)
+        streams = Streams(switch[each], events[each], arriving.ca2[each], arriving.publications[each])
+        waited, doubt = streams.waits(alone + batches, load, np.ones(count), poisson=self._arrivals.poisson)
+        own = others.ahead * service
+        whole = np.where(load[switch] < 1.0, batches[switch] + own, 0.0)
+        passed = overlap(behind.late(others.count, others.ahead), whole)
+        seconds = waited[switch] + own - passed + service
+        self._errors.add(Reason.TANDEM, rows, seconds=OVERLAP_DOUBT * passed)
+        self._errors.add(Reason.ARRIVALS, rows, seconds=doubt[switch])
+        spread = service / np.maximum(1.0 - load[switch], _NEARLY_SATURATED)
+        self.survival[rows] *= np.minimum(1.0, 1.0 / np.maximum(load[switch], 1e-300))
+        self.seconds[rows] += seconds
+        self._behind[rows] = _Behind(
+            behind.elapsed + Cumulants.exponential(seconds),
+            np.maximum(spread, behind.between_seconds),
+            np.maximum(others.count, behind.others),
+            behind.apart_seconds,
+            behind.queued_seconds,
+        )
 
-    def cross(
-        self,
-        rows: Rows,
-        port: Integers,
-        behind: _Behind,
-        found: Lookup,
-        further: NDArray[np.bool_],
-        *,
-        first: bool,
-    ) -> None:
-        """Pass the switch and these ports; those that go `further` also their link: a subscriber's own comes last.
+    def cross(self, rows: Rows, port: Integers, further: NDArray[np.bool_], *, first: bool) -> None:
+        """Pass these ports; those that go `further` also their link: a subscriber's own comes last.
 
         Drops are made at the `first` switch.
         """
-        ports, arrivals, errors = self._scenario.ports, self._arrivals, self._errors
-        self.survival[rows] *= found.share * self._keep[rows] if first else found.share
-        cell = self._cell(rows)
-        copies = self._at_ports(rows, port)
-        variability = Variability(arrivals.ca2[cell], arrivals.streams[cell], arrivals.irregular[cell])
-        crossing, spread, at = copies, found.spread, rows
-        if self._promised is not None:
-            crossing, load = self._promised.join(copies, int(port.min()))
-            variability = load.with_variability(variability)
-            at = np.append(rows, np.full(len(load), errors.unattributed))
-            nothing = np.zeros(len(load))
-            spread = Spread(*(np.append(each, nothing) for each in spread.columns))
-        crossing = by_queues(crossing, ports, int(port.min()))
-        copies = by_queues(copies, ports, int(port.min()))
-        crossed = cross_ports(
-            crossing,
-            at,
-            errors,
-            random_order=not self._by_class,
-            variability=None if self._poisson else variability,
+        ports, arrivals, errors, behind = (
+            self._scenario.ports,
+            self._arrivals,
+            self._errors,
+            self._behind[rows],
         )
-        together = overlapped(crossing, crossed, spread)[: rows.size] if first else np.zeros(rows.size)
-        crossed = crossed.first(rows.size)
-        errors.add(Reason.TANDEM, rows, seconds=found.doubtful + OVERLAP_DOUBT * together)
-        errors.add(Reason.ARRIVALS, rows, seconds=found.irregular)
+        if first:
+            self.survival[rows] *= self._keep[rows]
+        copies = by_queues(self._at_ports(rows, port), ports, int(port.min()))
+        crossed = cross_ports(copies, rows, errors, None if arrivals.poisson else self._arriving[rows])
+        together = np.zeros(rows.size)
+        if first:
+            together = crossed.overlap(behind.late(crossed.others.count, crossed.others.ahead))
+            errors.add(Reason.TANDEM, rows, seconds=OVERLAP_DOUBT * together)
         # What queues before have spread waits less here, by no more than it waited there.
         left = np.where(np.isfinite(crossed.wait), np.maximum(crossed.wait - together, 0.0), 0.0)
         passed = 0.5 * np.minimum(left, behind.queued_seconds)
         errors.add(Reason.TANDEM, rows, seconds=passed)
-        met = 0.5 * meeting_bound(
-            copies.port,
-            cell[1],
-            cell[0],
-            copies.priority_class,
-            copies.rate,
-            copies.present,
-            copies.event_seconds,
-        )
-        errors.add(Reason.BROKERS, rows, seconds=met)
-        waited = np.maximum(crossed.wait - together - passed, 0.0) + met
-        taken = waited + copies.last_packet_seconds
+        met = self._add_meetings(rows, copies, crossed)
+        waited = np.maximum(crossed.wait - together - passed, 0.0) + met + self._promised_wait[port]
+        promised = self._promised_load[port]
+        errors.add(Reason.ARRIVALS, rows, seconds=weighted(promised, waited))
+        taken = waited + copies.last_packet_seconds * (1.0 - promised)
         borrowing = ports.borrowing[port] > 0
         if borrowing.any():
-            success = 1 - crossed.carried
             errors.add(
                 Reason.BORROWING,
                 rows[borrowing],
                 seconds=BORROWING_DOUBT * taken[borrowing],
-                success=BORROWING_DOUBT * success[borrowing],
+                success=BORROWING_DOUBT * (1 - crossed.served)[borrowing],
             )
-        times = crossed.law.with_mean(taken).after(behind.elapsed + Cumulants.exponential(found.seconds))
-        self.survival[rows] *= crossed.carried
-        self.seconds[rows] += found.seconds + taken
+        times = crossed.law.with_mean(taken).after(behind.elapsed)
+        self.survival[rows] *= crossed.served
+        self.seconds[rows] += taken
         self.times[rows] = times
         if further.any():
-            spread = Spread(copies.event_seconds, 2.0 * crossed.others.ahead, np.zeros(rows.size))
-            self.behind[rows] = _Behind(times.overall, spread, behind.queued_seconds + taken)
+            self._behind[rows] = _Behind(
+                times.overall,
+                copies.event_seconds,
+                2.0 * crossed.others.ahead,
+                np.zeros(rows.size),
+                behind.queued_seconds + taken,
+            )
             self._packets_left[rows] *= np.where(further, 1 - ports.error_rate[port], 1.0)
             self.seconds[rows] += np.where(further, ports.propagation_seconds[port], 0.0)
 
-    def _cell(self, rows: Rows) -> tuple[Integers, Integers]:
-        """Home broker and topic: where the copies' events come from."""
-        return self._broker[rows], self._scenario.subscriptions.topic[rows]
+    def _add_meetings(self, rows: Rows, copies: AtPorts, crossed: Crossed) -> Floats:
+        """Seconds that copies of the same event add that come to the port through other brokers: at any time, so half
+        of the most that they can; and the doubt of it. In a random sending order, a first copy goes out of turn."""
+        others, load = crossed.others, copies.by_port(copies.load)[copies.port]
+        if not self._by_class:
+            first = np.maximum(1.0 - load, 0.0) * (others.higher + others.lower) / (others.count + 1.0)
+            self._errors.add(Reason.SENDING_ORDER, rows, seconds=first * copies.event_seconds)
+        if len(self._scenario.brokers) == 1:
+            return np.zeros(rows.size)
+        every = others_at(copies.port, self._cell[1][rows], copies.present, copies.priority_class)
+        more = every.higher + every.same - others.higher - others.same
+        work = np.maximum(more, 0.0) * copies.event_seconds
+        met = 0.5 * np.divide(work, 1.0 - load, out=np.zeros(rows.size), where=load < 1.0)
+        self._errors.add(Reason.BROKERS, rows, seconds=met)
+        return met
 
-    def _at_ports(self, rows: NDArray[np.int64], port: Integers) -> AtPorts:
-        """What comes to these ports, which are numbered from the first of them."""
+    def _at_ports(self, rows: Rows, port: Integers) -> AtPorts:
+        """What comes to these ports, which are numbered from the first of them. Promised messages go first: they take a
+        part of the bandwidth."""
         ports, arriving = self._scenario.ports, self.survival[rows] * self._packets_left[rows]
         sizes = self._demanded.sizes.of(rows)
         own = sizes if self._demanded.delivered is self._demanded.sizes else self._demanded.delivered.of(rows)
         lowest = port.min()
-        bytes_per_second = ports.bandwidth_bps[port] / 8
+        left = np.maximum(1.0 - self._promised_load[port], _NEARLY_SATURATED)
+        bytes_per_second = ports.bandwidth_bps[port] / 8 * left
         return AtPorts(
             buffer_packets=ports.buffer_packets[lowest : port.max() + 1],
             port=port - lowest,
@@ -262,9 +296,6 @@ class _Path:
             packet_square_seconds=sizes.packet_square_bytes / bytes_per_second**2,
             own_event_seconds=own.event_bytes / bytes_per_second,
             last_packet_seconds=own.last_packet_bytes / bytes_per_second,
-            first_packet_seconds=own.first_packet_bytes / bytes_per_second,
-            first_product=sizes.first_packet_product / bytes_per_second**2,
-            single_packet_seconds=own.single_packet_bytes / bytes_per_second,
         )
 
 

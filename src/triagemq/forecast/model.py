@@ -31,6 +31,7 @@ class Reason(IntEnum):
     BROKERS = 5
     PROMISED = 6
     BORROWING = 7
+    SENDING_ORDER = 8
 
 
 REASONS: tuple[str, ...] = (
@@ -42,6 +43,7 @@ REASONS: tuple[str, ...] = (
     "copies through several brokers",
     "the bound of a promise, not a mean",
     "queues that borrow bandwidth",
+    "copies in random order",
 )
 """In words, by code."""
 
@@ -57,14 +59,10 @@ class ErrorEstimate:
     """
 
     def __init__(self, subscriptions: int) -> None:
-        # The last row takes the errors of promised traffic, which belongs to no subscription.
-        rows = subscriptions + 1
-        self.unattributed = subscriptions
-        self._seconds, self._success = np.zeros(rows), np.zeros(rows)
-        self._largest = np.zeros(rows)
-        self._reason = np.zeros(rows, dtype=np.int8)
-        self._success_reason = np.zeros(rows, dtype=np.int8)
-        self._largest_success = np.zeros(rows)
+        self._seconds, self._success, self._largest, self._largest_success = (
+            np.zeros(subscriptions) for _ in range(4)
+        )
+        self._reason, self._success_reason = (np.zeros(subscriptions, dtype=np.int8) for _ in range(2))
 
     def add(
         self, reason: Reason, rows: ArrayLike, *, seconds: ArrayLike = 0.0, success: ArrayLike = 0.0
@@ -75,12 +73,12 @@ class ErrorEstimate:
             (seconds, self._seconds, self._largest, self._reason),
             (success, self._success, self._largest_success, self._success_reason),
         ):
-            stated = np.asarray(given, dtype=np.float64)
+            expected = np.asarray(given, dtype=np.float64)
             # What is infinite or unknown itself has no share that may be wrong.
-            amount = np.broadcast_to(np.where(np.isfinite(stated), stated, 0.0), rows.shape)
+            amount = np.broadcast_to(np.where(np.isfinite(expected), expected, 0.0), rows.shape)
             total[rows] += amount
             # But what makes a figure unknown is named.
-            weight = np.broadcast_to(np.where(np.isnan(stated), np.inf, amount), rows.shape)
+            weight = np.broadcast_to(np.where(np.isnan(expected), np.inf, amount), rows.shape)
             leading = weight > largest[rows]
             largest[rows[leading]] = weight[leading]
             named[rows[leading]] = reason
@@ -90,12 +88,12 @@ class ErrorEstimate:
     ) -> tuple[NDArray[np.int8], Floats, Floats]:
         """Per subscription the reason (0: none), and the relative errors of latency and success to expect."""
         known = np.isfinite(latency) & (latency > 0)
-        seconds, lost = self._seconds[:-1], self._success[:-1]
+        seconds, lost = self._seconds, self._success
         latency_error = np.divide(seconds, latency, out=np.zeros_like(seconds), where=known)
         latency_error[latency_error <= claimed] = 0.0
         success_error = np.where(lost > claimed, lost, 0.0)
-        named = self._reason[:-1]
-        reason = np.where(latency_error > 0, named, np.where(success_error > 0, self._success_reason[:-1], 0))
+        named = self._reason
+        reason = np.where(latency_error > 0, named, np.where(success_error > 0, self._success_reason, 0))
         unknown = ~np.isfinite(latency) & (success > 0)
         endless = np.isinf(latency) | (named == Reason.NONE)
         reason = np.where(unknown, np.where(endless, Reason.OVERLOAD, named), reason)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import CLAIMED, ErrorEstimate, Forecast, Reason
-from triagemq.forecast.promised import PromisedLoad, with_promised, without_promised
+from triagemq.forecast.promised import promised_load, with_promised, without_promised
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan.demands import copy_rate, demand
 from triagemq.plan.model import Plan
@@ -96,16 +96,15 @@ def forecast(
 def _of_formulas(scenario: Scenario, plan: Plan, claimed: float) -> Forecast:
     """By formulas alone; what may be off by more than the share `claimed` is flagged."""
     if (plan.flow >= 0).all():
-        return _by_formulas(scenario, plan, claimed)
+        nothing = np.zeros(len(scenario.ports))
+        return _by_formulas(scenario, plan, claimed, (nothing, nothing))
     rest, reduced, left = without_promised(scenario, plan)
-    found = _by_formulas(rest, reduced, claimed, PromisedLoad.of(scenario, plan))
+    found = _by_formulas(rest, reduced, claimed, promised_load(scenario, plan))
     return with_promised(scenario, plan, found, left, demand(scenario).published_rate)
 
 
-def _by_formulas(
-    scenario: Scenario, plan: Plan, claimed: float, promised: PromisedLoad | None = None
-) -> Forecast:
-    """The forecast of subscriptions that get everything through brokers, with promised traffic above them."""
+def _by_formulas(scenario: Scenario, plan: Plan, claimed: float, promised: tuple[Floats, Floats]) -> Forecast:
+    """The forecast of subscriptions that get everything through brokers, below a promised load of ports."""
     demanded = demand(scenario)
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
@@ -151,11 +150,13 @@ def _share_within(times: LatencyDistribution, limit: Floats) -> Floats:
 def _spread(predicted: Forecast, port: Integers, brokered: Truths) -> Forecast:
     """Errors propagate to flows that share the port, but for promises, which nothing `brokered` can delay."""
     latency_error, reason = predicted.latency_error.copy(), predicted.reason.copy()
-    stated = np.fmax(latency_error, predicted.success_error)
+    expected_error = np.fmax(latency_error, predicted.success_error)
     for each in np.unique(port[(reason > 0) & brokered]):
         there = np.flatnonzero((port == each) & brokered)
-        worst = there[np.argmax(stated[there])]
-        latency_error[there] = np.fmax(latency_error[there], np.fmax(_NEAR_DOUBTED, _SPREADS * stated[worst]))
+        worst = there[np.argmax(expected_error[there])]
+        latency_error[there] = np.fmax(
+            latency_error[there], np.fmax(_NEAR_DOUBTED, _SPREADS * expected_error[worst])
+        )
         reason[there] = np.where(reason[there] > 0, reason[there], reason[worst])
     return replace(predicted, latency_error=latency_error, reason=reason)
 
@@ -180,13 +181,13 @@ def _sampled(
     if wanted > copies:
         sample = _follow(scenario, plan, wanted, _REPLICATIONS, progress)
     found = sample.found
-    stated = np.fmax(predicted.latency_error, predicted.success_error)
+    expected_error = np.fmax(predicted.latency_error, predicted.success_error)
     # What has no latency by formula has no error of it either: anything that is known of it is more.
-    stated[np.isnan(predicted.latency_seconds)] = np.inf
+    expected_error[np.isnan(predicted.latency_seconds)] = np.inf
     # Where none of n copies arrives, less than 3 / n does: by far the most likely.
     refuted = found.count * predicted.success > _NONE_OF
     nothing = (found.success_rate == 0) & (refuted | (predicted.success < CLAIMED))
-    surer = doubtful & ((sample.error < stated) | nothing)
+    surer = doubtful & ((sample.error < expected_error) | nothing)
     # Too few to know their share well, and yet by far too few for the formula, its error included.
     few = found.count * found.success_rate
     most = few + 2 * np.sqrt(few) + _NONE_OF

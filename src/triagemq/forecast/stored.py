@@ -1,4 +1,4 @@
-"""A forecast as text beside a run: what its plan was expected to do, so that readers of the run need not forecast."""
+"""A forecast as text, stored with a run: readers of the run need not forecast."""
 
 from __future__ import annotations
 

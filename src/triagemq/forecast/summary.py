@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from triagemq.forecast.model import REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
-from triagemq.plan.admission import promise_rows
+from triagemq.plan.admission.planning import promise_rows
 from triagemq.plan.demands import demand, total_by
 from triagemq.plan.explaining import explain, subscription_row
 from triagemq.plan.model import Plan
@@ -125,7 +125,7 @@ def subscription_rows(
 
 
 def utility_figures(achieved: Floats, maximum: Floats) -> dict[str, float | None]:
-    """Sum achieved over sum maximum, and beside it the papers' mean of the ratios."""
+    """Sum achieved over sum maximum, and the papers' mean of the ratios."""
     wanted = maximum > 0
     return {
         "achieved": float(achieved.sum()),
@@ -180,7 +180,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
     level = plan.subscription_class[rows]
     count = int(plan.flows.priority_class.max(initial=0)) + 1
     load = demand(scenario).load_bytes_per_second[rows]
-    offered, kept = (total_by(level, each, count) for each in (load, load * plan.subscription_keep[rows]))
+    offered, planned = (total_by(level, each, count) for each in (load, load * plan.subscription_keep[rows]))
     flows = np.bincount(plan.flows.priority_class, minlength=count)
     members = np.bincount(level, minlength=count)
     return [
@@ -189,7 +189,7 @@ def _classes(scenario: Scenario, plan: Plan, predicted: Forecast) -> list[dict[s
             "flows": int(flows[each]),
             "subscriptions": int(members[each]),
             **row,
-            "drop_rate": float(1 - kept[each] / offered[each]) if offered[each] > 0 else 0.0,
+            "drop_rate": float(1 - planned[each] / offered[each]) if offered[each] > 0 else 0.0,
             "example_topics": _example_topics(scenario, plan, each),
         }
         for row in figures_by_class(predicted.of(rows), level)
@@ -272,13 +272,13 @@ def _foreseen(scenario: Scenario, predicted: Forecast, row: int) -> str:
 
 
 def _deadline(scenario: Scenario, predicted: Forecast, row: int) -> str:
-    """How much comes in time of a subscription that asks for a share within a latency."""
-    asked, limit = (
+    """How much comes in time of a subscription that requires a share within a latency."""
+    required, limit = (
         float(column[row])
         for column in (scenario.subscriptions.max_latency_share, scenario.subscriptions.max_latency_seconds)
     )
-    if asked <= 0:
+    if required <= 0:
         return ""
     got = float(predicted.share_within[row])
-    met = "as asked for" if got >= asked else f"where {asked:.4g} is asked for"
+    met = "as requested" if got >= required else f"where {required:.4g} is requested"
     return f"; {got:.1%} within {limit:.6g} s, {met}"

@@ -1,8 +1,8 @@
 """The laboratory: what studies the product. Nothing of the product imports it; `triagemq[lab]` brings its packages.
 
-papers      the papers' experiments, ours beside what they printed (`triage reproduce`)
+papers      the papers' experiments, printed and ours (`triage reproduce`)
 emulate     a scenario with real packets, in the network namespaces of `box` (`triage emulate`)
-fidelity    forecast beside simulation, cell by cell (`triage validate`)
+fidelity    forecast and simulation, cell by cell (`triage validate`)
 sweep       many simulations as Spark tasks (`triage sweep`)
 clusters    a fluid simulation of clusters of brokers
 generators  the papers' situations, by rule

@@ -1,9 +1,9 @@
-"""Forecast beside simulation, cell by cell: is a forecast as true as it claims to be?
+"""Forecast and simulation, cell by cell: is a forecast as exact as it claims?
 
 A cell is a subscription, or a priority class. Its success or mean latency is outside where forecast and simulation
 differ by more than 2 % and the simulation's 95 % interval; a percentile, by more than 20 % and the interval. Where the
 forecast flags a cell it names a reason and the error to expect, and claims nothing closer. A figure that a simulation
-of this length does not know within 5 % (a percentile: 10 %) is judged only where the two differ by more than the
+of this length does not know within 5 % (a percentile: 10 %) is compared only where the two differ by more than the
 allowed share and twice the interval.
 """
 
@@ -33,9 +33,9 @@ TAIL_ALLOWED = 0.2
 TAIL_FAILING = 0.1
 
 KNOWN = 0.05
-"""A figure is judged if the simulation knows it within this share."""
+"""A figure is compared if the simulation knows it within this share."""
 WIDE = 2.0
-"""A figure with a wider interval is judged where the difference exceeds this many intervals: hardly ever by chance."""
+"""A figure with a wider interval is compared where the difference exceeds this many intervals: rarely by chance."""
 
 MEANS = ("latency", "success")
 PERCENTILES = {"p95": 0.95, "p99": 0.99}
@@ -76,12 +76,12 @@ class Figure:
 
     @property
     def known(self) -> Truths:
-        """Where the simulation is precise enough to judge by."""
+        """Where the simulation is precise enough to compare with."""
         larger = np.fmax(self.simulated, np.where(np.isfinite(self.forecast), self.forecast, 0.0))
         return np.isfinite(self.simulated) & (self.interval <= max(KNOWN, self.allowed / 2) * larger)
 
     @property
-    def judged(self) -> Truths:
+    def comparable(self) -> Truths:
         """Where the two can be compared; what grows without end, or never arrives, has no figure to compare."""
         finite = np.isfinite(self.forecast) & np.isfinite(self.simulated)
         difference = np.abs(np.where(finite, self.forecast - self.simulated, 0.0))
@@ -91,18 +91,18 @@ class Figure:
     @property
     def not_known(self) -> Truths:
         """Where a longer simulation could say more."""
-        return np.isfinite(self.forecast) & np.isfinite(self.simulated) & ~self.judged
+        return np.isfinite(self.forecast) & np.isfinite(self.simulated) & ~self.comparable
 
     @property
     def outside(self) -> Truths:
         """Where they differ by more than is allowed."""
-        difference = np.abs(np.where(self.judged, self.forecast - self.simulated, 0.0))
-        return self.judged & (difference > self.allowed * self.simulated + self.interval)
+        difference = np.abs(np.where(self.comparable, self.forecast - self.simulated, 0.0))
+        return self.comparable & (difference > self.allowed * self.simulated + self.interval)
 
     @property
     def error(self) -> Floats:
-        """The relative error of the forecast, of the forecast itself where the simulation has 0; NaN if not judged."""
-        difference = np.abs(np.where(self.judged, self.forecast - self.simulated, np.nan))
+        """The relative error of the forecast, of the forecast itself where the simulation is 0; NaN if not compared."""
+        difference = np.abs(np.where(self.comparable, self.forecast - self.simulated, np.nan))
         from_zero = np.where(difference > 0, 1.0, difference)
         return np.divide(difference, self.simulated, out=from_zero, where=self.simulated > 0)
 
@@ -131,9 +131,9 @@ class Comparison:
         """Those of PERCENTILES that were simulated."""
         return tuple(name for name in PERCENTILES if name in self.figures)
 
-    def judged(self, figures: Sequence[str] = MEANS) -> Truths:
-        """Cells of which at least one of the figures is judged."""
-        return _any([self.figures[name].judged for name in figures])
+    def comparable(self, figures: Sequence[str] = MEANS) -> Truths:
+        """Cells of which at least one of the figures is compared."""
+        return _any([self.figures[name].comparable for name in figures])
 
     def outside_unflagged(self, figures: Sequence[str] = MEANS) -> Truths:
         """Cells with a figure that is wrong and claims to be right."""
@@ -148,7 +148,7 @@ class Comparison:
         """Whether the forecast is as true as it claims: so few cells are outside without a flag as it allows for."""
 
         def few(figures: Sequence[str], failing: float) -> bool:
-            return bool(self.outside_unflagged(figures).sum() <= failing * self.judged(figures).sum())
+            return bool(self.outside_unflagged(figures).sum() <= failing * self.comparable(figures).sum())
 
         return few(MEANS, ALLOWED) and all(few((name,), TAIL_FAILING) for name in self.percentiles)
 
@@ -156,7 +156,7 @@ class Comparison:
         """How many cells there are of which kind, by some of the figures."""
         return {
             "cells": len(self),
-            "judged": int(self.judged(figures).sum()),
+            "judged": int(self.comparable(figures).sum()),
             "flagged": sum(flag is not None for flag in self.flags),
             "outside_unflagged": int(self.outside_unflagged(figures).sum()),
             "outside_flagged": int(self.outside_flagged(figures).sum()),
@@ -312,7 +312,7 @@ def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: Si
     def measured(values: Floats) -> Floats:
         return np.array([values[place[level]] if level in place else np.nan for level in levels])
 
-    def stated(name: str) -> Floats:
+    def claimed(name: str) -> Floats:
         """As doubtful as its subscriptions in the mean; within what is claimed, it is not."""
         error = column(name)
         return np.where(error > CLAIMED, error, 0.0)
@@ -322,13 +322,13 @@ def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: Si
             column("mean_latency_seconds"),
             measured(found.mean_latency_seconds),
             measured(found.ci95_seconds),
-            stated("latency_error"),
+            claimed("latency_error"),
         ),
         "success": Figure(
             column("success_rate"),
             measured(found.success_rate),
             measured(found.success_ci95),
-            stated("success_error"),
+            claimed("success_error"),
         ),
     }
     for name in PERCENTILES:
@@ -336,7 +336,7 @@ def _by_class(scenario: Scenario, plan: Plan, predicted: Forecast, simulated: Si
             column(f"{name}_seconds"),
             measured(getattr(found, f"{name}_seconds")),
             measured(getattr(found, f"{name}_ci95_seconds")),
-            stated("latency_error"),
+            claimed("latency_error"),
             TAIL_ALLOWED,
         )
     doubtful = _any([figure.flagged | ~np.isfinite(figure.forecast) for figure in figures.values()])

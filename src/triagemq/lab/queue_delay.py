@@ -1,10 +1,16 @@
-"""Queueing delay in experiments: the paper's estimators, read errors of switches, and models grown in this process.
+"""Queueing delay in experiments: further estimators, read errors of switches, and models grown in this process.
+
+The estimators are those of the paper, and `model`: the wait by queueing theory from the rate, sizes and burstiness that
+are measured, and by overload that lasts. It needs no counter of departures but to see that a queue borrows, so that
+reads of different moments do not matter.
 
 Rows, parameters and choice of these models are those of `triage pipeline train`.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
@@ -13,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.delay.estimators import ESTIMATORS, Estimator
-from triagemq.delay.estimators.counted import drained_seconds
+from triagemq.delay.estimators import ESTIMATORS, Estimator, drained_seconds
 from triagemq.delay.learning.features import anchor_seconds, feature_names
 from triagemq.delay.learning.models import DelayModel, Trees, read_trees
 from triagemq.delay.learning.training import (
+    EVAL_METRIC,
     GRID,
-    JUDGED_BY,
     MOST_TREES,
     Grown,
     LearningRows,
@@ -27,22 +32,45 @@ from triagemq.delay.learning.training import (
     check_enough,
     grown_of,
 )
-from triagemq.delay.queue_length import SMOOTHING
-from triagemq.delay.samples import INTERVAL_SECONDS, Increments, Sample, Samples, check_counters
-from triagemq.errors import ParameterError
+from triagemq.delay.samples import (
+    INTERVAL_SECONDS,
+    SMOOTHING,
+    Increment,
+    Increments,
+    Sample,
+    Samples,
+    check_counters,
+)
+from triagemq.errors import ModelError, ParameterError
+from triagemq.theory import gg1_factor, priority_waits
 
 if TYPE_CHECKING:
     from triagemq.trace import Columns, Trace
 
 
-def check_smoothing(smoothing: float) -> float:
-    """A weight in (0, 1], for which the papers' (4) is a mean."""
-    if not 0 < smoothing <= 1:
-        raise ParameterError("smoothing", f"is {smoothing:g}; must be above 0 and at most 1")
-    return smoothing
+class _AverageQueue:
+    """Delay from the mean of what a queue holds: (4) with (6)."""
+
+    def __init__(self, smoothing: float = SMOOTHING) -> None:
+        if not 0 < smoothing <= 1:
+            raise ParameterError("smoothing", f"is {smoothing:g}; must be above 0 and at most 1")
+        self._smoothing = smoothing
+        self._average_bytes = 0.0
+        self._width_bps = float("inf")
+
+    def _average(self, queue_bytes: float) -> None:
+        self._average_bytes += self._smoothing * (queue_bytes - self._average_bytes)
+
+    @property
+    def now_seconds(self) -> float:
+        return drained_seconds(self._average_bytes, self._width_bps)
+
+    @property
+    def next_seconds(self) -> float:
+        return self.now_seconds
 
 
-class Red:
+class Red(_AverageQueue):
     """avgQ = (1 - w) avgQ + w (enQ - deQ), delay = avgQ / width: (4) to (6).
 
     Its errors are the point of comparing it: what the buffer ever dropped counts as queued for good, and so does what
@@ -54,30 +82,16 @@ class Red:
     0.004
     """
 
-    def __init__(self, smoothing: float = SMOOTHING) -> None:
-        self._smoothing = check_smoothing(smoothing)
-        self._average_bytes = 0.0
-        self._width_bps = float("inf")
-
     def feed(self, sample: Sample) -> None:
-        queue_bytes = sample.bytes_in - sample.bytes_out
-        self._average_bytes += self._smoothing * (queue_bytes - self._average_bytes)
+        self._average(sample.bytes_in - sample.bytes_out)
         self._width_bps = sample.width_bps
 
-    @property
-    def now_seconds(self) -> float:
-        return drained_seconds(self._average_bytes, self._width_bps)
 
-    @property
-    def next_seconds(self) -> float:
-        return self.now_seconds
-
-
-class PaperIncrementalDifference:
+class PaperIncrementalDifference(_AverageQueue):
     """qLen = dEnQ - dDeQ + qLen, then as `red`: (7) with (4) and (6).
 
     The sum of increments is what `red` has, less what both counters showed in the first sample: losses still add up. It
-    is kept for the comparison; `idm` is what the method should be. A switch that was restarted is
+    stays for the comparison; `idm` is what the method should be. A switch that was restarted is
     the one thing that is treated better than in print: its queue is empty then.
 
     >>> printed = PaperIncrementalDifference(smoothing=1.0)
@@ -90,11 +104,9 @@ class PaperIncrementalDifference:
     """
 
     def __init__(self, smoothing: float = SMOOTHING) -> None:
-        self._smoothing = check_smoothing(smoothing)
+        super().__init__(smoothing)
         self._increments = Increments()
         self._queue_bytes = 0.0
-        self._average_bytes = 0.0
-        self._width_bps = float("inf")
 
     def feed(self, sample: Sample) -> None:
         self._width_bps = sample.width_bps
@@ -104,21 +116,97 @@ class PaperIncrementalDifference:
         if gained.restarted:
             self._queue_bytes = 0.0
         self._queue_bytes += gained.bytes_in - gained.bytes_out
-        self._average_bytes += self._smoothing * (self._queue_bytes - self._average_bytes)
+        self._average(self._queue_bytes)
+
+
+SPAN = 25
+"""Windows that rate, sizes and burstiness are taken from: 5 s."""
+
+
+class QueueingModel:
+    """The larger of two delays: that of chance, and that of overload.
+
+    Chance: the G/G/1 wait (docs/background/theory.md), at the width's service rate. The variability of arrivals is the
+    index of dispersion of packets per window, that of sizes what bytes per window vary by beyond their packets. Near
+    full load this wait takes forever to build up. In a window of t seconds chance builds up sqrt(2 v t / pi), with v
+    the variance of work that comes per second (Brownian motion held above zero), and no more is assumed: what takes
+    longer than a window is seen, and is overload.
+
+    Overload: bytes that came, without those dropped, less what the width can send, never below zero.
+
+    >>> model = QueueingModel()
+    >>> for second in range(30):  # 1.5 times the width for a second, then 0.75 times
+    ...     packets = 150 * min(second, 1) + 75 * max(second - 1, 0)
+    ...     model.feed(Sample(10**9 * second, 1000 * packets, packets, 0, 0, 0, width_bps=800e3))
+    ...     if second == 1:
+    ...         print(round(model.now_seconds, 3))
+    0.5
+    >>> model.now_seconds < 0.01
+    True
+    """
+
+    def __init__(self, buffer_bytes: float = math.inf) -> None:
+        self._buffer_bytes = buffer_bytes
+        self._increments = Increments()
+        self._recent: deque[Increment] = deque(maxlen=SPAN)
+        self._overload_bytes = 0.0
+        self._chance_seconds = 0.0
+        self._width_bps = math.inf
+
+    def feed(self, sample: Sample) -> None:
+        self._width_bps = sample.width_bps
+        gained = self._increments.after(sample)
+        if gained is None:
+            return
+        if gained.restarted:
+            self._recent.clear()
+            self._overload_bytes = 0.0
+        self._recent.append(gained)
+        # A queue that sends more than its width has borrowed it.
+        sent = max(sample.width_bps * gained.seconds / 8.0, gained.bytes_out)
+        left = self._overload_bytes + gained.bytes_in - gained.dropped_bytes - sent
+        self._overload_bytes = min(max(0.0, left), self._buffer_bytes)
+        self._chance_seconds = 0.0 if gained.silent else _chance_seconds(self._recent, sample.width_bps)
 
     @property
     def now_seconds(self) -> float:
-        return drained_seconds(self._average_bytes, self._width_bps)
+        delay = max(drained_seconds(self._overload_bytes, self._width_bps), self._chance_seconds)
+        return min(delay, drained_seconds(self._buffer_bytes, self._width_bps))
 
     @property
     def next_seconds(self) -> float:
         return self.now_seconds
 
 
-EVERY_ESTIMATOR: Mapping[str, Callable[[], Estimator]] = MappingProxyType(
-    {"red": Red, "idm-paper": PaperIncrementalDifference, **ESTIMATORS}
+def _chance_seconds(windows: deque[Increment], width_bps: float) -> float:
+    seconds = sum(window.seconds for window in windows)
+    packets = sum(window.packets_in for window in windows)
+    size_bytes = sum(window.bytes_in for window in windows)
+    if packets == 0 or size_bytes == 0 or math.isinf(width_bps):
+        return 0.0
+    rate, mean_bytes = packets / seconds, size_bytes / packets
+    service = 8.0 * mean_bytes / width_bps
+    # One degree of freedom goes to each mean. A window of several intervals (lost samples) counts as what it is.
+    freedom = max(len(windows) - 1, 1)
+    ca2 = sum((w.packets_in - rate * w.seconds) ** 2 / (rate * w.seconds) for w in windows) / freedom
+    cs2 = sum((w.bytes_in - mean_bytes * w.packets_in) ** 2 / w.packets_in for w in windows if w.packets_in)
+    cs2 /= freedom * mean_bytes**2
+    wait = float(priority_waits([rate], service, cs2, [0])[0]) * float(gg1_factor(ca2, cs2))
+    built_up = math.sqrt(2.0 * rate * service**2 * (ca2 + cs2) * INTERVAL_SECONDS / math.pi)
+    return min(wait, built_up)
+
+
+EVERY_ESTIMATOR: Mapping[str, Callable[..., Estimator]] = MappingProxyType(
+    {"red": Red, "idm-paper": PaperIncrementalDifference, **ESTIMATORS, "model": QueueingModel}
 )
-"""The product's and the paper's, by name."""
+"""Those of the product and of experiments, by name."""
+
+
+def only(samples: Samples, counters: str) -> Samples:
+    """The samples of a switch with this set of counters."""
+    if "backlog_bytes" in check_counters(counters):
+        return samples
+    return replace(samples, backlog_bytes=None, backlog_packets=None)
 
 
 def by_queue(queue_samples: Columns, counters: str) -> dict[tuple[int, int], Samples]:
@@ -190,7 +278,7 @@ class ReadErrors:
 def disturbed(samples: Samples, errors: ReadErrors, seed: int) -> Samples:
     """The samples as a switch with these errors shows them; the same for the same seed.
 
-    Between two samples counters grow evenly, as far as anybody knows. The backlog, where there is one, is read with
+    Between two samples counters grow evenly, for all that is known. The backlog, where there is one, is read with
     what comes in: it is right.
 
     >>> samples = Samples.of({"sampled_ns": [0, 200_000_000, 400_000_000], "bytes_in": [0, 8000, 16000],
@@ -251,23 +339,23 @@ def _read_late(
 
 
 def grow(
-    rows: LearningRows, counters: str, parameters: ParameterSet, *, seed: int = 0, metric: str = JUDGED_BY
+    rows: LearningRows, counters: str, parameters: ParameterSet, *, seed: int = 0, metric: str = EVAL_METRIC
 ) -> Grown:
-    """Trees of these parameters, as many as the judging rows found useful by xgboost's `metric`."""
+    """Trees of these parameters, as many as the validation rows found useful by xgboost's `metric`."""
     import xgboost
 
-    growing, judging = (
+    training, validation = (
         (each.features, each.differences(counters))
-        for each in (rows.take(~rows.judges), rows.take(rows.judges))
+        for each in (rows.take(~rows.validates), rows.take(rows.validates))
     )
     names = list(feature_names(counters))
-    matrix = xgboost.QuantileDMatrix(growing[0], label=growing[1], feature_names=names)
-    judges = xgboost.QuantileDMatrix(judging[0], label=judging[1], feature_names=names, ref=matrix)
+    matrix = xgboost.QuantileDMatrix(training[0], label=training[1], feature_names=names)
+    validates = xgboost.QuantileDMatrix(validation[0], label=validation[1], feature_names=names, ref=matrix)
     booster = xgboost.train(
         {**parameters.options(seed), "eval_metric": metric},
         matrix,
         MOST_TREES,
-        evals=[(judges, "judging")],
+        evals=[(validates, "validation")],
         early_stopping_rounds=parameters.early_stopping_rounds,
         verbose_eval=False,
     )
@@ -282,20 +370,27 @@ def best_of(
     seed: int = 0,
     on_grown: Callable[[], None] = lambda: None,
 ) -> tuple[Grown, tuple[Grown, ...]]:
-    """The best of the grid by the judging rows, and all of it."""
-    judging = int(rows.judges.sum())
-    check_enough(len(rows) - judging, judging)
+    """The best of the grid by the validation rows, and all of it."""
+    validation = int(rows.validates.sum())
+    check_enough(len(rows) - validation, validation)
     found = []
     for parameters in sets:
         found.append(grow(rows, counters, parameters, seed=seed))
         on_grown()
-    return min(found, key=lambda each: each.judged_seconds), tuple(found)
+    return min(found, key=lambda each: each.validation_seconds), tuple(found)
+
+
+def predict_rows(trees: Trees, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The predictions for many rows."""
+    if rows.ndim != 2 or rows.shape[1] != trees.features:
+        raise ModelError(f"rows have the shape {rows.shape}; the trees take {trees.features} features")
+    return np.array([trees.predict(row) for row in np.ascontiguousarray(rows, np.float32)], np.float32)
 
 
 def predicted_seconds(trees: Trees, features: NDArray[np.float32], counters: str) -> NDArray[np.float64]:
     """The delay that follows on each row: as a model in use says it."""
-    said = anchor_seconds(features, counters).astype(np.float64) + trees.predict_rows(features)
-    return np.maximum(0.0, said)
+    predicted = anchor_seconds(features, counters).astype(np.float64) + predict_rows(trees, features)
+    return np.maximum(0.0, predicted)
 
 
 def errors_of(trees_json: bytes, rows: LearningRows, counters: str) -> dict[str, float]:
@@ -320,8 +415,8 @@ def ranges_of(features: NDArray[np.float32]) -> tuple[tuple[float, float], ...]:
 
 
 def model_of(
-    best: Grown, grid: Sequence[Grown], rows: LearningRows, counters: str, **stated: Any
+    best: Grown, grid: Sequence[Grown], rows: LearningRows, counters: str, **facts: Any
 ) -> DelayModel:
-    """The best of a grid as a model; `stated` is what else is to be known of it."""
-    about = {**stated, "chosen": best.as_json(), "grid": [each.as_json() for each in grid]}
+    """The best of a grid as a model; `facts` are written with it."""
+    about = {**facts, "chosen": best.as_json(), "grid": [each.as_json() for each in grid]}
     return DelayModel(counters, read_trees(best.trees_json), ranges_of(rows.features), about)

@@ -6,17 +6,19 @@ The ports are network interfaces of this machine, members of a bridge, or those 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from triagemq.addresses import Exposed, check_listeners
 from triagemq.errors import ParameterError
-from triagemq.exchange.exposure import Exposed, check_listeners
-from triagemq.network.linux import Interface, LinuxDataPlane
+from triagemq.live.up.kernel_ports import given_for
+from triagemq.network.linux import LinuxDataPlane
 from triagemq.network.openflow import OpenFlowSwitches, SwitchTls
+from triagemq.network.openflow.rules import switch_name
 from triagemq.network.openflow.session import parse_place
-from triagemq.plan import FlowKey, Instruction, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, Instruction, SetFlow, SetPort
 from triagemq.topic_codes import EVENT_PORT, CodeBook, Prefix, subtree_prefix
 
 _BUFFER_PACKETS = 1000.0
@@ -24,7 +26,7 @@ _CLASS = re.compile(r"@(\d+)$")
 
 
 @dataclass(frozen=True, slots=True)
-class WantedSubtree:
+class SubtreeRoute:
     """A part of the tree of topics that is to leave by a port, in a class."""
 
     port: str
@@ -33,19 +35,19 @@ class WantedSubtree:
     priority_class: int = 0
 
     @classmethod
-    def parse(cls, text: str, book: CodeBook) -> WantedSubtree:
+    def parse(cls, text: str, book: CodeBook) -> SubtreeRoute:
         """From PORT=FILTER or PORT=FILTER@CLASS.
 
         >>> book = CodeBook()
         >>> book.add(["city/hall/smoke"])
         1
-        >>> wanted = WantedSubtree.parse("radio=city/#@2", book)
-        >>> str(wanted.prefix), wanted.priority_class
+        >>> route = SubtreeRoute.parse("radio=city/#@2", book)
+        >>> str(route.prefix), route.priority_class
         ('ff1e:8000::/18', 2)
         """
         port, mark, topic_filter = text.partition("=")
         if not mark or not port or not topic_filter:
-            raise ParameterError("wanted", f"{text!r} is not PORT=FILTER, as radio=building/floor1/#")
+            raise ParameterError("routes", f"{text!r} is not PORT=FILTER, as radio=building/floor1/#")
         found = _CLASS.search(topic_filter)
         topic_filter = _CLASS.sub("", topic_filter)
         prefix = subtree_prefix(book, topic_filter)
@@ -56,96 +58,44 @@ class WantedSubtree:
         return FlowKey(str(self.prefix), EVENT_PORT)
 
 
-def instructions(wanted: Sequence[WantedSubtree], bandwidth_bps: float, classes: int) -> list[Instruction]:
+def instructions(routes: Sequence[SubtreeRoute], bandwidth_bps: float, classes: int) -> list[Instruction]:
     """For a data plane and for switches."""
-    ports = dict.fromkeys(each.port for each in wanted)
+    ports = dict.fromkeys(each.port for each in routes)
     return [
         *(SetPort(port, bandwidth_bps, _BUFFER_PACKETS, classes) for port in ports),
         *(
             SetFlow(each.key, each.port, number, each.priority_class, 0.0)
-            for number, each in enumerate(wanted)
+            for number, each in enumerate(routes)
         ),
     ]
 
 
-class CarryingMachine:
-    """Ports of this machine, from the first instruction to `close`."""
-
-    def __init__(
-        self,
-        wanted: Sequence[WantedSubtree],
-        interfaces: Mapping[str, str],
-        bandwidth_bps: float,
-        classes: int,
-    ) -> None:
-        self._wanted = wanted
-        self._plane = LinuxDataPlane({port: Interface(name) for port, name in interfaces.items()})
-        try:
-            self._plane.apply(instructions(wanted, bandwidth_bps, classes))
-        except BaseException:
-            self._plane.close()
-            raise
-
-    def close(self) -> dict[str, Any]:
-        """Put the interfaces back; what was counted."""
-        ports, copies = self._plane.counters().ports, self._plane.copies()
-        self._plane.close()
-        return {
-            "wanted": _rows(self._wanted, lambda each: copies[each.key, each.port].packets_in),
-            "discarded": {port: counted.discarded for port, counted in ports.items()},
-        }
-
-
-class CarryingSwitches:
-    """Ports of OpenFlow switches, as DATAPATH/NAME, from the first instruction to `close`."""
-
-    def __init__(
-        self,
-        wanted: Sequence[WantedSubtree],
-        places: Mapping[str, tuple[int, str]],
-        listen: str,
-        bandwidth_bps: float,
-        classes: int,
-        *,
-        tls: SwitchTls | None = None,
-        allowed: Sequence[str] = (),
-    ) -> None:
-        self._wanted = wanted
-        self._switches = OpenFlowSwitches(
-            {switch for switch, _ in places.values()}, listen=[listen], ports=places, tls=tls, allowed=allowed
-        )
-        try:
-            self._switches.apply(instructions(wanted, bandwidth_bps, classes))
-        except BaseException:
-            self._switches.close()
-            raise
-
-    def close(self) -> dict[str, Any]:
-        """Take the rules away; what the switches have counted."""
-        counted = self._switches.counters()
-        self._switches.close()
-        flows = [one.flows for one in counted.values()]
-
-        def events(wanted: WantedSubtree) -> int:
-            return sum(some[wanted.key].packets for some in flows if wanted.key in some)
-
-        return {
-            "wanted": _rows(self._wanted, events),
-            "discarded": {f"{switch:016x}": one.discarded for switch, one in counted.items()},
-        }
-
-
-def _rows(wanted: Sequence[WantedSubtree], events: Callable[[WantedSubtree], int]) -> list[dict[str, Any]]:
-    return [
+def events_carried(
+    routes: Sequence[SubtreeRoute], plane: LinuxDataPlane | OpenFlowSwitches
+) -> dict[str, Any]:
+    """The events of each subtree, and those that matched none, by port or switch."""
+    if isinstance(plane, LinuxDataPlane):
+        flows = plane.flow_counters()
+        events = [flows[each.key, each.port].packets_in for each in routes]
+        discarded = {port: counted.discarded for port, counted in plane.counters().ports.items()}
+    else:
+        switches = plane.counters()
+        events = [
+            sum(one.flows[each.key].packets for one in switches.values() if each.key in one.flows)
+            for each in routes
+        ]
+        discarded = {switch_name(switch): one.discarded for switch, one in switches.items()}
+    rows = [
         {
             "port": each.port,
             "filter": each.topic_filter,
             "prefix": str(each.prefix),
             "priority_class": each.priority_class,
-            "events": events(each),
+            "events": count,
         }
-        for each in wanted
+        for each, count in zip(routes, events, strict=True)
     ]
+    return {"routes": rows, "discarded": discarded}
 
 
 def check_switch_listener(listen: str, tls: SwitchTls | None, *, insecure: bool) -> list[str]:
@@ -165,20 +115,16 @@ def check_switch_listener(listen: str, tls: SwitchTls | None, *, insecure: bool)
     )
 
 
-def places_of(words: Sequence[str], ports: Sequence[str]) -> dict[str, tuple[int, str]]:
+def places_of(ports: Sequence[str], words: Sequence[str]) -> dict[str, tuple[int, str]]:
     """From PORT=DATAPATH/NAME, one for each port: where they are.
 
-    >>> places_of(["radio=1/eth3"], ["radio"])
+    >>> places_of(["radio"], ["radio=1/eth3"])
     {'radio': (1, 'eth3')}
     """
     found: dict[str, tuple[int, str]] = {}
-    for word in words:
-        port, _, place = word.partition("=")
-        switch, mark, name = place.partition("/")
-        if not mark or not name or not switch.isdigit():
-            raise ParameterError("interface", f"{word!r} is not PORT=DATAPATH/NAME, as radio=1/eth3")
+    for port, where in given_for(ports, words, "DATAPATH/NAME").items():
+        switch, _, name = where.partition("/")
+        if not name or not switch.isdigit():
+            raise ParameterError("interface", f"'{port}={where}' is not PORT=DATAPATH/NAME, as radio=1/eth3")
         found[port] = int(switch), name
-    for port in ports:
-        if port not in found:
-            raise ParameterError("interface", f"port {port!r} has none; add --interface {port}=DATAPATH/NAME")
     return found

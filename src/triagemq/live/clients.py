@@ -10,7 +10,6 @@ import asyncio
 import gc
 import math
 import resource
-import ssl
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -20,8 +19,9 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.certificates import trust_only
 from triagemq.child import run_child, say_ready
-from triagemq.client import Declared, Publisher, Subscriber, Utility, Wanted
+from triagemq.client import PublicationIntent, Publisher, Subscriber, SubscriptionIntent, Utility
 from triagemq.client.settings import ConnectionSettings
 from triagemq.dtls import ClientSecurity
 from triagemq.mqttsn.timestamps import PREFIX_BYTES, stamp_payload
@@ -64,15 +64,6 @@ class LoadConfig:
     lease_seconds: float = 10.0
     follows_rates: bool = False
 
-    def trusting(self) -> ssl.SSLContext | None:
-        """The coordinator's own certificate is all that is trusted, by whatever name it is reached."""
-        if self.certificate is None:
-            return None
-        context = ssl.create_default_context(cafile=self.certificate)
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-        context.check_hostname = False
-        return context
-
 
 async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio.Event) -> None:
     """All subscribers; what they get is counted and reported by the library."""
@@ -93,18 +84,16 @@ async def run_subscribers(scenario: Scenario, config: LoadConfig, ended: asyncio
 
 
 async def open_publishers(
-    scenario: Scenario, config: LoadConfig, settings: Callable[[str], ConnectionSettings], **own: Any
+    scenario: Scenario, config: LoadConfig, own: Callable[[str], dict[str, Any]]
 ) -> list[Publisher]:
-    """All publishers of a scenario, which have announced what they publish."""
+    """All publishers of a scenario, which have announced what they publish; `own` are the options of each."""
     intents = publication_intents(scenario)
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def begin(name: str) -> Publisher:
         async with turn:
             # One loop publishes for all of them: none waits for the turn of another.
-            publisher = Publisher(
-                **client_options(config, name), settings=settings(name), slow_down="skip", **own
-            )
+            publisher = Publisher(**client_options(config, name), **own(name), slow_down="skip")
             await publisher.open()
             await publisher.declare_all(intents[name])
             # An id that is requested with the first event holds up those behind it.
@@ -127,7 +116,9 @@ async def run_publishers(
         scenario, seed=config.seed, rates=[(each.at_seconds, each.rate_per_second) for each in course]
     )
     stream.until(0.0)
-    publishers = await open_publishers(scenario, config, lambda name: connection_settings(config))
+    publishers = await open_publishers(
+        scenario, config, lambda name: {"settings": connection_settings(config)}
+    )
     begins_ns = time.time_ns() + round(config.settling_seconds * 1e9)
     owner = scenario.publications.publisher.tolist()
     topics = [scenario.topics.name[topic] for topic in scenario.publications.topic.tolist()]
@@ -162,7 +153,7 @@ def client_options(config: LoadConfig, name: str) -> dict[str, Any]:
         "coordinator": config.coordinator,
         "name": name,
         "token": config.token,
-        "ssl_context": config.trusting(),
+        "ssl_context": trust_only(config.certificate),
         "lease_seconds": config.lease_seconds,
         "keep_session": config.qos > 0,
     }
@@ -195,15 +186,15 @@ async def _wait_until(moment_ns: int, ended: asyncio.Event) -> None:
         await is_set_within(ended, pause)
 
 
-def publication_intents(scenario: Scenario) -> dict[str, list[Declared]]:
+def publication_intents(scenario: Scenario) -> dict[str, list[PublicationIntent]]:
     """By publisher, as its scenario has them."""
     table = scenario.publications
-    found: dict[str, list[Declared]] = {name: [] for name in scenario.publishers.name}
+    found: dict[str, list[PublicationIntent]] = {name: [] for name in scenario.publishers.name}
     for row in np.flatnonzero(table.rate_per_second > 0).tolist():
         size, largest = max(1.0, float(table.size_bytes[row])), _finite(table.max_size_bytes[row])
         rate, separation = float(table.rate_per_second[row]), _finite(table.min_separation_seconds[row])
         found[scenario.publishers.name[int(table.publisher[row])]].append(
-            Declared(
+            PublicationIntent(
                 scenario.topics.name[int(table.topic[row])],
                 rate if separation is None else min(rate, 1 / separation),
                 # No broker takes a longer one: it is sent directly, or not at all.
@@ -216,16 +207,16 @@ def publication_intents(scenario: Scenario) -> dict[str, list[Declared]]:
     return found
 
 
-def subscription_intents(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[Wanted]]:
+def subscription_intents(scenario: Scenario, qos: int, weight: Floats) -> dict[str, list[SubscriptionIntent]]:
     """By subscriber, as its scenario has them; `weight` is that of each subscription."""
     table = scenario.subscriptions
-    found: dict[str, list[Wanted]] = {name: [] for name in scenario.subscribers.name}
+    found: dict[str, list[SubscriptionIntent]] = {name: [] for name in scenario.subscribers.name}
     for row in range(len(table)):
         shape: Any = UtilityShape(int(table.utility_shape[row])).name.lower()
         threshold = float(table.utility_threshold[row]) if shape == "step" else None
         freshness = _finite(table.freshness_seconds[row])
         found[scenario.subscribers.name[int(table.subscriber[row])]].append(
-            Wanted(
+            SubscriptionIntent(
                 scenario.topics.name[int(table.topic[row])],
                 Utility(shape, float(weight[row]), threshold, freshness),
                 _finite(table.max_latency_seconds[row]),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +14,17 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from triagemq.plain import plain
-from triagemq.scenario import (
-    Floats,
-    Integers,
-    Scenario,
-    achieved_utility,
-    deadline_figures,
-    maximum_utility,
-)
-from triagemq.theory.interval import half_width, t_quantile
+from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
+from triagemq.simulate.changes import Phase
+from triagemq.simulate.endings import ARRIVED, COPIES, LATENCY_NS, Tally, add_tallies, new_tally, ratio
+from triagemq.simulate.result import class_results, table_rows, worth
+from triagemq.theory.interval import t_quantile
 from triagemq.trace import Outcome, Trace, runs
-from triagemq.trace.latency_bins import BINS, bins_of, percentile_ns
+from triagemq.trace.latency_bins import bins_of
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
 _BATCHES = 20
-_CONFIDENCE = 0.99
+_OUTCOMES = pa.array([each.name for each in Outcome])
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +51,6 @@ WireSeconds = Callable[[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]
 """What events take on links that their latency lacks, by their arrival, subscription and size."""
 
 
-def load_reading() -> None:
-    """Load what reading a trace needs, before the figures are needed."""
-    importlib.import_module("pyarrow.dataset")
-
-
 def measure(
     directories: Path | Sequence[Path],
     scenario: Scenario,
@@ -70,14 +60,14 @@ def measure(
     planned: Integers,
     by_plan: bool = False,
     wire_seconds: WireSeconds | None = None,
-    worth: Sequence[tuple[int, Floats]] = (),
+    weights: Sequence[tuple[int, Floats]] = (),
 ) -> LiveFigures:
-    """All runs of directories together: events published from `from_ns` on, by the class they were sent in.
+    """All runs of directories together: events published from `from_ns` on, by the class in which they were sent.
 
-    `until_ns` is when the publishers' end began; what they still published counts, as in every table made from
-    the same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan),
-    and `by_plan` counts all copies by it, whatever class they were sent in. Latencies get `wire_seconds` added. `worth`
-    says what subscriptions were worth from each time on, in order, where that changed.
+    `until_ns` is when the publishers' end began; events that they still published count, as in every table from the
+    same trace. `planned` is the class of each subscription for copies that were sent in none (before a first plan), and
+    of all copies with `by_plan`. Latencies get `wire_seconds` added. `weights` are those of subscriptions from each
+    time on, in order, where they changed.
     """
     copies, published = [], []
     several = [directories] if isinstance(directories, Path) else directories
@@ -85,8 +75,8 @@ def measure(
     for path in found:
         trace = Trace.open(path, allow_incomplete=True)
         copies.append(trace.table("deliveries", columns=list(_COLUMNS)))
-        published.append(trace.table("publications", columns=["published_ns"]))
-    times = _column(published, "published_ns")
+        published.append(trace.table("publications", columns=["published_ns"])["published_ns"].to_numpy())
+    times = np.concatenate([np.empty(0, dtype=np.int64), *published])
     if len(several) > 1:
         # Every gateway whose clients want an event has seen it.
         times = np.unique(times)
@@ -97,22 +87,24 @@ def measure(
     )
     rows = of_scenario(rows.filter(pc.greater_equal(rows["published_ns"], from_ns)), scenario)
     subscription, stamp, delivered, latency_ns = copies_in(rows)
-    on_purpose = _ended_as(Outcome.dropped_by_policy, rows["outcome"])
     if wire_seconds is not None:
         arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()
         on_the_wire = wire_seconds(arrival, subscription, rows["size_bytes"].to_numpy())
         latency_ns = latency_ns + np.rint(on_the_wire * 1e9).astype(np.int64)
     sent_in = pc.fill_null(rows["priority_class"], -1).to_numpy()
     label = np.where((sent_in < 0) | by_plan, planned[subscription], sent_in).astype(np.int64)
-    each_one = by_subscription(scenario, subscription, delivered, latency_ns)
-    utility = utility_figures(scenario, each_one)
-    phases: list[dict[str, Any]] = []
-    if len(worth) > 1:
-        utility, phases = _by_phase(
-            scenario, worth, (from_ns, until_ns), (subscription, stamp, delivered, latency_ns), each_one
-        )
-    batch = np.minimum(
-        ((stamp - from_ns) * _BATCHES // max(1, until_ns - from_ns)).astype(np.int64), _BATCHES - 1
+    batch = np.clip((stamp - from_ns) * _BATCHES // max(1, until_ns - from_ns), 0, _BATCHES - 1)
+    weights = weights or [(from_ns, scenario.subscriptions.utility_weight)]
+    begins_ns = np.array([since_ns for since_ns, _ in weights])
+    phase = np.maximum(np.searchsorted(begins_ns, stamp, side="right") - 1, 0)
+    counts, rates = subscription_figures(scenario, subscription, delivered, latency_ns, phase, len(weights))
+    utility, phases = worth(
+        scenario,
+        [Phase((since_ns - int(begins_ns[0])) * 1e-9, weight) for since_ns, weight in weights],
+        counts,
+        rates,
+        False,
+        ((from_ns - int(begins_ns[0])) * 1e-9, (until_ns - int(begins_ns[0])) * 1e-9),
     )
     return LiveFigures(
         publications=len(times),
@@ -121,25 +113,11 @@ def measure(
         deliveries=int(delivered.sum()),
         simulated_seconds=(until_ns - from_ns) * 1e-9,
         measured_from_ns=from_ns,
-        classes=[
-            _class_row(
-                int(each),
-                delivered[label == each],
-                on_purpose[label == each],
-                latency_ns[label == each],
-                batch[label == each],
-            )
-            for each in np.unique(label)
-        ],
-        phases=phases,
-        utility=utility,
-        deadlines=deadline_figures(scenario.subscriptions, each_one.share_within),
+        classes=_classes(label, _outcomes(rows), latency_ns, batch),
+        phases=plain(table_rows(phases)),
+        utility=plain(asdict(utility)),
+        deadlines=deadline_figures(scenario.subscriptions, rates[2]),
     )
-
-
-def _column(tables: Sequence[pa.Table], name: str) -> NDArray[np.int64]:
-    parts = [table[name].to_numpy() for table in tables]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 Copies = tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]
@@ -153,178 +131,76 @@ def of_scenario(rows: pa.Table, scenario: Scenario) -> pa.Table:
 
 
 def copies_in(rows: pa.Table) -> Copies:
-    """What is in rows of a trace's deliveries."""
-    stamp, delivered = rows["published_ns"].to_numpy(), _ended_as(Outcome.delivered, rows["outcome"])
+    """Rows of a trace's deliveries."""
+    stamp, delivered = rows["published_ns"].to_numpy(), _outcomes(rows) == Outcome.delivered
     arrival = pc.fill_null(rows["delivered_ns"], 0).to_numpy()
     return rows["subscription_id"].to_numpy(), stamp, delivered, np.where(delivered, arrival - stamp, 0)
 
 
-def _ended_as(outcome: Outcome, column: pa.ChunkedArray) -> NDArray[np.bool_]:
-    return np.asarray(pc.equal(column, outcome.name).to_numpy(), dtype=np.bool_)
+def _outcomes(rows: pa.Table) -> NDArray[np.int64]:
+    """Of each copy, the number of its Outcome."""
+    names = rows["outcome"].cast(pa.string())
+    return pc.index_in(names, value_set=_OUTCOMES).to_numpy().astype(np.int64)  # type: ignore[no-any-return]
 
 
-def _class_row(
-    number: int,
-    delivered: NDArray[np.bool_],
-    on_purpose: NDArray[np.bool_],
+def _classes(
+    label: NDArray[np.int64],
+    outcome: NDArray[np.int64],
     latency_ns: NDArray[np.int64],
     batch: NDArray[np.int64],
-) -> dict[str, Any]:
-    arrived = latency_ns[delivered]
-    longest_ns = int(arrived.max(initial=0))
-    histogram = np.bincount(bins_of(arrived), minlength=BINS)
-    percentiles = {
-        f"p{round(100 * share)}_seconds": plain(percentile_ns(histogram, share, longest_ns) * 1e-9)
-        for share in (0.5, 0.95, 0.99)
-    }
-    return {
-        "priority_class": number,
-        "count": len(delivered),
-        "delivered": int(delivered.sum()),
-        "dropped_by_policy": int(on_purpose.sum()),
-        "success_rate": float(delivered.mean()),
-        # What had not come when the run ended was never delivered.
-        "late": 0,
-        "success_ci95": plain(_half_width(delivered.astype(np.float64), batch, 0.95)),
-        "success_ci99": plain(_half_width(delivered.astype(np.float64), batch)),
-        "mean_latency_seconds": int(arrived.sum()) / len(arrived) * 1e-9 if len(arrived) else None,
-        "ci95_seconds": plain(_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], 0.95)),
-        **percentiles,
-        **{
-            f"p{round(100 * share)}_ci95_seconds": plain(
-                _percentile_half_width(arrived.astype(np.float64) * 1e-9, batch[delivered], share)
-            )
-            for share in (0.95, 0.99)
-        },
-        "max_seconds": longest_ns * 1e-9 if len(arrived) else None,
-    }
-
-
-def _half_width(values: Floats, batch: NDArray[np.int64], confidence: float = _CONFIDENCE) -> float:
-    """Of the mean, by the means of batches in time: neighbours in a queue share their fate."""
-    counts = np.bincount(batch, minlength=_BATCHES)
-    used = counts > 0
-    if used.sum() < 2:
-        return math.nan
-    weight = counts[used] / counts[used].mean()
-    means = np.bincount(batch, values, minlength=_BATCHES)[used] / counts[used]
-    centre = float((means * weight).mean())
-    spread = math.sqrt(float(((weight * (means - centre)) ** 2).sum()) / (len(means) - 1))
-    return float(t_quantile(len(means), confidence)) * spread / math.sqrt(len(means))
-
-
-def _percentile_half_width(values: Floats, batch: NDArray[np.int64], share: float) -> float:
-    """Of a 95 % interval of a percentile, by those of batches in time that are long enough to have one."""
-    found = [
-        float(np.quantile(some, share))
-        for each in np.unique(batch)
-        if (some := values[batch == each]).size * (1 - share) >= 1
+) -> list[dict[str, Any]]:
+    """Intervals are by batches in time: neighbours in a queue share their outcome."""
+    count = int(label.max(initial=0)) + 1
+    tallies = [
+        _tally(count, label[chosen], outcome[chosen], latency_ns[chosen])
+        for each in range(_BATCHES)
+        for chosen in [batch == each]
     ]
-    return float(half_width(np.array(found)))
+    total = reduce(add_tallies, tallies)
+    rows: list[dict[str, Any]] = plain(table_rows(class_results(total, tallies, False)))
+    wider = float(t_quantile(_BATCHES, 0.99) / t_quantile(_BATCHES))
+    for row in rows:
+        interval = row["success_ci95"]
+        row["success_ci99"] = None if interval is None else wider * interval
+        row["dropped_by_policy"] = int(total.class_outcomes[row["priority_class"], Outcome.dropped_by_policy])
+    return rows
 
 
-@dataclass(slots=True, eq=False)
-class BySubscription:
-    """Of each subscription the copies, those that were delivered, the sum of their latencies, and how many of them came
-    within the latency that it asks for."""
-
-    count: Floats
-    arrived: Floats
-    seconds: Floats
-    in_time: Floats
-
-    def __add__(self, other: BySubscription) -> BySubscription:
-        return BySubscription(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
-
-    @property
-    def success_rate(self) -> Floats:
-        """0 where nothing was published."""
-        return _ratio(self.arrived, self.count, 0.0)
-
-    @property
-    def mean_seconds(self) -> Floats:
-        """Infinite where nothing arrived."""
-        return _ratio(self.seconds, self.arrived, np.inf)
-
-    @property
-    def share_within(self) -> Floats:
-        """Of what arrived; nothing of nothing."""
-        return _ratio(self.in_time, self.arrived, 0.0)
+def _tally(
+    classes: int, label: NDArray[np.int64], outcome: NDArray[np.int64], latency_ns: NDArray[np.int64]
+) -> Tally:
+    tally = new_tally(0, classes)
+    np.add.at(tally.class_outcomes, (label, outcome), 1)
+    arrived = outcome == Outcome.delivered
+    label, latency_ns = label[arrived], latency_ns[arrived]
+    np.add.at(tally.histogram, (label, bins_of(latency_ns)), 1)
+    np.maximum.at(tally.longest_ns, label, latency_ns)
+    np.add.at(tally.batch_delivered[:, 0], label, 1)
+    np.add.at(tally.batch_latency_ns[:, 0], label, latency_ns)
+    return tally
 
 
-def by_subscription(
+def subscription_figures(
     scenario: Scenario,
     subscription: NDArray[np.int32],
     delivered: NDArray[np.bool_],
     latency_ns: NDArray[np.int64],
-) -> BySubscription:
-    """Add copies up."""
+    phase: NDArray[np.int64],
+    phases: int = 1,
+) -> tuple[NDArray[np.int64], tuple[Floats, Floats, Floats]]:
+    """Copies counted as Tally.phases has them, none late: a run ends when everything has arrived; and of each
+    subscription the success rate, the mean latency and the share of the delivered within the latency it asks for."""
+    rows = len(scenario.subscriptions)
+    counts = np.zeros((phases, rows, 4), dtype=np.int64)
+    for column, values in ((COPIES, 1), (ARRIVED, delivered), (LATENCY_NS, latency_ns * delivered)):
+        np.add.at(counts[:, :, column], (phase, subscription), values)
+    whole = counts.sum(axis=0)
     allowed_ns = np.rint(scenario.subscriptions.max_latency_seconds[subscription] * 1e9)
-    columns = (
-        np.ones(len(subscription)),
-        delivered,
-        np.where(delivered, latency_ns * 1e-9, 0.0),
-        delivered & (latency_ns <= allowed_ns),
+    in_time = np.bincount(subscription, delivered & (latency_ns <= allowed_ns), minlength=rows)
+    arrived = whole[:, ARRIVED]
+    rates = (
+        ratio(arrived, whole[:, COPIES]),
+        ratio(whole[:, LATENCY_NS], arrived) * 1e-9,
+        ratio(in_time, arrived),
     )
-    rows = len(scenario.subscriptions)
-    return BySubscription(
-        *(np.bincount(subscription, each, minlength=rows).astype(np.float64) for each in columns)
-    )
-
-
-def _ratio(part: Floats, whole: Floats, otherwise: float) -> Floats:
-    return np.asarray(np.divide(part, whole, out=np.full(len(whole), otherwise), where=whole > 0))
-
-
-def _by_phase(
-    scenario: Scenario,
-    worth: Sequence[tuple[int, Floats]],
-    between_ns: tuple[int, int],
-    copies: Copies,
-    whole: BySubscription,
-) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
-    """Utility and phases of a run in which what subscriptions are worth changes, counted as a simulation's are."""
-    from triagemq.simulate.changes import Phase
-    from triagemq.simulate.result import worth as worth_of
-
-    subscription, stamp, delivered, latency_ns = copies
-    begins_ns = np.array([since_ns for since_ns, _ in worth])
-    phase = np.maximum(np.searchsorted(begins_ns, stamp, side="right") - 1, 0)
-    parts = [
-        by_subscription(scenario, *(each[phase == row] for each in (subscription, delivered, latency_ns)))
-        for row in range(len(worth))
-    ]
-    # Copies, arrivals, late ones (none: the run ended when everything had come), and their latencies.
-    columns = [(each.count, each.arrived, np.zeros_like(each.count), each.seconds * 1e9) for each in parts]
-    start_ns = int(begins_ns[0])
-    utility, phases = worth_of(
-        scenario,
-        [Phase((since_ns - start_ns) * 1e-9, weight) for since_ns, weight in worth],
-        np.rint(np.stack([np.stack(each, axis=-1) for each in columns])).astype(np.int64),
-        (whole.success_rate, whole.mean_seconds, whole.share_within),
-        False,
-        ((between_ns[0] - start_ns) * 1e-9, (between_ns[1] - start_ns) * 1e-9),
-    )
-    names = [each.name for each in fields(phases)]
-    rows = zip(*(getattr(phases, name).tolist() for name in names), strict=True)
-    return (
-        plain(asdict(utility)),
-        [plain(dict(zip(names, row, strict=True))) for row in rows],
-    )
-
-
-def utility_figures(scenario: Scenario, counted: BySubscription) -> dict[str, float | None]:
-    """Achieved utility."""
-    rows = len(scenario.subscriptions)
-    achieved = achieved_utility(
-        scenario.subscriptions, counted.success_rate, counted.mean_seconds, counted.share_within
-    )
-    maximum = maximum_utility(scenario.subscriptions)
-    ratio = np.divide(achieved, maximum, out=np.zeros(rows), where=maximum > 0)
-    total = float(maximum.sum())
-    return {
-        "achieved": float(achieved.sum()),
-        "maximum": total,
-        "rate": float(achieved.sum()) / total if total > 0 else None,
-        "rate_mean": float(ratio.mean()) if rows else None,
-    }
+    return counts, rates

@@ -1,4 +1,4 @@
-"""What every exchange on this machine is made of: a gateway, a coordinator that leads it, and a scenario's clients.
+"""What every exchange on this machine is made of: a gateway, its coordinator, and a scenario's clients.
 
 Each is a process with its configuration and its log in the state directory. Where they run, which broker they have and
 what the network is made of is up to the two kinds of rig, `up.exchange` and `emulate.boxed`. Both are used as `async
@@ -12,29 +12,31 @@ import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from triagemq.addresses import host_and_port
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.exchange.private_files import write_private
+from triagemq.channel.link import GatewayLink
+from triagemq.coordinator.decide.decide import NO_SWITCHES, PlannerSettings
+from triagemq.files import write_private
 from triagemq.live.processes import HURRY_SECONDS, HURRY_STORING_SECONDS, Child
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.gateway.queue_control import Estimators
+    from triagemq.gateway.queue_control import Estimators
 
 EMBEDDED_CLASSES, KERNEL_CLASSES = 8, 7
 """Priority classes of the two data planes."""
 
-GATEWAY_MODULE = "triagemq.coordinator.gateway.process"
+GATEWAY_MODULE = "triagemq.gateway.process"
 _COORDINATOR_MODULE = "triagemq.coordinator.serve"
 PAGE_MODULE = "triagemq.page.serve"
 """The coordinator with its page for people."""
 _CLIENTS_MODULE = "triagemq.live.clients"
 
-_ENDED_TOGETHER = (("publishers", "subscribers"), ("controller", "coordinator", "gateway"))
+_SERVERS = ("controller", "coordinator", "gateway")
+"""What the names of servers begin with, which end after all clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +49,7 @@ class RigOptions:
     seed: int = 0
     planner: Mapping[str, Any] = field(default_factory=dict)
     control: str = "off"
-    """By what the widths of queues are controlled (see coordinator/gateway/queue_control.py)."""
+    """By what the widths of queues are controlled (see gateway/queue_control.py)."""
     delay_model: Path | None = None
 
     @property
@@ -56,18 +58,21 @@ class RigOptions:
         return EMBEDDED_CLASSES
 
     @property
-    def promises(self) -> bool:
-        """Whether the data plane can keep any."""
-        return self.classes != EMBEDDED_CLASSES
-
-    @property
     def scenario_path(self) -> str | None:
         """For processes, which may be elsewhere."""
         return None if self.scenario is None else str(self.scenario.absolute())
 
 
+def planner_settings(options: RigOptions) -> tuple[PlannerSettings, PlannerSettings]:
+    """What the rig plans with, and what it would plan with if there were triage."""
+    # Promises need the kernel's queues.
+    reason = NO_SWITCHES if options.classes == EMBEDDED_CLASSES else ""
+    triage = PlannerSettings(**options.planner, priority_classes=options.classes, no_promises=reason)
+    return (PlannerSettings.no_triage() if options.no_triage else triage), triage
+
+
 class Rig(ABC):
-    """`control` is the gateway's control socket, to which `link` leads."""
+    """`control` is the gateway's control socket, the other end of `link`."""
 
     def __init__(self, options: RigOptions, control: Path) -> None:
         self.options = options
@@ -110,8 +115,8 @@ class Rig(ABC):
         """The processes that run now, by name."""
         return {name: child.pid for name, child in self.children.items() if child.pid is not None}
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        """Goes on until the end."""
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """It goes on until the end."""
         self._clean.push_async_callback(end, asyncio.get_running_loop().create_task(work))
 
     # Processes.
@@ -125,7 +130,7 @@ class Rig(ABC):
         restart: bool = True,
         started: Callable[[dict[str, Any]], None] | None = None,
     ) -> dict[str, Any]:
-        """Start a module of ours; what it says when it is ready."""
+        """Start a module of ours; the facts of its ready line."""
         path, log = self._write(name, config), self.state / "logs" / f"{name}.log"
         child = Child(name, module, [str(path)], log=log, restart=restart, started=started)
         self.children[name] = child
@@ -143,7 +148,8 @@ class Rig(ABC):
             await self.children[name].stop(*([seconds] if hurry else []))
 
     async def _end(self) -> None:
-        for names in _ENDED_TOGETHER:
+        clients = [name for name in self.children if not name.startswith(_SERVERS)]
+        for names in (clients, self.children.keys() - clients):
             await asyncio.gather(*(self.stop(name, hurry=self._in_a_hurry) for name in names))
 
     # What all rigs have.
@@ -153,7 +159,7 @@ class Rig(ABC):
         if self.options.control == "off":
             return None
         # Late: compiled trees take a moment to load.
-        from triagemq.coordinator.gateway.queue_control import Estimators
+        from triagemq.gateway.queue_control import Estimators
 
         return Estimators(self.options.control, self.options.delay_model, say, self.options.scenario_path)
 
@@ -175,15 +181,12 @@ class Rig(ABC):
             "database": f"sqlite:///{self.state / 'coordinator.sqlite'}",
             "gateway_socket": str(self._control),
             "network": self.options.scenario_path,
-            "planner": dict(self.options.planner),
-            "no_triage": self.options.no_triage,
-            "priority_classes": self.options.classes,
-            "promises": self.options.promises,
+            "planner": asdict(planner_settings(self.options)[0]),
             "queue_control": self.options.control != "off",
         } | own
 
-        def ready(said: dict[str, Any]) -> None:
-            self.rest, self.page = said["address"], said["page"]
+        def ready(facts: dict[str, Any]) -> None:
+            self.rest, self.page = facts["address"], facts["page"]
             # The next start takes the same port.
             _, port = host_and_port(self.rest.rpartition("://")[2])
             self._write("coordinator", config | {"port": port})
@@ -193,14 +196,14 @@ class Rig(ABC):
     async def _start_clients(
         self, role: str, *, module: str = _CLIENTS_MODULE, restart: bool = True, **own: Any
     ) -> dict[str, Any]:
-        """The scenario's "publishers" or "subscribers"; what they say when they are ready."""
+        """The scenario's "publishers" or "subscribers"; the facts of their ready line."""
         config = {
             "role": role,
             "scenario": self.options.scenario_path,
             "seed": self.options.seed,
         } | own
 
-        def ready(said: dict[str, Any]) -> None:
+        def ready(facts: dict[str, Any]) -> None:
             # Those who come back find everything as it was.
             self._write(role, config | {"settling_seconds": 0.0})
 

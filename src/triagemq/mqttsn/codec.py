@@ -7,21 +7,27 @@ use for, the message id of a PUBLISH at QoS 0) is ignored.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError  # noqa: N812
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from triagemq.errors import DecodeError, ParameterError
 from triagemq.mqttsn import messages
-from triagemq.mqttsn.codes import (
+from triagemq.mqttsn.messages import (
     MAXIMUM_MESSAGE_BYTES,
     PROTOCOL_ID,
+    Encapsulated,
+    Message,
     MessageType,
+    PlainMessage,
+    Publish,
     RejectionReason,
     ReturnCode,
     TopicIdType,
 )
-from triagemq.mqttsn.messages import Encapsulated, Message, PlainMessage, Publish
 from triagemq.mqttsn.topics import (
     short_topic_id,
     short_topic_name,
@@ -34,7 +40,9 @@ _LARGEST_NODE_ID: Final = 0xFF - 3
 _RETURN_CODES: Final = tuple(ReturnCode)
 _TOPIC_ID_TYPES: Final = tuple(TopicIdType)
 _QOS: Final = (0, 1, 2, -1)
-_FLAGS: Final = {"dup": 0x80, "retain": 0x10, "will": 0x08, "clean_session": 0x04}
+_FLAGS: Final = {
+    "dup": 0x80, "qos": 0x60, "retain": 0x10, "will": 0x08, "clean_session": 0x04, "topic_id_type": 0x03,
+}  # fmt: skip
 _NUMBERS: Final = {
     "flags": "B", "protocol_id": "B", "gateway_id": "B", "radius": "B", "return_code": "B",
     "duration_seconds": "H", "topic_id": "H", "message_id": "H",
@@ -43,6 +51,7 @@ _LARGEST: Final = {name: 0xFFFF if code == "H" else 0xFF for name, code in _NUMB
     "return_code": len(_RETURN_CODES) - 1
 }
 _PUBLISH: Final = Struct(">BHH")
+_PUBLISH_FIELDS: Final = attrgetter(*[each.name for each in fields(Publish)])
 _MESSAGE_TYPES: Final = {int(message_type): message_type for message_type in MessageType}
 _PUBLISH_TYPE: Final = int(MessageType.PUBLISH)
 _SHORT_HEADER: Final = Struct(">BBBHH")
@@ -52,32 +61,41 @@ _LARGEST_SHORT_PAYLOAD: Final = 0xFF - _SHORT_HEADER.size
 _LARGEST_PAYLOAD: Final = MAXIMUM_MESSAGE_BYTES - _LONG_HEADER.size
 
 
+def _client_id_problem(client_id: str) -> RejectionReason | None:
+    if not client_id:
+        return RejectionReason.EMPTY_CLIENT_ID
+    return RejectionReason.NUL_CHARACTER if "\0" in client_id else None
+
+
+_PROBLEMS: Final[dict[str, Callable[[str], RejectionReason | None]]] = {
+    "client_id": _client_id_problem,
+    "topic_name": topic_name_problem,
+}
+
+
 class _Layout:
     """The body of one message: numbers in the order of the wire, a field of variable length, and the flags in use.
 
-    The last field is named by what it holds: `client_id`, `topic_name`, `topic`, or octets as they are. A message with
-    `optional` may be empty: then this field is None.
-    `stated` messages hold nothing but numbers.
+    It follows from the fields of the message's class, by their names: flags first, then numbers, then the last field,
+    which is a `client_id`, `topic_name`, `topic`, or octets as they are. A message with `optional` may be empty: then
+    this field is None. `plain` messages hold nothing but numbers.
     """
 
-    __slots__ = ("flags", "last", "make", "numbers", "optional", "packed", "stated")
+    __slots__ = ("flags", "last", "make", "numbers", "optional", "packed", "plain")
 
-    def __init__(
-        self,
-        make: Any,
-        numbers: str = "",
-        last: str = "",
-        *,
-        flags: str = "",
-        optional: str = "",
-    ) -> None:
+    def __init__(self, make: Any) -> None:
+        names = [each.name for each in fields(make)]
         self.make = make
-        self.numbers = tuple(numbers.split())
-        self.last = last
-        self.flags = tuple(flags.split())
-        self.optional = optional
+        self.flags = tuple(name for name in names if name in _FLAGS)
+        self.numbers = tuple(name for name in names if name in _NUMBERS)
+        if make is messages.Connect:
+            self.numbers = ("protocol_id", *self.numbers)
+        if self.flags:
+            self.numbers = ("flags", *self.numbers)
+        self.last = next((name for name in names if name not in _FLAGS and name not in _NUMBERS), "")
+        self.optional = next((each.name for each in fields(make) if str(each.type).endswith("| None")), "")
         self.packed = Struct(">" + "".join(_NUMBERS[name] for name in self.numbers))
-        self.stated = not self.flags and not self.last
+        self.plain = not self.flags and not self.last
 
     def encode(self, message: Any) -> bytes:
         if self.optional and getattr(message, self.optional) is None:
@@ -100,12 +118,8 @@ class _Layout:
         if not self.last:
             return b""
         value = getattr(message, self.last)
-        if self.last == "client_id":
-            if not value:
-                raise ParameterError("client_id", "must not be empty")
-            return _encode_text("client_id", value, RejectionReason.NUL_CHARACTER if "\0" in value else None)
-        if self.last == "topic_name":
-            return _encode_text("topic_name", value, topic_name_problem(value))
+        if self.last in _PROBLEMS:
+            return _encode_text(self.last, value, _PROBLEMS[self.last](value))
         if self.last == "topic":
             return _encode_topic(message.topic_id_type, value)
         return bytes(value)
@@ -121,7 +135,7 @@ class _Layout:
         if not self.last:
             _check_end(datagram, start, end)
         values = self.packed.unpack_from(datagram, start)
-        if self.stated:
+        if self.plain:
             if values and self.numbers[-1] == "return_code":
                 values = (*values[:-1], _return_code(values[-1], datagram, start))
             acknowledgement: PlainMessage = self.make(*values)
@@ -137,10 +151,8 @@ class _Layout:
                 fields[name] = value
             elif value != PROTOCOL_ID:
                 raise _refused(RejectionReason.RESERVED_PROTOCOL_ID, datagram, start, start + 1)
-        if self.last == "client_id":
-            fields["client_id"] = _client_id(datagram, start, end)
-        elif self.last == "topic_name":
-            fields["topic_name"] = _topic_name(datagram, start, end)
+        if self.last in _PROBLEMS:
+            fields[self.last] = _text(datagram, start, end, _PROBLEMS[self.last])
         elif self.last == "topic":
             fields["topic"] = _topic(fields["topic_id_type"], datagram, start, end)
         elif self.last:
@@ -149,39 +161,7 @@ class _Layout:
         return message
 
 
-_LAYOUTS: Final = {
-    layout.make: layout
-    for layout in (
-        _Layout(messages.Advertise, "gateway_id duration_seconds"),
-        _Layout(messages.SearchGw, "radius"),
-        _Layout(messages.GwInfo, "gateway_id", "address"),
-        _Layout(
-            messages.Connect, "flags protocol_id duration_seconds", "client_id", flags="will clean_session"
-        ),
-        _Layout(messages.ConnAck, "return_code"),
-        _Layout(messages.WillTopicReq),
-        _Layout(messages.WillTopic, "flags", "topic_name", flags="qos retain", optional="topic_name"),
-        _Layout(messages.WillMsgReq),
-        _Layout(messages.WillMsg, "", "payload"),
-        _Layout(messages.Register, "topic_id message_id", "topic_name"),
-        _Layout(messages.RegAck, "topic_id message_id return_code"),
-        _Layout(messages.PubAck, "topic_id message_id return_code"),
-        _Layout(messages.PubRec, "message_id"),
-        _Layout(messages.PubRel, "message_id"),
-        _Layout(messages.PubComp, "message_id"),
-        _Layout(messages.Subscribe, "flags message_id", "topic", flags="topic_id_type qos dup"),
-        _Layout(messages.SubAck, "flags topic_id message_id return_code", flags="qos"),
-        _Layout(messages.Unsubscribe, "flags message_id", "topic", flags="topic_id_type"),
-        _Layout(messages.UnsubAck, "message_id"),
-        _Layout(messages.PingReq, "", "client_id", optional="client_id"),
-        _Layout(messages.PingResp),
-        _Layout(messages.Disconnect, "duration_seconds", optional="duration_seconds"),
-        _Layout(messages.WillTopicUpd, "flags", "topic_name", flags="qos retain", optional="topic_name"),
-        _Layout(messages.WillTopicResp, "return_code"),
-        _Layout(messages.WillMsgUpd, "", "payload"),
-        _Layout(messages.WillMsgResp, "return_code"),
-    )
-}
+_LAYOUTS: Final = {make: _Layout(make) for make in get_args(PlainMessage) if make is not Publish}
 _BY_TYPE: Final[dict[MessageType, _Layout]] = {make.message_type: layout for make, layout in _LAYOUTS.items()}
 
 
@@ -196,15 +176,7 @@ def encode(message: Message) -> bytes:
     b'\\x02\\x07'
     """
     if isinstance(message, Publish):
-        return encode_publish(
-            message.topic_id_type,
-            message.topic_id,
-            message.payload,
-            message.qos,
-            message.retain,
-            message.dup,
-            message.message_id,
-        )
+        return encode_publish(*_PUBLISH_FIELDS(message))
     if isinstance(message, Encapsulated):
         if isinstance(message.message, Encapsulated):
             raise ParameterError("message", "an encapsulation cannot hold another")
@@ -254,25 +226,13 @@ def encode_publish(
     >>> encode_publish(TopicIdType.NORMAL, 7, b"fire").hex(" ")
     '0b 0c 00 00 07 00 00 66 69 72 65'
     """
-    return publish_header(topic_id_type, topic_id, len(payload), qos, retain, dup, message_id) + payload
-
-
-def publish_header(
-    topic_id_type: TopicIdType,
-    topic_id: int,
-    payload_bytes: int,
-    qos: int = 0,
-    retain: bool = False,
-    dup: bool = False,
-    message_id: int = 0,
-) -> bytes:
-    """The octets that stand before a payload of `payload_bytes`: 7 of them, or 9 with the three-octet length.
-
-    >>> publish_header(TopicIdType.PREDEFINED, 2, 300, qos=1, message_id=9).hex(" ")
-    '01 01 35 0c 21 00 02 00 09'
-    """
-    if not (-1 <= qos <= 2 and 0 <= topic_id_type <= _SHORT_TOPIC and 0 <= payload_bytes <= _LARGEST_PAYLOAD):
-        raise _impossible(topic_id_type, payload_bytes, qos)
+    payload_bytes = len(payload)
+    if not -1 <= qos <= 2:
+        raise ParameterError("qos", f"must be -1, 0, 1 or 2, is {qos}")
+    if not 0 <= topic_id_type <= _SHORT_TOPIC:
+        raise ParameterError("topic_id_type", f"must be a TopicIdType, is {topic_id_type}")
+    if payload_bytes > _LARGEST_PAYLOAD:
+        raise ParameterError("payload", f"must be at most {_LARGEST_PAYLOAD} bytes, is {payload_bytes}")
     if qos < 1:
         if message_id:
             raise ParameterError("message_id", f"must be 0 at QoS {qos}, is {message_id}")
@@ -283,19 +243,13 @@ def publish_header(
     flags = (0x80 if dup else 0) | ((qos & 0b11) << 5) | (0x10 if retain else 0) | topic_id_type
     try:
         if payload_bytes <= _LARGEST_SHORT_PAYLOAD:
-            return _SHORT_HEADER.pack(payload_bytes + 7, _PUBLISH_TYPE, flags, topic_id, message_id)
-        return _LONG_HEADER.pack(1, payload_bytes + 9, _PUBLISH_TYPE, flags, topic_id, message_id)
+            header = _SHORT_HEADER.pack(payload_bytes + 7, _PUBLISH_TYPE, flags, topic_id, message_id)
+        else:
+            header = _LONG_HEADER.pack(1, payload_bytes + 9, _PUBLISH_TYPE, flags, topic_id, message_id)
     except StructError:
         name, value = ("topic_id", topic_id) if not 0 <= topic_id <= 0xFFFF else ("message_id", message_id)
         raise ParameterError(name, f"must be from 0 to 65535, is {value}") from None
-
-
-def _impossible(topic_id_type: int, payload_bytes: int, qos: int) -> ParameterError:
-    if not -1 <= qos <= 2:
-        return ParameterError("qos", f"must be -1, 0, 1 or 2, is {qos}")
-    if not 0 <= topic_id_type <= _SHORT_TOPIC:
-        return ParameterError("topic_id_type", f"must be a TopicIdType, is {topic_id_type}")
-    return ParameterError("payload", f"must be at most {_LARGEST_PAYLOAD} bytes, is {payload_bytes}")
+    return header + payload
 
 
 def peek(datagram: bytes) -> tuple[MessageType, int]:
@@ -362,7 +316,7 @@ def _publish(datagram: bytes, start: int) -> Publish:
     if qos < 0 and topic_id_type is TopicIdType.NORMAL:
         raise _refused(RejectionReason.NORMAL_TOPIC_ID_WITHOUT_CONNECTION, datagram, start, start)
     if topic_id_type is TopicIdType.SHORT:
-        _topic_name(datagram[: start + 3], start, start + 1)
+        _text(datagram[: start + 3], start, start + 1, topic_name_problem)
     return Publish(
         topic_id_type,
         topic_id,
@@ -378,14 +332,14 @@ def _encapsulated(datagram: bytes, header_bytes: int) -> Encapsulated:
     control = datagram[2]
     if control > 0b11:
         raise DecodeError(RejectionReason.RESERVED_CONTROL_BITS, _ENCAPSULATED, 2)
-    carried = datagram[header_bytes:]
-    if not carried:
+    inner = datagram[header_bytes:]
+    if not inner:
         raise DecodeError(RejectionReason.TRUNCATED, _ENCAPSULATED, header_bytes)
     try:
-        message_type, start = peek(carried)
+        message_type, start = peek(inner)
         if message_type is MessageType.ENCAPSULATED:
             raise DecodeError(RejectionReason.NESTED_ENCAPSULATION, message_type, 1)
-        message = _plain(message_type, carried, start)
+        message = _plain(message_type, inner, start)
     except DecodeError as error:
         raise DecodeError(error.reason, error.message_type, header_bytes + error.offset) from None
     return Encapsulated(datagram[3:header_bytes], message, control)
@@ -460,36 +414,22 @@ def _topic_id_type(flags: int, datagram: bytes, start: int) -> TopicIdType:
     return _TOPIC_ID_TYPES[number]
 
 
-def _text(datagram: bytes, start: int, begin: int) -> str:
+def _text(
+    datagram: bytes, start: int, begin: int, problem_of: Callable[[str], RejectionReason | None]
+) -> str:
     try:
-        return datagram[begin:].decode()
+        text = datagram[begin:].decode()
     except UnicodeDecodeError as error:
         raise _refused(RejectionReason.NOT_UTF8, datagram, start, begin + error.start) from None
-
-
-def _client_id(datagram: bytes, start: int, begin: int) -> str:
-    client_id = _text(datagram, start, begin)
-    if not client_id:
-        raise _refused(RejectionReason.EMPTY_CLIENT_ID, datagram, start, begin)
-    if "\0" in client_id:
-        raise _refused(RejectionReason.NUL_CHARACTER, datagram, start, datagram.index(0, begin))
-    return client_id
-
-
-def _topic_name(datagram: bytes, start: int, begin: int) -> str:
-    name = _text(datagram, start, begin)
-    if problem := topic_name_problem(name):
+    if problem := problem_of(text):
         raise _refused(problem, datagram, start, begin)
-    return name
+    return text
 
 
 def _topic(topic_id_type: TopicIdType, datagram: bytes, start: int, begin: int) -> str | int:
     if topic_id_type is TopicIdType.NORMAL:
-        topic_filter = _text(datagram, start, begin)
-        if problem := topic_filter_problem(topic_filter):
-            raise _refused(problem, datagram, start, begin)
-        return topic_filter
+        return _text(datagram, start, begin, topic_filter_problem)
     _check_end(datagram, start, begin + 2)
     if topic_id_type is TopicIdType.SHORT:
-        return _topic_name(datagram, start, begin)
+        return _text(datagram, start, begin, topic_name_problem)
     return (datagram[begin] << 8) | datagram[begin + 1]

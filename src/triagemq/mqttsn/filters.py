@@ -7,6 +7,7 @@ that begins with `$`. All names and filters here are valid ones (see topics.py).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
 
 
 def has_wildcard(topic_filter: str) -> bool:
@@ -39,18 +40,18 @@ def covers(pattern: str, topic_filter: str) -> bool:
     """
     if topic_filter[:1] == "$" and pattern[:1] in ("+", "#"):
         return False
-    allowed, wanted = pattern.split("/"), topic_filter.split("/")
-    if wanted == ["#"]:
+    allowed, requested = pattern.split("/"), topic_filter.split("/")
+    if requested == ["#"]:
         # Every topic has a first level.
-        wanted = ["+", "#"]
+        requested = ["+", "#"]
     for place, level in enumerate(allowed):
         if level == "#":
             return True
-        if place == len(wanted) or wanted[place] == "#":
+        if place == len(requested) or requested[place] == "#":
             return False
-        if level not in ("+", wanted[place]):
+        if level not in ("+", requested[place]):
             return False
-    return len(wanted) == len(allowed)
+    return len(requested) == len(allowed)
 
 
 def within(topic_filter: str, patterns: Iterable[str]) -> bool:
@@ -68,20 +69,13 @@ def overlap(one: str, other: str) -> bool:
     >>> overlap("a/+", "+/b"), overlap("a/#", "a"), overlap("a/+", "b/+"), overlap("+/a", "$SYS/a")
     (True, True, False, False)
     """
-    if one == other:
-        return True
     if (one[0] == "$" and other[0] in "+#") or (other[0] == "$" and one[0] in "+#"):
         return False
-    left, right = one.split("/"), other.split("/")
-    for index in range(max(len(left), len(right))):
-        a = left[index] if index < len(left) else None
-        b = right[index] if index < len(right) else None
-        if a == "#" or b == "#":
+    for left, right in zip_longest(one.split("/"), other.split("/")):
+        if "#" in (left, right):
             return True
-        if a is None or b is None:
-            # `#` also takes in its parent: only then may one filter be a level longer.
-            return False
-        if a != b and "+" not in (a, b):
+        # `#` also takes in its parent: only then may one filter be a level longer.
+        if None in (left, right) or (left != right and "+" not in (left, right)):
             return False
     return True
 

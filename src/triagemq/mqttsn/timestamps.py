@@ -1,4 +1,4 @@
-"""When an event was published, carried with it from publisher to subscriber.
+"""When an event was published, sent with it from publisher to subscriber.
 
 Two formats, both optional and off for foreign clients: an MQTT 5 user property, or twelve octets in front of the
 payload (the only one in MQTT-SN and MQTT 3.1.1). Times are Unix time in nanoseconds, as in the Trace.

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from triagemq.errors import ParameterError
-from triagemq.mqttsn.codes import RejectionReason
+from triagemq.mqttsn.messages import RejectionReason
 
 MAXIMUM_TOPIC_LEVELS: Final = 200
 
@@ -66,10 +66,10 @@ def is_plain_text(text: str) -> bool:
     >>> is_plain_text("pump 7/a"), is_plain_text("pump\\n"), is_plain_text("")
     (True, False, True)
     """
-    return not (
-        "\0" in text
-        or _CONTROL_CHARACTER.search(text)
-        or (not text.isascii() and _NON_CHARACTER.search(text))
+    return _text_problem(text) not in (
+        RejectionReason.NUL_CHARACTER,
+        RejectionReason.CONTROL_CHARACTER,
+        RejectionReason.NON_CHARACTER,
     )
 
 

@@ -7,20 +7,14 @@ linux/      the kernel's queues and an eBPF classifier on interfaces of this mac
 openflow/   rules and marks on OpenFlow 1.3 switches, which follow the same instructions before a data plane's queues
 """
 
-from triagemq.clock import unix_clock
 from triagemq.datagrams import DatagramSender
-from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, Alarm, EmbeddedDataPlane, SendDatagrams
+from triagemq.network.embedded import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane
 from triagemq.network.reported import UDP_HEADER_BYTES, ReportedDataPlane
-from triagemq.network.state import PlanState
 
 __all__ = [
     "UDP_HEADER_BYTES",
     "UDP_OVER_ETHERNET_BYTES",
-    "Alarm",
     "DatagramSender",
     "EmbeddedDataPlane",
-    "PlanState",
     "ReportedDataPlane",
-    "SendDatagrams",
-    "unix_clock",
 ]

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import errno
 import random
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from triagemq.datagrams import DatagramSender, Unsent
 from triagemq.network.state import PlanState
-from triagemq.plan import (
+from triagemq.plan.dataplane import (
     Counters,
     Fate,
     FlowCounters,
@@ -38,7 +38,7 @@ from triagemq.trace import Outcome
 
 UDP_HEADER_BYTES = 8
 
-# A packet may be under way to the queue while that is read.
+# A packet may be in transit to the queue while that is read.
 _SLACK_NS = 50_000_000
 # So long after a port has gone its last report must have come.
 _UNHEARD_NS = 2_000_000_000
@@ -84,7 +84,7 @@ class _Copies:
 
 class ReportedDataPlane:
     """A DataPlane and an Egress. `report` gets what the queues have counted, `settled_later` comes from the sender,
-    which has to mark classes. `sent` counts packets by queue.
+    which has to mark classes.
 
     A datagram has `overhead_bytes_per_packet` more in IP packets than it has here.
     """
@@ -98,25 +98,23 @@ class ReportedDataPlane:
         *,
         clock: Callable[[], int],
         seed: int | None = None,
-        closing: Callable[[], None] = lambda: None,
         overhead_bytes_per_packet: int = UDP_HEADER_BYTES,
     ) -> None:
-        self._sender, self._on_fate, self._clock, self._closing = sender, on_fate, clock, closing
+        self._sender, self._on_fate, self._clock = sender, on_fate, clock
         self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
         self._state = PlanState(self.priority_classes, replicated=True)
-        self.sent: Counter[QueueKey] = Counter()
         self._lines: dict[QueueKey, _Line] = {}
         self._ports: Mapping[str, PortCounters] = {}
         self._copies: dict[FlowKey, _Copies] = {}
-        self._promised: dict[FlowKey, FlowCounters] = {}
+        self._promised: Mapping[FlowKey, FlowCounters] = {}
         self._closed = False
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
         """Flows that are known here are counted here; their queues are elsewhere."""
         change = self._state.change(instructions)
         self._state.commit(change)
-        for key, flow in change.flows.items():
+        for (key, _), flow in change.flows.items():
             if flow is None:
                 self._copies.pop(key, None)
 
@@ -126,7 +124,7 @@ class ReportedDataPlane:
             return Counters(self._ports)
         flows = dict(self._promised)
         for key, copies in self._copies.items():
-            flow_id = self._state.flows[key].flow_id
+            flow_id = self._state.flows[key, ""].flow_id
             flows[key] = FlowCounters(flow_id, copies.sent, copies.dropped, copies.left, copies.left)
         return Counters(self._ports, flows)
 
@@ -169,14 +167,10 @@ class ReportedDataPlane:
         self,
         ports: Mapping[str, PortCounters],
         flows: Mapping[FlowKey, FlowCounters],
-        gone: Iterable[FlowKey],
         at_ns: int,
     ) -> None:
-        """What was counted at a moment: by all ports, of the promised flows that have changed, and which are gone."""
-        self._ports = ports
-        self._promised |= flows
-        for key in gone:
-            self._promised.pop(key, None)
+        """What was counted at a moment: by all ports, and of all promised flows."""
+        self._ports, self._promised = ports, flows
         fates: list[Fate] = []
         for name, port in ports.items():
             for level, queue in enumerate(port.queues):
@@ -199,11 +193,11 @@ class ReportedDataPlane:
         for key in list(self._lines):
             self._forget(key, None, fates)
         self._on_fate(fates)
-        self._closing()
+        self._sender.close()
 
     def _class_of(self, packet: OutgoingPacket) -> int:
         """The class of the queue for a packet; a packet without a flow has no class and no mark."""
-        flow = self._state.flows.get(packet.key)
+        flow = self._state.flows.get((packet.key, ""))
         if flow is None:
             return self.priority_classes
         wanted = flow.priority_class if packet.treatment is None else packet.treatment.priority_class
@@ -211,7 +205,7 @@ class ReportedDataPlane:
 
     def _taken(self, packet: OutgoingPacket, problem: int | None, now_ns: int, fates: list[Fate]) -> None:
         """The socket has taken a packet (0), or has not."""
-        flow = self._state.flows.get(packet.key)
+        flow = self._state.flows.get((packet.key, ""))
         if problem:
             outcome = Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
             _report(packet, outcome, None, None, fates)
@@ -222,7 +216,6 @@ class ReportedDataPlane:
             key = flow.port, self._class_of(packet)
             line = self._lines.setdefault(key, _Line())
             fragments = -(-(len(packet.datagram) + self._overhead_bytes) // _FRAGMENT_BYTES)
-            self.sent[key] += fragments
             self._copies.setdefault(packet.key, _Copies()).sent += 1
             line.sent.append(_Sent(packet, now_ns, fragments))
             if len(line.sent) > _MOST_UNREPORTED:

@@ -1,4 +1,4 @@
-"""The ports, flows and limiters that a data plane has, and whether a change of them is possible.
+"""The ports, flows and limiters of a data plane, and whether a change of them is possible.
 
 A data plane checks a whole list of instructions here before it follows the first: that makes `apply` atomic.
 """
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import ParameterError, PlanError
-from triagemq.plan import (
+from triagemq.plan.dataplane import (
     FlowKey,
     Instruction,
     RemoveFlow,
@@ -24,8 +24,8 @@ from triagemq.plan import (
 from triagemq.scenario.model import WIDTH_ROUNDING
 from triagemq.topic_codes.address import Prefix
 
-CopyKey = tuple[FlowKey, str]
-"""A multicast key, and a port by which copies leave."""
+FlowAt = tuple[FlowKey, str]
+"""A flow: its key, and of a multicast key the port by which copies leave; "" of any other."""
 
 Limiters = Mapping[str, SetLimiter]
 """The limiters of one key by port; "" has the one of all ports that have none of their own."""
@@ -33,85 +33,75 @@ Limiters = Mapping[str, SetLimiter]
 
 @dataclass(slots=True)
 class StateChange:
-    """What a list of instructions comes to: the last word on each port, flow and copy, None for one that goes.
+    """The effect of a list of instructions: the last one on each port and flow, None for one that goes.
 
     Of a key whose limiters change there are all that it has then.
     """
 
     ports: dict[str, SetPort | None] = field(default_factory=dict)
-    flows: dict[FlowKey, SetFlow[FlowKey] | None] = field(default_factory=dict)
-    copies: dict[CopyKey, SetFlow[FlowKey] | None] = field(default_factory=dict)
-    copied: dict[FlowKey, set[str]] = field(default_factory=dict)
-    """The ports of those copies by key."""
+    flows: dict[FlowAt, SetFlow[FlowKey] | None] = field(default_factory=dict)
     limiters: dict[FlowKey, Limiters] = field(default_factory=dict)
+    multicast_ports: dict[FlowKey, set[str]] = field(default_factory=dict)
+    """The ports of the multicast flows that are among `flows`."""
+
+    @property
+    def keys(self) -> dict[FlowKey, None]:
+        """The keys whose flows or limiters change."""
+        return dict.fromkeys([*(key for key, _ in self.flows), *self.limiters])
 
 
 class PlanState:
     """Ports and flows by name and key, with at most `priority_classes` classes at a port.
 
-    Where packets are not `replicated`, flows of multicast keys are refused: nothing makes the copies.
+    Where packets are not `replicated`, multicast flows are refused: nothing makes the copies. So are limiters, which
+    are for promised topics.
     """
 
     def __init__(self, priority_classes: int, *, replicated: bool = False) -> None:
         self.priority_classes = priority_classes
         self.ports: dict[str, SetPort] = {}
-        self.flows: dict[FlowKey, SetFlow[FlowKey]] = {}
-        self.copies: dict[CopyKey, SetFlow[FlowKey]] = {}
+        self.flows: dict[FlowAt, SetFlow[FlowKey]] = {}
         self.limiters: dict[FlowKey, Limiters] = {}
         self._replicated = replicated
-        self._ports_of: dict[FlowKey, set[str]] = {}
-        self._flows_at: dict[str, int] = {}
+        self._multicast_ports: dict[FlowKey, set[str]] = {}
 
     def change(self, instructions: Sequence[Instruction]) -> StateChange:
         """What the instructions would change, or PlanError. The state stays as it is.
 
-        The cost grows with the number of instructions, not with that of the flows there are: clients come and go.
+        The cost grows with the number of instructions, and with that of the flows there are only where a port goes or
+        has fewer classes: clients come and go.
         """
         change = StateChange()
-        moved: dict[str, int] = {}
         for instruction in instructions:
             match instruction:
                 case SetPort():
                     self._check_port(instruction)
                     change.ports[instruction.port] = instruction
-                case SetFlow():
+                case SetFlow(key, port):
                     _check_flow(instruction)
-                    if instruction.key not in self.flows:
-                        _check_key(instruction.key)
-                    if self._port(change, instruction.port) is None:
-                        raise PlanError(
-                            f"flow {instruction.key} goes to the port {instruction.port!r}, which is not there"
-                        )
-                    if instruction.key.is_multicast:
-                        self._require_replicated(instruction.key)
-                        self._move_copy(change, moved, (instruction.key, instruction.port), instruction)
-                    else:
-                        self._move_flow(change, moved, instruction.key, instruction)
+                    at = key, port if key.is_multicast else ""
+                    if at not in self.flows:
+                        self._check_key(key)
+                    if self._port(change, port) is None:
+                        raise PlanError(f"flow {key} goes to the port {port!r}, which is not there")
+                    _set(change, at, instruction)
                 case RemoveFlow(key, port):
-                    if key.is_multicast:
-                        for copy in [(key, port)] if port else self._copies_of(change, key):
-                            self._move_copy(change, moved, copy, None)
-                    else:
-                        self._move_flow(change, moved, key, None)
+                    for at in [(key, port)] if port and key.is_multicast else self._places(change, key):
+                        _set(change, at, None)
                 case SetLimiter(key, port=port):
-                    _check_limiter(instruction)
-                    if key.is_prefix:
-                        raise PlanError(f"flow {key} is of many topics, and has no limiter")
-                    change.limiters[key] = {
-                        **change.limiters.get(key, self.limiters.get(key, {})),
-                        port: instruction,
-                    }
+                    self._check_limiter(instruction)
+                    change.limiters[key] = {**self._limiters(change, key), port: instruction}
                 case RemoveLimiter(key, port):
-                    there = change.limiters.get(key, self.limiters.get(key, {}))
+                    there = self._limiters(change, key)
                     if port in there:
                         change.limiters[key] = {name: there[name] for name in there if name != port}
-                case RemovePort():
-                    left = self._flows_at.get(instruction.port, 0) + moved.get(instruction.port, 0)
-                    if left:
+                case RemovePort(port):
+                    flows = {**self.flows, **change.flows}.values()
+                    if left := sum(flow is not None and flow.port == port for flow in flows):
                         raise PlanError(
-                            f"port {instruction.port!r} cannot be removed: {left} flows use it; move them first"
+                            f"port {port!r} cannot be removed: {left} flows use it; move them first"
                         )
-                    change.ports[instruction.port] = None
+                    change.ports[port] = None
         self._check_classes(change)
         self._settle_limiters(change)
         return change
@@ -121,104 +111,62 @@ class PlanState:
         for name, port in change.ports.items():
             if port is None:
                 self.ports.pop(name, None)
-                self._flows_at.pop(name, None)
             else:
                 self.ports[name] = port
-        for key, flow in change.flows.items():
-            before = self.flows.pop(key, None)
-            if before is not None and before.port in self._flows_at:
-                self._flows_at[before.port] -= 1
+        for at, flow in change.flows.items():
+            self.flows.pop(at, None)
             if flow is not None:
-                self.flows[key] = flow
-                self._flows_at[flow.port] = self._flows_at.get(flow.port, 0) + 1
-        for copy, flow in change.copies.items():
-            key, name = copy
-            if self.copies.pop(copy, None) is not None and name in self._flows_at:
-                self._flows_at[name] -= 1
-            if flow is not None:
-                self.copies[copy] = flow
-                self._ports_of.setdefault(key, set()).add(name)
-                self._flows_at[name] = self._flows_at.get(name, 0) + 1
-            elif key in self._ports_of:
-                self._ports_of[key].discard(name)
-                if not self._ports_of[key]:
-                    del self._ports_of[key]
+                self.flows[at] = flow
+        for key, ports in change.multicast_ports.items():
+            ports = {
+                port for port in ports | self._multicast_ports.pop(key, set()) if (key, port) in self.flows
+            }
+            if ports:
+                self._multicast_ports[key] = ports
         for key, limiters in change.limiters.items():
+            self.limiters.pop(key, None)
             if limiters:
                 self.limiters[key] = limiters
-            else:
-                self.limiters.pop(key, None)
 
-    def limiter(self, key: FlowKey, port: str, change: StateChange | None = None) -> SetLimiter | None:
-        """What limits a flow at a port, now or after a change."""
-        if not self.limiters and (change is None or not change.limiters):
-            return None
-        limiters = self.limiters.get(key)
-        if change is not None:
-            limiters = change.limiters.get(key, limiters)
-        return None if limiters is None else limiters.get(port, limiters.get(""))
+    def limiter(self, key: FlowKey, port: str, change: StateChange) -> SetLimiter | None:
+        """What limits a flow at a port after a change."""
+        limiters = self._limiters(change, key)
+        return limiters.get(port, limiters.get(""))
 
-    def ports_of(self, key: FlowKey, change: StateChange | None = None) -> list[str]:
-        """The ports by which a key's packets leave, now or after a change."""
-        change = StateChange() if change is None else change
-        if key.is_multicast:
-            return [
-                port
-                for _, port in self._copies_of(change, key)
-                if change.copies.get((key, port), self.copies.get((key, port))) is not None
-            ]
-        flow = change.flows[key] if key in change.flows else self.flows.get(key)
-        return [] if flow is None else [flow.port]
+    def flows_of(self, key: FlowKey, change: StateChange) -> dict[FlowAt, SetFlow[FlowKey]]:
+        """The flows of a key after a change: of a multicast key one for each port."""
+        places = self._places(change, key)
+        return {at: flow for at in places if (flow := self._flow(change, at)) is not None}
 
     def _port(self, change: StateChange, name: str) -> SetPort | None:
         return change.ports[name] if name in change.ports else self.ports.get(name)
 
-    def _move_flow(
-        self, change: StateChange, moved: dict[str, int], key: FlowKey, flow: SetFlow[FlowKey] | None
-    ) -> None:
-        _move(moved, change.flows[key] if key in change.flows else self.flows.get(key), flow)
-        change.flows[key] = flow
+    def _flow(self, change: StateChange, at: FlowAt) -> SetFlow[FlowKey] | None:
+        return change.flows[at] if at in change.flows else self.flows.get(at)
 
-    def _move_copy(
-        self, change: StateChange, moved: dict[str, int], copy: CopyKey, flow: SetFlow[FlowKey] | None
-    ) -> None:
-        _move(moved, change.copies[copy] if copy in change.copies else self.copies.get(copy), flow)
-        change.copies[copy] = flow
-        change.copied.setdefault(copy[0], set()).add(copy[1])
+    def _limiters(self, change: StateChange, key: FlowKey) -> Limiters:
+        return change.limiters.get(key, self.limiters.get(key, {}))
 
-    def _copies_of(self, change: StateChange, key: FlowKey) -> list[CopyKey]:
-        """All there are before or after a change."""
-        ports = self._ports_of.get(key, set()) | change.copied.get(key, set())
+    def _places(self, change: StateChange, key: FlowKey) -> list[FlowAt]:
+        """Where a key has flows before or after a change."""
+        if not key.is_multicast:
+            return [(key, "")]
+        ports = self._multicast_ports.get(key, set()) | change.multicast_ports.get(key, set())
         return [(key, port) for port in sorted(ports)]
-
-    def _require_replicated(self, key: FlowKey) -> None:
-        if not self._replicated:
-            raise PlanError(
-                f"flow {key} goes to many at once, and this data plane sends each packet once; "
-                "use --dataplane linux or openflow"
-            )
 
     def _settle_limiters(self, change: StateChange) -> None:
         """Limiters that are set need their flow; those set before go with it."""
-        if not self.limiters and not change.limiters:
-            return
-        touched = {*change.flows, *change.copied, *change.limiters}
-        for key in touched:
-            before = self.limiters.get(key, {})
-            limiters = change.limiters.get(key, before)
-            if not limiters:
-                continue
-            ports = self.ports_of(key, change)
-            kept = {}
-            for port, limiter in limiters.items():
-                if ports and (not port or port in ports):
-                    kept[port] = limiter
-                elif before.get(port) is not limiter:
+        for key in change.keys if self.limiters or change.limiters else ():
+            before, limiters = self.limiters.get(key, {}), self._limiters(change, key)
+            ports = {flow.port for flow in self.flows_of(key, change).values()}
+            valid = {port: each for port, each in limiters.items() if ports and (not port or port in ports)}
+            for port in limiters.keys() - valid.keys():
+                if before.get(port) is not limiters[port]:
                     raise PlanError(
                         f"flow {key} is to be limited{f' at port {port!r}' if port else ''}, and there is no such flow"
                     )
-            if kept != before or key in change.limiters:
-                change.limiters[key] = kept
+            if valid != before or key in change.limiters:
+                change.limiters[key] = valid
 
     def _check_port(self, port: SetPort) -> None:
         if not port.bandwidth_bps > 0:
@@ -243,9 +191,47 @@ class PlanState:
                 f"port {port.port!r} cannot change the discipline of its queues while it is there; remove it first"
             )
 
+    def _check_key(self, key: FlowKey) -> None:
+        if not 1 <= key.udp_port <= 65535:
+            raise PlanError(f"flow {key} has an impossible UDP port")
+        if key.is_multicast and not self._replicated:
+            raise PlanError(
+                f"flow {key} goes to many at once, and this data plane sends each packet once; "
+                "use --dataplane linux or openflow"
+            )
+        if key.is_prefix:
+            try:
+                prefix = Prefix.parse(key.address)
+            except ParameterError as error:
+                raise PlanError(str(error)) from None
+            if str(prefix) != key.address:
+                raise PlanError(f"flow {key} is to be written with the prefix {prefix}")
+            return
+        try:
+            ipaddress.ip_address(key.address)
+        except ValueError:
+            raise PlanError(f"flow {key} needs an IP address in digits, not a name") from None
+
+    def _check_limiter(self, limiter: SetLimiter) -> None:
+        if not self._replicated:
+            raise PlanError(f"flow {limiter.key} is to be limited; use --dataplane linux or openflow")
+        if limiter.key.is_prefix:
+            raise PlanError(f"flow {limiter.key} is of many topics, and has no limiter")
+        for what, value in (("burst", limiter.burst_bytes), ("rate", limiter.rate_bytes_per_second)):
+            if not 0 < value < math.inf:
+                unit = "bytes" if what == "burst" else "bytes per second"
+                raise PlanError(
+                    f"flow {limiter.key} is to be limited to a {what} of {value} {unit}; it must be positive and finite"
+                )
+        if not 0 <= limiter.jitter_seconds < math.inf:
+            raise PlanError(
+                f"flow {limiter.key} is to be limited with a jitter of {limiter.jitter_seconds} s; "
+                "it must be finite, and not below 0"
+            )
+
     def _check_classes(self, change: StateChange) -> None:
         """Every flow's class is one of its port's; at the end only, because ports change before their flows."""
-        flows = [flow for flow in (*change.flows.values(), *change.copies.values()) if flow is not None]
+        flows = [flow for flow in change.flows.values() if flow is not None]
         narrowed = {
             name
             for name, port in change.ports.items()
@@ -253,12 +239,7 @@ class PlanState:
         }
         if narrowed:
             flows += [
-                flow for key, flow in self.flows.items() if flow.port in narrowed and key not in change.flows
-            ]
-            flows += [
-                flow
-                for copy, flow in self.copies.items()
-                if flow.port in narrowed and copy not in change.copies
+                flow for at, flow in self.flows.items() if flow.port in narrowed and at not in change.flows
             ]
         for flow in flows:
             port = self._port(change, flow.port)
@@ -269,12 +250,11 @@ class PlanState:
                 )
 
 
-def _move(moved: dict[str, int], before: SetFlow[FlowKey] | None, after: SetFlow[FlowKey] | None) -> None:
-    """Count how many flows more, or fewer, use a port."""
-    if before is not None:
-        moved[before.port] = moved.get(before.port, 0) - 1
-    if after is not None:
-        moved[after.port] = moved.get(after.port, 0) + 1
+def _set(change: StateChange, at: FlowAt, flow: SetFlow[FlowKey] | None) -> None:
+    """Note a flow in the change."""
+    change.flows[at] = flow
+    if at[1]:
+        change.multicast_ports.setdefault(at[0], set()).add(at[1])
 
 
 def _discipline(port: SetPort) -> tuple[bool, bool]:
@@ -293,20 +273,6 @@ def _check_widths(port: SetPort) -> None:
         )
 
 
-def _check_limiter(limiter: SetLimiter) -> None:
-    for what, value in (("burst", limiter.burst_bytes), ("rate", limiter.rate_bytes_per_second)):
-        if not 0 < value < math.inf:
-            unit = "bytes" if what == "burst" else "bytes per second"
-            raise PlanError(
-                f"flow {limiter.key} is to be limited to a {what} of {value} {unit}; it must be positive and finite"
-            )
-    if not 0 <= limiter.jitter_seconds < math.inf:
-        raise PlanError(
-            f"flow {limiter.key} is to be limited with a jitter of {limiter.jitter_seconds} s; it must be finite, and "
-            "not below 0"
-        )
-
-
 def _check_flow(flow: SetFlow[FlowKey]) -> None:
     if not 0 <= flow.drop_rate <= 1 or math.isnan(flow.drop_rate):
         raise PlanError(f"flow {flow.key} has a drop rate of {flow.drop_rate}; it must be from 0 to 1")
@@ -321,20 +287,3 @@ def _check_flow(flow: SetFlow[FlowKey]) -> None:
             ) from None
     if flow.priority_class < 0:
         raise PlanError(f"flow {flow.key} is of class {flow.priority_class}; classes count from 0")
-
-
-def _check_key(key: FlowKey) -> None:
-    if not 1 <= key.udp_port <= 65535:
-        raise PlanError(f"flow {key} has an impossible UDP port")
-    if key.is_prefix:
-        try:
-            prefix = Prefix.parse(key.address)
-        except ParameterError as error:
-            raise PlanError(str(error)) from None
-        if str(prefix) != key.address:
-            raise PlanError(f"flow {key} is to be written with the prefix {prefix}")
-        return
-    try:
-        ipaddress.ip_address(key.address)
-    except ValueError:
-        raise PlanError(f"flow {key} needs an IP address in digits, not a name") from None

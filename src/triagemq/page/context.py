@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import secrets
-import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from starlette.requests import HTTPConnection
 
 from triagemq.addresses import place
-from triagemq.client import Event, Subscriber
+from triagemq.certificates import trust_only
+from triagemq.client import Subscriber
 from triagemq.coordinator.access.tokens import ANYONE, Caller
 from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.settings import Settings
-from triagemq.coordinator.store.tables import begin_page_session, end_page_session
-from triagemq.errors import ClientError, ParameterError
+from triagemq.coordinator.store import begin_page_session, end_page_session
+from triagemq.errors import ParameterError
 from triagemq.page.readings import Readings
 from triagemq.page.values import LatestValues
-from triagemq.waiting import end
 
 _LEASE_SECONDS = 3.0
-_REPORT_SECONDS, _REPORTS = 0.4, 15
-"""Reports after a change, so that its effect is known soon."""
+"""They report three times in it: the effect of a change is known soon."""
 _MOST_SUBSCRIBERS = 100
 
 
@@ -38,7 +34,6 @@ class PageSubscribers:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._subscribers: dict[str, Subscriber] = {}
-        self._reporting: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
 
     def __contains__(self, name: object) -> bool:
@@ -53,8 +48,6 @@ class PageSubscribers:
         address: str,
         token: str | None,
         port: str | None = None,
-        max_latency_seconds: float | None = None,
-        on_event: Callable[[Event], None] = lambda event: None,
     ) -> None:
         """Subscribe to a topic under that name, or change what it is worth."""
         async with self._opening:
@@ -70,18 +63,16 @@ class PageSubscribers:
                     token=token,
                     port=port,
                     lease_seconds=_LEASE_SECONDS,
-                    on_event=on_event,
-                    ssl_context=self._context(),
+                    # The request goes to this process over loopback.
+                    ssl_context=trust_only(self._settings.tls_certificate),
                 )
                 await subscriber.__aenter__()
                 self._subscribers[name] = subscriber
             try:
-                await subscriber.subscribe(topic, utility=utility, max_latency_seconds=max_latency_seconds)
+                await subscriber.subscribe(topic, utility=utility)
             except BaseException:
                 await self._leave_if_idle(name)
                 raise
-            await end(self._reporting.get(name))
-            self._reporting[name] = asyncio.get_running_loop().create_task(_report_often(subscriber))
 
     async def unsubscribe(self, name: str, topic: str) -> None:
         """Unsubscribe; a subscriber without topics is withdrawn."""
@@ -90,25 +81,14 @@ class PageSubscribers:
             await self._leave_if_idle(name)
 
     async def _leave_if_idle(self, name: str) -> None:
-        if not self._subscribers[name].wanted:
-            await end(self._reporting.pop(name, None))
+        if not self._subscribers[name].subscriptions:
             await self._subscribers.pop(name).close()
 
     async def close(self) -> None:
         subscribers, self._subscribers = self._subscribers, {}
-        await end(*self._reporting.values())
         await asyncio.gather(
             *(subscriber.close() for subscriber in subscribers.values()), return_exceptions=True
         )
-
-    def _context(self) -> ssl.SSLContext | None:
-        certificate = self._settings.tls_certificate
-        if certificate is None:
-            return None
-        context = ssl.create_default_context(cafile=certificate)
-        # The request goes to this process over loopback, whatever name the certificate is made for.
-        context.check_hostname = False
-        return context
 
     def own_address(self, port: int) -> str:
         """The URL of this process on loopback."""
@@ -118,21 +98,14 @@ class PageSubscribers:
         return f"{scheme}://{place(host, port)}"
 
 
-async def _report_often(subscriber: Subscriber) -> None:
-    for _ in range(_REPORTS):
-        await asyncio.sleep(_REPORT_SECONDS)
-        with contextlib.suppress(ClientError):
-            await subscriber.report()
-
-
 class PageContext:
-    """Made at the first request for a page; `began` is that moment of the monotonic clock."""
+    """The coordinator, its settings, and the state of the page that all sessions share."""
 
-    def __init__(self, coordinator: ControlPlane, settings: Settings, began: float) -> None:
+    def __init__(self, coordinator: ControlPlane, settings: Settings) -> None:
         self.coordinator = coordinator
         self.settings = settings
         self.sessions = Sessions(coordinator.service)
-        self.readings = Readings(coordinator, began)
+        self.readings = Readings(coordinator)
         self.values = LatestValues()
         self.subscribers = PageSubscribers(settings)
 
@@ -181,10 +154,6 @@ class Sessions:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-
-    @property
-    def needs_token(self) -> bool:
-        return self._service.access
 
     async def sign_in(self, secret: str) -> str:
         """A new number for a token that may look; UnauthorisedError or ForbiddenError if it may not."""

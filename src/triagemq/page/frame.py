@@ -1,4 +1,4 @@
-"""What surrounds every page: navigation, health, light and dark, and refusals said in words."""
+"""What surrounds every page: navigation, health, light and dark, and refusals in words."""
 
 from __future__ import annotations
 
@@ -31,6 +31,25 @@ DARK_COOKIE = "triage_dark"
 _SECOND = 1.0
 
 
+class TemplatePanel(ui.html):
+    """A part of the page with a template; it is sent to the browser anew when what it shows has changed."""
+
+    def __init__(self, template: str, classes: str = "panel") -> None:
+        super().__init__("", sanitize=False)
+        self.classes(classes)
+        self._template = template
+
+    def show(self, **what: object) -> None:
+        content = render(self._template, **what)
+        if self.content != content:
+            self.content = content
+
+
+def wide(field: Any) -> Any:
+    """An input field over the whole width."""
+    return field.props("outlined dense").style("width:100%")
+
+
 class Frame:
     """One page in one session. A page puts its panels in and says what to do every second."""
 
@@ -41,22 +60,22 @@ class Frame:
         server = request.scope.get("server")
         self.port: int | None = None if server is None else server[1]
         """The port by which this process was reached."""
-        self._every_second: list[Callable[[], Awaitable[None] | None]] = []
+        self._refreshing: list[tuple[int, Callable[[], Awaitable[None] | None]]] = []
         chosen = dark_of(request)
         self._dark = ui.dark_mode(chosen)
         ui.page_title(f"{PAGES[path]} – TriageMQ")
         ui.add_css(style_sheet())
         ui.add_body_html(f"<script>{script()}</script>")
         with ui.element("header").classes("bar"):
-            self.panel("places", render("bar.html", pages=PAGES, here=path, root=self.root))
+            TemplatePanel("bar.html", "places").show(pages=PAGES, current=path, root=self.root)
             self._state()
-        self.panel("contact", '<p id="contact" role="status" hidden></p>')
-        self._notice = self.panel("contact")
+        TemplatePanel("contact.html", "contact").show()
+        self._notice = TemplatePanel("notice.html", "contact")
         self._beat = 0
 
     def _state(self) -> None:
         with ui.element("div").classes("state"):
-            self._health = self.panel("quiet small")
+            self._health = TemplatePanel("health.html", "quiet small")
             ui.label(self.session.words).classes("quiet small")
             ui.button(icon="contrast", on_click=self._switch).props(
                 'flat dense round aria-label="light or dark"'
@@ -72,12 +91,9 @@ class Frame:
             "SameSite=Strict'; location.reload();"
         )
 
-    def panel(self, classes: str = "panel", content: str = "") -> ui.html:
-        """A part of the page that is written anew when what it shows has changed."""
-        return ui.html(content, sanitize=False).classes(classes)
-
-    def every_second(self, refresh: Callable[[], Awaitable[None] | None]) -> None:
-        self._every_second.append(refresh)
+    def every_second(self, refresh: Callable[[], Awaitable[None] | None], seconds: int = 1) -> None:
+        """Call it at once and then every second, or less often."""
+        self._refreshing.append((seconds, refresh))
 
     async def begin(self) -> None:
         """Show everything once, and then every second."""
@@ -95,26 +111,18 @@ class Frame:
         health = self.context.coordinator.health()
         reasons = (check["reason"] for check in health["checks"].values() if not check["ok"])
         self._beat += 1
-        update(
-            self._health,
-            render(
-                "health.html",
-                health=health,
-                reason=next(reasons, None) or health["status"],
-                # Something new every second: by that the browser knows that it is in contact.
-                beat=self._beat,
-            ),
-        )
+        # The beat is new every second: by that the browser knows that it is in contact.
+        self._health.show(health=health, reason=next(reasons, None) or health["status"], beat=self._beat)
         now = self.context.readings.latest
         old = None if now is None else now.old_seconds(time.time())
-        update(self._notice, render("notice.html", old_seconds=old))
-        for refresh in self._every_second:
-            done = refresh()
-            if done is not None:
+        self._notice.show(old_seconds=old)
+        for seconds, refresh in self._refreshing:
+            # The first beat is 1.
+            if (self._beat - 1) % seconds == 0 and (done := refresh()) is not None:
                 await done
 
     async def changing(self, change: Callable[[Caller], Awaitable[Any]], done: str) -> bool:
-        """Do what only operators may, and say that it is done or why not."""
+        """Make a change that needs an operator, and show that it is done or why not."""
         try:
             await change(await self.context.sessions.require_operator(self.session))
         except TriageError as error:
@@ -124,19 +132,13 @@ class Frame:
         return True
 
 
-def update(panel: ui.html, content: str) -> None:
-    """Sent to the browser only if it is different."""
-    if panel.content != content:
-        panel.content = content
-
-
 def dark_of(request: Request) -> bool | None:
     """The choice of the session; None: as the browser prefers."""
     return {"1": True, "0": False}.get(request.cookies.get(DARK_COOKIE, ""))
 
 
 async def framed(context: PageContext, request: Request, path: str) -> Frame | RedirectResponse:
-    """The frame of a page, or the way to sign in."""
+    """The frame of a page, or a redirect to sign in."""
     try:
         session = await context.sessions.of(request)
     except (UnauthorisedError, ForbiddenError):

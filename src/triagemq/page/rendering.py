@@ -1,41 +1,18 @@
-"""Numbers, words and small drawings as HTML: templates with their filters, lines of figures, and the style sheet."""
+"""Templates with their filters, small drawings, and the style sheet."""
 
 from __future__ import annotations
 
 import functools
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
-from jinja2 import Environment, PackageLoader, Undefined
+from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
 
 from triagemq.pipeline.report.figures import LEVELS
-from triagemq.pipeline.report.formatting import FILTERS, UNKNOWN, number
-
-_RATES = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
-
-
-def bit_rate(bps: float | None) -> str:
-    """Bits a second in the unit that a person would use.
-
-    >>> bit_rate(495_000), bit_rate(None)
-    ('495 kbit/s', '–')
-    """
-    if bps is None:
-        return UNKNOWN
-    unit = next((unit for unit, worth in _RATES.items() if bps >= worth), "bit/s")
-    return f"{number(bps / _RATES[unit])} {unit}"
-
-
-def load(share: float | None) -> str:
-    """The load of a port, in whole percent.
-
-    >>> load(1.00036), load(None)
-    ('100 %', '–')
-    """
-    return UNKNOWN if share is None else f"{100 * share:.0f} %"
+from triagemq.pipeline.report.formatting import FILTERS
 
 
 def clock_time(decided_ns: int) -> str:
@@ -76,7 +53,7 @@ def sparkline(
 
 
 def stacked(rows: Sequence[Sequence[float]], width: int = 640, height: int = 180) -> Markup:
-    """Areas on top of one another, one for each class, with the highest total beside them."""
+    """Areas on top of one another, one for each class, with the highest total."""
     if len(rows) < 2:
         return Markup("")
     depth = max(len(row) for row in rows)
@@ -102,35 +79,13 @@ def stacked(rows: Sequence[Sequence[float]], width: int = 640, height: int = 180
     )
 
 
-_DECISIONS = {
-    "replanned": "New plan",
-    "plan_kept": "Plan kept",
-    "treated_differently": "Treated differently",
-    "port_overloaded": "Port overloaded",
-    "port_relieved": "Port relieved",
-    "planned_by_forecast": "Planned by forecast",
-    "not_planned_by_forecast": "Not planned by forecast",
-    "admitted": "Promise admitted",
-    "refused": "Refused",
-    "released": "Promise released",
-    "limited": "Publisher cut",
-    "foreign": "Stranger at a promise",
-    "moved": "Moved",
-    "joined": "Gateway joined",
-    "lease ended": "Client vanished",
-    "token ended": "Token ended",
-    "class_zero_dropped": "Class 0 thinned out",
-    "drop_policy": "Drop policy",
-}
-
-
 def decision_words(kind: str) -> str:
     """What a kind of decision is called.
 
-    >>> decision_words("replanned"), decision_words("slow_down")
-    ('New plan', 'Slow down')
+    >>> decision_words("slow_down")
+    'Slow down'
     """
-    return _DECISIONS.get(kind, kind.replace("_", " ").capitalize())
+    return kind.replace("_", " ").capitalize()
 
 
 @functools.cache
@@ -139,26 +94,9 @@ def _templates() -> Environment:
     made = Environment(
         loader=PackageLoader("triagemq.page"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    own: dict[str, Callable[..., object]] = {
-        "bit_rate": bit_rate,
-        "load": load,
-        "clock_time": clock_time,
-        "level_colour": level_colour,
-        "sparkline": sparkline,
-        "stacked": stacked,
-        "decision_words": decision_words,
-    }
-    made.filters |= {name: _of_known(each) for name, each in {**FILTERS, **own}.items()}
+    own = (clock_time, level_colour, sparkline, stacked, decision_words)
+    made.filters |= FILTERS | {each.__name__: each for each in own}
     return made
-
-
-def _of_known(say: Callable[..., object]) -> Callable[..., object]:
-    """What a record does not have is not known."""
-
-    def said(value: object, *more: object, **options: object) -> object:
-        return say(None if isinstance(value, Undefined) else value, *more, **options)
-
-    return said
 
 
 def render(template: str, **what: object) -> str:

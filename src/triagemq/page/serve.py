@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
-import time
-from importlib import import_module
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -19,8 +17,8 @@ from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.serve import main as serve
 from triagemq.coordinator.settings import Settings
 from triagemq.errors import MissingDependencyError
-from triagemq.exchange.private_files import PRIVATE_UMASK
-from triagemq.waiting import end
+from triagemq.files import PRIVATE_UMASK
+from triagemq.waiting import end, is_set_within
 
 if TYPE_CHECKING:
     from triagemq.page.context import PageContext
@@ -40,57 +38,44 @@ class Page:
     def __init__(self, app: FastAPI, settings: Settings) -> None:
         self._coordinator: ControlPlane = app.state.coordinator
         self._settings = settings
-        self._pages: FastAPI | None = None
-        self._context: PageContext | None = None
-        self._loading = asyncio.Lock()
-        self._living: asyncio.Task[None] | None = None
-        self._expecting = asyncio.get_running_loop().create_task(self._expect())
+        loop = asyncio.get_running_loop()
+        self._requested = asyncio.Event()
+        self._pages: asyncio.Future[FastAPI] = loop.create_future()
+        self._running = loop.create_task(self._run())
         app.mount(self.path, self)
         app.add_route("/", lambda request: RedirectResponse(f"{self.path}/"), include_in_schema=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pages = await self._loaded()
+        self._requested.set()
+        pages = await asyncio.shield(self._pages)
         await pages(scope, receive, send)
 
-    async def _expect(self) -> None:
-        """Load modules before the first page is opened."""
-        await asyncio.sleep(_LOAD_AFTER_SECONDS)
-        await asyncio.to_thread(import_module, "triagemq.page.pages")
-
-    async def _loaded(self) -> FastAPI:
-        async with self._loading:
-            if self._pages is not None:
-                return self._pages
-            # In a thread: requests of clients are answered as quickly as ever.
-            pages, self._context = await asyncio.to_thread(self._load)
-            ready = asyncio.Event()
-            self._living = asyncio.get_running_loop().create_task(self._live(pages, ready))
-            await ready.wait()
-            self._pages = pages
-        return pages
+    async def _run(self) -> None:
+        await is_set_within(self._requested, _LOAD_AFTER_SECONDS)
+        try:
+            # In a thread: requests of clients are answered meanwhile.
+            pages, context = await asyncio.to_thread(self._load)
+        except Exception as error:
+            self._pages.set_exception(error)
+            return
+        try:
+            # A mounted application gets no lifespan from the server.
+            async with pages.router.lifespan_context(pages):
+                self._pages.set_result(pages)
+                await asyncio.Event().wait()
+        finally:
+            await context.close()
 
     def _load(self) -> tuple[FastAPI, PageContext]:
         from triagemq.page.context import PageContext
         from triagemq.page.pages import build
 
-        context = PageContext(self._coordinator, self._settings, time.monotonic())
+        context = PageContext(self._coordinator, self._settings)
         return build(context), context
-
-    async def _live(self, pages: FastAPI, ready: asyncio.Event) -> None:
-        """Run NiceGUI's own tasks; a mounted application gets no lifespan of the server."""
-        try:
-            async with pages.router.lifespan_context(pages):
-                ready.set()
-                await asyncio.Event().wait()
-        finally:
-            ready.set()
 
     async def close(self) -> None:
         """Withdraw subscriptions that were made on the page, and end its tasks."""
-        if self._context is not None:
-            await self._context.close()
-        with contextlib.suppress(Exception):
-            await end(self._expecting, self._living)
+        await end(self._running)
 
 
 def mount(app: FastAPI, settings: Settings) -> Page | None:
@@ -101,11 +86,11 @@ def mount(app: FastAPI, settings: Settings) -> Page | None:
     return Page(app, settings)
 
 
-def main() -> None:
+def main() -> int:
     """Run with the configuration file named on the command line."""
-    serve(mount)
+    return serve(mount)
 
 
 if __name__ == "__main__":
     os.umask(PRIVATE_UMASK)
-    main()
+    sys.exit(main())

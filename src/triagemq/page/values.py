@@ -1,6 +1,6 @@
-"""The latest value of every topic, heard from the brokers as an ordinary subscriber, while the page is open.
+"""The latest value of every topic, received from the brokers as an ordinary subscriber, while the page is open.
 
-The page asks brokers and not the gateway: what it hears costs neither the gateway nor a port anything.
+The page subscribes at brokers: its copies cost no gateway and no port anything.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.mqtt.connection import MqttConnection
-from triagemq.exchange.mqtt.session import Login, MqttSession
+from triagemq.broker.address import BrokerAddress
+from triagemq.mqtt.connection import MqttConnection
+from triagemq.mqtt.session import Login, MqttOwner, MqttSession
 from triagemq.mqttsn.timestamps import split_payload
 from triagemq.waiting import end
 
@@ -28,12 +28,11 @@ _LATE_SECONDS = 2.0
 
 @dataclass(slots=True)
 class Value:
-    """The last event of a topic: when it was heard (Unix seconds), its payload as text or as a number of bytes."""
+    """The last event of a topic: when it was received (Unix seconds), its payload as text or as a number of bytes."""
 
-    heard: float
+    received: float
     payload: bytes
     size_bytes: int
-    events: int = 1
 
     @property
     def text(self) -> str:
@@ -65,7 +64,7 @@ class TopicNow:
     state: str
 
 
-class LatestValues:
+class LatestValues(MqttOwner):
     """`look` says that the page is open: the brokers are listened to for as long as that."""
 
     def __init__(self) -> None:
@@ -100,8 +99,8 @@ class LatestValues:
         try:
             while time.monotonic() - self._looked < _PATIENCE_SECONDS:
                 await asyncio.sleep(1.0)
-                said = [each.last_problem for each in connections if not each.session.connected]
-                self.problem = self.problem if not connections else next(iter(said), "")
+                problems = [each.last_problem for each in connections if not each.session.connected]
+                self.problem = self.problem if not connections else next(iter(problems), "")
         finally:
             await end(*tasks)
             for each in connections:
@@ -121,32 +120,25 @@ class LatestValues:
             if len(self.by_topic) < MOST_TOPICS:
                 self.by_topic[topic] = Value(time.time(), payload[:_SHOWN_BYTES], len(payload))
             return
-        known.heard, known.payload, known.size_bytes = time.time(), payload[:_SHOWN_BYTES], len(payload)
-        known.events += 1
-
-    def __getattr__(self, name: str) -> Any:
-        """Of the rest of what a broker says nothing is of interest."""
-        if name.startswith("mqtt_"):
-            return lambda *_: None
-        raise AttributeError(name)
+        known.received, known.payload, known.size_bytes = time.time(), payload[:_SHOWN_BYTES], len(payload)
 
 
 def situation(
     values: Mapping[str, Value], rates: Mapping[str, float | None], since: float, now: float
 ) -> list[TopicNow]:
-    """All topics that are known or were heard, in alphabetical order; `rates` are events a second.
+    """All topics that are known or were received, in alphabetical order; `rates` are events a second.
 
     Late is what has not come for five of its usual intervals, and missing what has not come at all for that long.
 
-    >>> heard = {"hall/smoke": Value(100.0, b"0.2", 3)}
-    >>> [row.state for row in situation(heard, {"hall/smoke": 1.0, "attic/smoke": 1.0}, 90.0, 110.0)]
+    >>> values = {"hall/smoke": Value(100.0, b"0.2", 3)}
+    >>> [row.state for row in situation(values, {"hall/smoke": 1.0, "attic/smoke": 1.0}, 90.0, 110.0)]
     ['missing', 'late']
     """
     found = []
     for topic in sorted({*values, *rates}):
         value, rate = values.get(topic), rates.get(topic)
         limit = None if not rate else max(_LATE_INTERVALS / rate, _LATE_SECONDS)
-        silent = now - (since if value is None else value.heard)
+        silent = now - (since if value is None else value.received)
         overdue = limit is not None and silent > limit
         state = "fresh" if not overdue else "missing" if value is None else "late"
         if value is None and not overdue:

@@ -1,4 +1,4 @@
-"""What Spark says of a failure in pages, in the one line that matters."""
+"""The cause of a failure of Spark, in one line instead of pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from triagemq.errors import PipelineError
 
-_TRACEBACK = "Traceback (most recent call last):"
+_RAISED = re.compile(r"Traceback \(most recent call last\):\s*\n(?:[ \t].*\n|\s*\n)*(\S.*)")
+"""The error that a traceback of Python ends with: the first line after it that is not indented."""
 _CAUSED = "Caused by: "
 _WORKER = re.compile("PythonException|from the Python worker")
 _NO_PACKAGE = re.compile(
@@ -33,8 +34,8 @@ def explained(what: str) -> Iterator[None]:
 def cause_of(error: BaseException) -> str:
     """The cause: how a Python worker's last traceback ends, else Java's innermost cause, else the first plain line.
 
-    >>> said = "An error occurred while calling o7.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)"
-    >>> cause_of(RuntimeError(said))
+    >>> text = "An error occurred while calling o7.parquet.\\n: java.io.IOException: disk full\\n\\tat a.b(C.java:1)"
+    >>> cause_of(RuntimeError(text))
     'java.io.IOException: disk full'
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
@@ -49,23 +50,11 @@ def cause_of(error: BaseException) -> str:
     causes = [line.strip().removeprefix(_CAUSED) for line in lines if line.strip().startswith(_CAUSED)]
     plain = [line.strip().removeprefix(": ") for line in lines]
     plain = [line for line in plain if not line.startswith(_NOT_SAYING_WHY)]
-    return (_raised(lines)[-1:] or causes[-1:] or plain[:1] or _silent(error))[0]
+    return (_RAISED.findall(str(error))[-1:] or causes[-1:] or plain[:1] or _silent(error))[0]
 
 
 def _silent(error: BaseException) -> list[str]:
-    """Where nothing is said but which call it was: py4j's own error, when Java has gone."""
+    """For an error that names no more than the call: py4j's own, when Java has gone."""
     if type(error).__module__.startswith("py4j"):
         return ["Spark's Java process has ended, or does not answer; its last words are above, if it had any"]
     return [type(error).__name__]
-
-
-def _raised(lines: list[str]) -> list[str]:
-    """The errors that tracebacks of Python end with: the first line after each that is not indented."""
-    found, within = [], False
-    for line in lines:
-        if line.rstrip().endswith(_TRACEBACK):
-            within = True
-        elif within and not line.startswith((" ", "\t")):
-            found.append(line.strip())
-            within = False
-    return found

@@ -17,11 +17,10 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from triagemq.clock import UNIX_TIMES_FROM_NS
 from triagemq.pipeline.inputs import TraceInput
-from triagemq.pipeline.partitions import in_pieces, schema_of
+from triagemq.pipeline.partitions import in_pieces
 from triagemq.pipeline.store import InputFile
 from triagemq.pipeline.tables.latency_histogram import NO_CLASS
 from triagemq.pipeline.tables.port_load import COUNTERS
@@ -41,10 +40,6 @@ _DUPLICATE = "duplicate"
 _UNSET = "clock not set"
 _GROUPED = ["run", "table", "reason", "unix"]
 _COUNTED = "run int, table int, reason string, unix boolean, rows bigint, repeated bigint"
-_ADDED = """
-    source string, run int, line bigint, reason string, table int, unix boolean, measured boolean,
-    key bigint, other bigint
-"""
 _STAMPED = ("publications", "deliveries")
 """The tables whose published_ns is the publishers' own time."""
 
@@ -76,14 +71,17 @@ class Checked:
 def check_runs(
     spark: SparkSession, runs: Mapping[int, TraceInput], partitions: int
 ) -> tuple[dict[str, Checked], dict[tuple[int, str | None], int]]:
-    """The trace tables of these runs, and for each run how many rows have each reason (None for the good ones).
+    """The trace tables that have rows, and for each run how many rows have each reason (None for the good ones).
 
     One pass counts rows by reason and looks for keys that come twice, and for times that cannot be of one clock; only
     if there are any are the rows looked at again, to keep the first of each and those of a clock that was set.
     """
+    present = [table for table in _KEYS if any(run.manifest.rows(table) for run in runs.values())]
+    if not present:
+        return {}, Counter()
     with ThreadPoolExecutor() as pool:
-        read = pool.map(lambda table: _read_all(spark, table, runs, partitions), _KEYS)
-        checked = dict(zip(_KEYS, read, strict=True))
+        read = pool.map(lambda table: _read_all(spark, table, runs, partitions), present)
+        checked = dict(zip(present, read, strict=True))
     keys = [each.rows.select([*_GROUPED, "key", "other"]) for each in checked.values()]
     # The exchange first: nearly all keys are different, so that counting before it would only cost.
     together = reduce(DataFrame.unionByName, keys).repartition(partitions, "key")
@@ -124,8 +122,7 @@ def _mark_unset(run: int, rows: DataFrame) -> DataFrame:
 
 def _read_all(spark: SparkSession, table: str, runs: Mapping[int, TraceInput], partitions: int) -> Checked:
     parts = [_read(spark, table, number, run) for number, run in runs.items() if run.manifest.rows(table)]
-    columns = StructType([*from_arrow_schema(TABLES[table]).fields, *schema_of(_ADDED).fields])
-    rows = reduce(DataFrame.unionByName, parts) if parts else spark.createDataFrame([], columns)
+    rows = reduce(DataFrame.unionByName, parts)
     return Checked(table, rows.coalesce(1) if partitions == 1 else rows)
 
 

@@ -1,4 +1,4 @@
-"""Small tables that say what the ids of a run mean: names, bandwidths, utilities and forecasts from its scenario."""
+"""Dimension tables for the ids of a run: names, bandwidths, utilities and forecasts from its scenario."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from triagemq.forecast import StoredForecast, forecast
-from triagemq.pipeline.inputs import Input, TraceInput
+from triagemq.pipeline.inputs import TraceInput
 from triagemq.pipeline.partitions import table_of
 from triagemq.pipeline.tables.latency_histogram import FORECAST
-from triagemq.scenario import Scenario, port_depths
+from triagemq.scenario import port_depths
 
 Columns = Mapping[str, Any]
-DimensionTables = dict[str, list[pa.Table]]
-"""Tables of dimensions, each in pieces and not all with all columns."""
 
 _PERCENTILES = ("p95_seconds", "p99_seconds")
 """Columns of tables have these without their unit."""
@@ -34,32 +31,23 @@ _COLUMNS = {
     "max_latency_seconds double, max_latency_share double, forecast_share_within_max_latency double, "
     + FORECAST,
     "class_forecasts": f"priority_class int, {FORECAST}",
-    # By which class copies are counted, of runs that say so.
+    # The class by which copies are counted, of runs that have it.
     "classes": "subscription_id int, counted_class int",
 }
 
 
-def dimensions(found: DimensionTables) -> dict[str, pa.Table]:
-    """What the scenarios of a job's runs say, and what live runs call what their scenarios do not know, by its name.
-
-    Columns that are not known are null.
-    """
+def dimensions(runs: Mapping[int, TraceInput]) -> dict[str, pa.Table]:
+    """The dimensions of each run, from its scenario and manifest: a table for each name, null where unknown."""
+    found: dict[str, list[pa.Table]] = {name: [] for name in _COLUMNS}
+    for run, each in runs.items():
+        for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
+            rows = pa.table({column: _array(values) for column, values in columns.items()})
+            found[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
     return {name: table_of(found[name], f"run int, {columns}") for name, columns in _COLUMNS.items()}
 
 
-def scenario_dimensions(inputs: Sequence[Input]) -> DimensionTables:
-    """What the scenario and the manifest of each run say, by its number. Needs no Spark."""
-    found: DimensionTables = {name: [] for name in _COLUMNS}
-    for run, each in enumerate(inputs):
-        if isinstance(each, TraceInput):
-            for name, columns in (*_in_scenario(each).items(), *_named(each).items()):
-                rows = pa.table({column: _array(values) for column, values in columns.items()})
-                found[name].append(rows.append_column("run", pa.repeat(run, rows.num_rows)))
-    return found
-
-
 def _named(run: TraceInput) -> dict[str, Columns]:
-    """What the run itself says: names of ids behind the last rows of the scenario, and how copies are counted."""
+    """Dimensions in the manifest: names of ids behind the last rows of the scenario, and how copies are counted."""
 
     def beyond(kind: str) -> list[tuple[int, Any]]:
         first = 0 if run.scenario is None else len(getattr(run.scenario, kind))
@@ -84,7 +72,10 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
     scenario = run.scenario
     if scenario is None:
         return {}
-    promised, class_promised = _forecasts(run, scenario)
+    forecast = run.forecast
+    promised, class_promised = (
+        ({}, {}) if forecast is None else (_renamed(forecast.subscriptions), _renamed(forecast.classes))
+    )
     topics, publishers, ports = scenario.topics, scenario.publishers, scenario.ports
     subscribers, subscriptions = scenario.subscribers, scenario.subscriptions
     alone = np.flatnonzero(np.asarray(port_depths(scenario))[subscribers.port] == 0)
@@ -113,22 +104,8 @@ def _in_scenario(run: TraceInput) -> dict[str, Columns]:
     }
 
 
-def _forecasts(run: TraceInput, scenario: Scenario) -> tuple[Columns, Columns]:
-    """What the run's plan was expected to give every subscription, and every class by which copies are counted.
-
-    A run of before, or of another program, has no forecast of its own: that of formulas stands for it.
-    """
-    if run.plan is None:
-        return {}, {}
-    found = run.forecast
-    if found is None:
-        own_classes = len(run.classes) == len(scenario.subscriptions)
-        level = np.array(run.classes) if own_classes else run.plan.subscription_class
-        found = StoredForecast.of(forecast(scenario, run.plan, formulas=True), level)
-    return _renamed(found.subscriptions), _renamed(found.classes)
-
-
 def _renamed(columns: Columns) -> Columns:
+    """The forecast of the run's plan, with the column names of the tables."""
     return {
         name
         if name == "priority_class"

@@ -2,7 +2,7 @@
 
 One row of the log is either good, and becomes one publication for each of its values, or it is set aside as a whole,
 so that rows in and rows set aside add up to the rows read. It is parsed once, into a folder that holds it as long as
-tables are made. What is wrong with a row beside others is found afterwards, from a few numbers of each: rows as a whole
+tables are made. Copies and times that go backwards are found afterwards, from a few numbers of each: rows as a whole
 are never sorted.
 """
 
@@ -30,15 +30,13 @@ from triagemq.pipeline.store.store import write_work
 _NANOSECONDS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 _LATEST_NS = 2**63 - 1
 _CALENDAR_NS = (631_152_000_000_000_000, 4_102_444_800_000_000_000)
-"""1990 and 2100: what a clock says that was set is between them."""
+"""1990 and 2100: the times of a clock that was set are between them."""
 _SECOND_KIND = 1 << 40
 _LONGEST_TOPIC_BYTES = 65_535
 _BACKWARDS = "clock going backwards"
 _CLOCK_SHARE, _CLOCK_ROWS = 0.01, 2
 """A file with more rows than both that are before their predecessor is not in order of time; no clock is that bad."""
 _BAD = "table string, reason string, source string, line bigint, raw string"
-_BLOCK_BITS = 18
-"""Neighbours are compared in blocks of so many rows (a power of two): a log of one publisher is many tasks, too."""
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}|$)"
 _OFFSET = r"Z?([+-]\d{2}):?(\d{2})$"
 """Behind a local time, with a Z before it as mosquitto_sub 2.0 prints it, too."""
@@ -51,7 +49,7 @@ class Ingested:
     """A log: every row with `reason` (null for a good one), `source`, `line`, `raw` and its `readings`."""
 
     log: LogInput
-    """What was ingested, with notes on it."""
+    """The log, with notes on it."""
     rows: DataFrame
     unreadable: dict[str, str] = field(default_factory=dict)
     """Files that were left out, and why."""
@@ -62,7 +60,7 @@ class Ingested:
         return counts | ({UNREADABLE: len(self.unreadable)} if self.unreadable else {})
 
     def readings(self) -> DataFrame:
-        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
+        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
         place = F.col("position") * len(self.log.mapping.topics_of_values)
         return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
@@ -71,7 +69,6 @@ class Ingested:
             "published_ns",
             F.col("reading.topic").alias("topic"),
             F.col("reading.size_bytes").cast("int").alias("size_bytes"),
-            F.encode("reading.value", "UTF-8").alias("payload"),
         )
 
     def bad(self) -> DataFrame:
@@ -112,10 +109,10 @@ def _read(spark: SparkSession, log: LogInput, work: Location) -> tuple[DataFrame
     try:
         return write_work(_checked(_parse(spark, log), log.mapping), work / "rows", what=log.source), {}
     except (PySparkException, Py4JError, PipelineError):
-        alike, unreadable = _readable(spark, log)
-        if not alike or (len(alike) == 1 and not unreadable):
+        groups, unreadable = _readable(spark, log)
+        if not groups or (len(groups) == 1 and not unreadable):
             raise
-        parts = [_checked(_parse(spark, log, files), log.mapping) for files in alike]
+        parts = [_checked(_parse(spark, log, files), log.mapping) for files in groups]
         if log.format == "parquet":
             # Types that differ are the same as texts.
             parts = [part.withColumn("raw", F.to_json("raw")) for part in parts]
@@ -126,7 +123,7 @@ def _read(spark: SparkSession, log: LogInput, work: Location) -> tuple[DataFrame
 def _readable(spark: SparkSession, log: LogInput) -> tuple[list[list[InputFile]], dict[str, str]]:
     """Files that can be read one by one, those with columns of the same types together; and why others cannot."""
 
-    def look(file: InputFile) -> str | PipelineError:
+    def schema_of_file(file: InputFile) -> str | PipelineError:
         try:
             rows = spark.read.format("parquet" if log.format == "parquet" else "text").load(file.spark_path)
             if log.format == "parquet":
@@ -138,15 +135,15 @@ def _readable(spark: SparkSession, log: LogInput) -> tuple[list[list[InputFile]]
         except PipelineError as error:
             return error
 
-    alike: dict[str, list[InputFile]] = {}
+    by_schema: dict[str, list[InputFile]] = {}
     unreadable = {}
     with ThreadPoolExecutor() as pool:
-        for file, found in zip(log.files, pool.map(look, log.files), strict=True):
+        for file, found in zip(log.files, pool.map(schema_of_file, log.files), strict=True):
             if isinstance(found, str):
-                alike.setdefault(found, []).append(file)
+                by_schema.setdefault(found, []).append(file)
             else:
                 unreadable[file.url] = str(found)
-    return list(alike.values()), unreadable
+    return list(by_schema.values()), unreadable
 
 
 def _unsorted_files(rows: DataFrame) -> dict[str, int]:
@@ -177,7 +174,7 @@ def _checked(parsed: DataFrame, mapping: Mapping) -> DataFrame:
 
 
 def _is_of_no_calendar(published_ns: Column) -> Column:
-    """Whether a time is one that a clock says that was not set (1970, 1980) or overflowed (2106)."""
+    """Whether a time is of a clock that was not set (1970, 1980) or overflowed (2106)."""
     return (published_ns < _CALENDAR_NS[0]) | (published_ns >= _CALENDAR_NS[1])
 
 
@@ -185,11 +182,11 @@ def _with_plausible_times(rows: DataFrame, mapping: Mapping) -> DataFrame:
     """The same, with rows of a clock that was not set put aside: for this the whole log must have been seen.
 
     A clock that starts at 0 is as good as any. But if other times of the same log are of a calendar, those that are not
-    are set aside, unless the mapping says what is the earliest and the latest.
+    are set aside, unless the mapping has an earliest and a latest time.
     """
     published = F.col("published_ns")
-    strange = _is_of_no_calendar(published)
-    some, others = rows.where("reason is null").agg(F.bool_or(strange), F.bool_or(~strange)).collect()[0]
+    outside = _is_of_no_calendar(published)
+    some, others = rows.where("reason is null").agg(F.bool_or(outside), F.bool_or(~outside)).collect()[0]
     if not (some and others):
         return rows
     earliest, latest = mapping.time.bounds_ns
@@ -230,13 +227,13 @@ def _path(url: Column) -> Column:
 
 def _parse_lines(spark: SparkSession, log: LogInput, files: Sequence[InputFile]) -> DataFrame:
     header = log.format == "csv" and log.mapping.header
-    kinds, wanted = [], set(files)
-    for number, alike in enumerate(log.lines):
-        chosen = [file for file in alike.files if file in wanted]
+    kinds, chosen_files = [], set(files)
+    for number, group in enumerate(log.lines):
+        chosen = [file for file in group.files if file in chosen_files]
         if not chosen:
             continue
-        lines = _numbered_lines(spark, chosen, header=header, line_end=alike.line_end)
-        fields, reasons = _json_fields() if alike.columns is None else _csv_fields(log.mapping, alike.columns)
+        lines = _numbered_lines(spark, chosen, header=header, line_end=group.line_end)
+        fields, reasons = _json_fields() if group.columns is None else _csv_fields(log.mapping, group.columns)
         reasons = {"not UTF-8": ~F.col("is_utf8")} | reasons
         kinds.append(
             lines.select(
@@ -306,7 +303,7 @@ def _json_fields() -> tuple[Column, dict[str, Column]]:
 
 
 def _csv_fields(mapping: Mapping, columns: Sequence[str]) -> tuple[Column, dict[str, Column]]:
-    """Those of a line by columns."""
+    """The fields of a line by columns, and the reasons against it."""
     names = [f"c{number}" for number in range(len(columns))]
     schema = ", ".join(f"{name} string" for name in (*names, "malformed"))
     options = {"sep": mapping.delimiter, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": "malformed"}
@@ -424,7 +421,7 @@ def _row_reasons(mapping: Mapping) -> dict[str, Column]:
 
 
 def _reading_reasons(mapping: Mapping, reading: Column) -> dict[str, Column]:
-    """What may be wrong with one of the values of a row."""
+    """The reasons against one of the values of a row."""
     topic, size_bytes, number = reading["topic"], reading["size_bytes"], reading["value"].try_cast("double")
     reasons = {
         "missing topic": topic.isNull(),
@@ -463,20 +460,9 @@ def _out_of_order(rows: DataFrame, mapping: Mapping) -> DataFrame:
         "position", "published_ns", "clock", (F.row_number().over(same) > 1).alias("is_copy")
     )
     tolerance_ns = round(mapping.backwards_seconds * 1e9)
-    block = F.shiftright("position", _BLOCK_BITS)
-    within = Window.partitionBy("clock", "is_copy", block).orderBy("position")
-    before, after = (beside("published_ns").over(within) for beside in (F.lag, F.lead))
-    # All that is wrong within a block, and the ends of each, which have their neighbours in others.
-    blocks = marked.select(
-        "*",
-        (published < before - tolerance_ns).alias("is_before"),
-        (before.isNull() | after.isNull()).alias("is_end"),
-    ).where("is_copy or is_before or is_end")
-    inner = F.when(~F.col("is_end"), F.col("position"))
-    ends = Window.partitionBy("clock", "is_copy", inner).orderBy("position")
-    is_before = F.coalesce("is_before", published < F.lag("published_ns").over(ends) - tolerance_ns)
-    order = F.when(F.col("is_copy"), "duplicate").when(is_before, _BACKWARDS)
-    return blocks.select("position", order.alias("order")).where("order is not null")
+    before = F.lag("published_ns").over(Window.partitionBy("clock", "is_copy").orderBy("position"))
+    order = F.when(F.col("is_copy"), "duplicate").when(published < before - tolerance_ns, _BACKWARDS)
+    return marked.select("position", order.alias("order")).where("order is not null")
 
 
 def _unless_known(rows: DataFrame, reason: Column) -> DataFrame:

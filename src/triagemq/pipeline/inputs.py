@@ -1,4 +1,4 @@
-"""What a command is to process: runs with a Trace, and foreign logs with a mapping. Found without Spark."""
+"""The inputs of a command: runs with a Trace, and foreign logs with a mapping. Found without Spark."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dictionary
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,25 +18,23 @@ import pyarrow as pa
 from triagemq.errors import MappingError, PipelineError, PlanError, ScenarioError, TraceError, TriageError
 from triagemq.forecast import StoredForecast
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
-from triagemq.plan import Plan
-from triagemq.plan.files import parse_plan
-from triagemq.scenario import Scenario, loads_with_conditions
-from triagemq.scenario.conditions import Conditions
-from triagemq.trace import Manifest, Trace
+from triagemq.pipeline.store import InputFile, Location
+from triagemq.scenario import Scenario, loads
+from triagemq.trace import Manifest
 from triagemq.trace.manifest import (
     CLASSES,
+    CUT_OFF,
     FORECAST_NAME,
     INCOMPLETE_NAME,
-    JUDGED_UNTIL,
     MANIFEST_NAME,
-    PLAN_NAME,
+    OLD_CUT_OFF,
     SCENARIO_NAME,
     parse_manifest,
+    parse_progress,
 )
 from triagemq.trace.parts import PartFile
 
-COMPUTED_BY = 11
+COMPUTED_BY = 12
 """Raised whenever the tables come out differently for the same input: everything is then computed again."""
 
 UNREADABLE = "unreadable file"
@@ -47,19 +45,16 @@ _ENDINGS = {
     "jsonl": (".jsonl", ".json", ".ndjson"),
     "parquet": (".parquet",),
 }
-_FOLLOW_CONDITIONS = ("simulate", "emulate")
-"""Producers of runs that have a plan for each of a scenario's conditions, and so no one forecast."""
-
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER_BYTES = 1 << 20
 _COMPRESSED_HEADER_BYTES = 1 << 16
-"""What is in the first part of a compressed file in any case."""
+"""The first part of a compressed file has at least as many."""
 _BYTES_PER_ROW = 20
 
 
 @dataclass(frozen=True, slots=True)
 class TraceInput:
-    """A whole run with its scenario and the one plan that it followed, if it has them and they can be read."""
+    """A whole run with its scenario and the forecast of its plan, if it has them and they can be read."""
 
     run_id: str
     source: str
@@ -68,12 +63,11 @@ class TraceInput:
     scenario_text: str
     scenario: Scenario | None
     files: Dictionary[str, tuple[InputFile, ...]]
-    plan: Plan | None = None
     forecast: StoredForecast | None = None
     notes: tuple[str, ...] = ()
 
     def names(self, kind: str) -> list[Any]:
-        """What a live run says of its topics, publishers, subscribers or subscriptions, by id; None: forgotten."""
+        """The names of topics, publishers, subscribers or subscriptions in a live run, by id; None: forgotten."""
         found = self.manifest.extra.get(kind)
         return found if isinstance(found, list) else []
 
@@ -88,16 +82,16 @@ class TraceInput:
         return [int(each) for each in self.names(CLASSES)]
 
     @property
-    def judged_until_ns(self) -> int | None:
+    def cut_off_ns(self) -> int | None:
         """After which time what is delivered is no success; None: all counts."""
-        found = self.manifest.extra.get(JUDGED_UNTIL)
+        found = self.manifest.extra.get(CUT_OFF, self.manifest.extra.get(OLD_CUT_OFF))
         return None if found is None else int(found)
 
     @property
     def described(self) -> dict[str, Any]:
-        """What run_summary is to say of it."""
-        stated = ("producer", "started", "finished", "measured_from_ns")
-        described = {name: getattr(self.manifest, name) for name in stated}
+        """The columns of run_summary that the input itself has."""
+        own = ("producer", "started", "finished", "measured_from_ns")
+        described = {name: getattr(self.manifest, name) for name in own}
         return described | {"scenario": self.scenario.name if self.scenario else None}
 
     @property
@@ -126,12 +120,12 @@ class LogInput:
     format: str
     files: tuple[InputFile, ...]
     lines: tuple[LineFiles, ...]
-    """Those of a log of lines, by how they are read."""
+    """The files of a log of lines, by how they are read."""
     notes: tuple[str, ...] = ()
 
     @property
     def described(self) -> dict[str, Any]:
-        """What run_summary is to say of it; it has no warm-up."""
+        """The columns of run_summary that the input itself has; a log has no warm-up."""
         return {"producer": "log", "measured_from_ns": 0}
 
     @property
@@ -142,7 +136,7 @@ class LogInput:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A run that is not whole, a file that is no part of a log, or one of both that is damaged, beside others."""
+    """A run that is not whole, a file that is no part of a log, or one of both that is damaged."""
 
     source: str
     reason: str
@@ -150,17 +144,6 @@ class Skipped:
 
 
 Input = TraceInput | LogInput
-Files = Dictionary[str, tuple[TableFile, ...]]
-Counts = Dictionary[str | None, int]
-"""Rows by the reason for which they are set aside; None for those that are not."""
-
-
-def published(each: Input, counts: Counts, tables: Files) -> PublishedRun:
-    """What a manifest is to say of an input."""
-    reasons = {reason: counts[reason] for reason in sorted(filter(None, counts))}
-    rows_in, aside = counts.get(None, 0), sum(reasons.values())
-    rows_read = rows_in + aside
-    return PublishedRun(each.identity, each.source, rows_read, rows_in, aside, reasons, tables, each.notes)
 
 
 def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[list[Input], list[Skipped]]:
@@ -173,9 +156,9 @@ def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[l
     skipped: list[Skipped] = []
     failures: list[TriageError] = []
 
-    def add(place: Location, look: Callable[[], Input]) -> None:
+    def add(place: Location, find: Callable[[], Input]) -> None:
         try:
-            found.append(look())
+            found.append(find())
         except MappingError:
             raise
         except (PipelineError, TraceError) as error:
@@ -204,7 +187,11 @@ def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[l
             if logs and mapping is not None:
                 add(place, partial(_log, place, logs, mapping, skipped))
             elif not whole:
-                raise PipelineError(f"{argument}: {_advice(logs, mapping)}")
+                known = ", ".join(ending for endings in _ENDINGS.values() for ending in endings)
+                raise PipelineError(
+                    f"{argument}: holds neither a trace nor runs with one, nor a log: that needs --mapping FILE, and "
+                    f"files that end in {known}, or else format: in it, and recursive: true for folders"
+                )
     if failures and not found:
         raise failures[0]
     return _distinct(found), skipped
@@ -223,7 +210,7 @@ def _distinct(found: Sequence[Input]) -> list[Input]:
 
 
 def _log_files(place: Location, mapping: Mapping | None, runs: Sequence[str]) -> list[InputFile]:
-    """The files of a directory that could be a log: of a known ending, or all if the mapping says what they are."""
+    """The files of a directory that could be a log: of a known ending, or all if the mapping has a format."""
     deep = mapping is not None and mapping.looks_into_folders
     return [
         file
@@ -233,89 +220,37 @@ def _log_files(place: Location, mapping: Mapping | None, runs: Sequence[str]) ->
     ]
 
 
-def _advice(logs: Sequence[InputFile], mapping: Mapping | None) -> str:
-    nothing = "holds neither a trace nor runs with one"
-    if mapping is None:
-        could_be = "; its files could be a log: say what its columns mean with --mapping FILE"
-        return nothing + (could_be if logs else "")
-    known = ", ".join(ending for endings in _ENDINGS.values() for ending in endings)
-    return (
-        f"{nothing}, and no file that ends in {known}; if its files are called otherwise, add format: to the mapping, "
-        "and if they lie in folders, recursive: true"
-    )
-
-
 def _incomplete(place: Location) -> str:
-    if place.local is None:
-        return f"{place.given}: this run has not finished; its figures would be wrong"
+    state = parse_progress((place / INCOMPLETE_NAME).read())
+    return f"{place.given}: {state}; its figures would be wrong: run it again"
+
+
+def read_scenario(run: Location) -> tuple[str, Scenario | None, list[str]]:
+    """Text and scenario of a run, and notes: an unreadable scenario costs names and utilities, and no figures."""
+    text = (run / SCENARIO_NAME).read().decode("utf-8", errors="replace")
     try:
-        Trace.open(place.local)
-    except TraceError as error:
-        return str(error)
-    return f"{place.given}: this run has only just finished; run again"
-
-
-@dataclass(frozen=True, slots=True)
-class RunScenario:
-    """The scenario in the directory of a run: without one, or with one that cannot be read, names are missing."""
-
-    text: str = ""
-    scenario: Scenario | None = None
-    conditions: Conditions = field(default_factory=Conditions)
-    error: str | None = None
-
-    @classmethod
-    def read(cls, run: Location) -> RunScenario:
-        """What is there; an unreadable scenario costs names and utilities, and no figures."""
-        text = (run / SCENARIO_NAME).read().decode("utf-8", errors="replace")
-        if not text.strip():
-            return cls(text)
-        try:
-            return cls(text, *loads_with_conditions(text, file=f"{run.given}/{SCENARIO_NAME}"))
-        except ScenarioError as error:
-            return cls(text, error=str(error).splitlines()[0])
+        return text, loads(text, file=f"{run.given}/{SCENARIO_NAME}") if text.strip() else None, []
+    except ScenarioError as error:
+        why = str(error).splitlines()[0]
+        return text, None, [f"its scenario cannot be read, so names and utilities are missing: {why}"]
 
 
 def _trace(place: Location) -> TraceInput:
-    stated = (place / MANIFEST_NAME).read()
-    manifest = parse_manifest(stated, f"{place.given}/{MANIFEST_NAME}")
-    found = RunScenario.read(place)
+    content = (place / MANIFEST_NAME).read()
+    manifest = parse_manifest(content, f"{place.given}/{MANIFEST_NAME}")
+    text, scenario, notes = read_scenario(place)
     files = {table: tuple(_part(place, part) for part in parts) for table, parts in manifest.tables.items()}
-    planned = (place / PLAN_NAME).read() if manifest.has_plan else b""
-    plan: Plan | None = None
-    notes = []
-    if found.error is not None:
-        notes.append(f"its scenario cannot be read, so names and utilities are missing: {found.error}")
-    if manifest.producer in _FOLLOW_CONDITIONS and found.conditions.timeline:
-        planned = b""
-    try:
-        if planned and found.scenario is not None:
-            plan = parse_plan(planned.decode("utf-8", errors="replace"), f"{place.given}/{PLAN_NAME}")
-            plan.require(found.scenario)
-    except PlanError as error:
-        plan = None
-        notes.append(f"its plan cannot be used, so there is no forecast beside its figures: {error}")
     stored = place / FORECAST_NAME
-    expected = stored.read() if plan is not None and stored.exists() else b""
+    expected = stored.read() if scenario is not None and stored.exists() else b""
     forecast: StoredForecast | None = None
     try:
-        if expected and found.scenario is not None:
-            count = len(found.scenario.subscriptions)
-            forecast = StoredForecast.parse(expected, count, f"{place.given}/{FORECAST_NAME}")
+        if expected and scenario is not None:
+            forecast = StoredForecast.parse(expected, len(scenario.subscriptions), stored.given)
     except PlanError as error:
-        notes.append(f"its forecast cannot be used, so that of formulas is beside its figures: {error}")
-    identity = _digest(str(COMPUTED_BY).encode(), stated, found.text.encode(), planned, expected)
+        notes.append(f"its forecast cannot be used, so there is none next to its figures: {error}")
+    identity = _digest(str(COMPUTED_BY).encode(), content, text.encode(), expected)
     return TraceInput(
-        manifest.run_id,
-        place.given,
-        identity,
-        manifest,
-        found.text,
-        found.scenario,
-        files,
-        plan,
-        forecast,
-        tuple(notes),
+        manifest.run_id, place.given, identity, manifest, text, scenario, files, forecast, tuple(notes)
     )
 
 
@@ -334,13 +269,13 @@ def _log(
 ) -> LogInput:
     if mapping is None:
         raise PipelineError(
-            f"{place.given}: is no trace; if it is a log, say what its columns mean with --mapping FILE"
+            f"{place.given}: is no trace; if it is a log, describe its columns with --mapping FILE"
         )
     files = _fitting(place, files, mapping, skipped)
     kind, *others = {mapping.format or _format_of(file.name) for file in files}
     if others or kind is None:
         raise PipelineError(
-            f"{place.given}: cannot tell whether it is CSV, JSON lines or Parquet; add format: to the mapping"
+            f"{place.given}: it is not clear whether it is CSV, JSON lines or Parquet; add format: to the mapping"
         )
     lines: dict[tuple[str, tuple[str, ...] | None], list[InputFile]] = {}
     for file in files if kind != "parquet" else []:
@@ -363,14 +298,14 @@ def _log(
     identity = _digest(str(COMPUTED_BY).encode(), mapping.fingerprint.encode(), seen.encode())
     # By its place, so that a log that has grown replaces itself.
     run_id = f"{Path(place.name).stem}-{hashlib.blake2b(place.url.encode(), digest_size=4).hexdigest()}"
-    alike = tuple(LineFiles(*how, tuple(group)) for how, group in lines.items())
-    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), alike)
+    groups = tuple(LineFiles(*how, tuple(group)) for how, group in lines.items())
+    return LogInput(run_id, place.given, identity, mapping, kind, tuple(files), groups)
 
 
 def _fitting(
     place: Location, files: list[InputFile], mapping: Mapping, skipped: list[Skipped]
 ) -> list[InputFile]:
-    """The files that have something in them, and a path as the mapping says."""
+    """The files that are not empty and have a path that fits the mapping."""
     fitting = []
     for file in files:
         # In a directory, folders above it are none of the log's.
@@ -437,5 +372,5 @@ def _format_of(name: str) -> str | None:
 
 
 def _digest(*parts: bytes) -> str:
-    told_apart = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
-    return hashlib.blake2b(told_apart, digest_size=16).hexdigest()
+    separated = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+    return hashlib.blake2b(separated, digest_size=16).hexdigest()

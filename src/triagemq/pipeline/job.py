@@ -6,17 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.checking import Checked, check_runs
-from triagemq.pipeline.dimensions import DimensionTables, dimensions
+from triagemq.pipeline.dimensions import dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
-from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
-from triagemq.pipeline.partitions import ends_by_run, partitions_of, schema_of, table_of, to_spark
-from triagemq.pipeline.progress import TableProgress
+from triagemq.pipeline.inputs import Input, LogInput, TraceInput
+from triagemq.pipeline.partitions import ends_by_run, joined, partitions_of, schema_of, table_of, to_spark
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import write_table
 from triagemq.pipeline.tables import (
@@ -30,6 +28,7 @@ from triagemq.pipeline.tables import (
     topic_rates,
     valid_rows,
 )
+from triagemq.progress import TableProgress
 
 TABLES: Mapping[str, str] = {
     "publications": valid_rows.PUBLICATIONS,
@@ -53,6 +52,9 @@ TABLES: Mapping[str, str] = {
 SCENARIOS = "scenarios"
 """One row per run with a scenario: run_id and the text."""
 
+_LOG_NAMES = ("topic", "publisher")
+"""The names that the events of a log have instead of ids."""
+
 Made = dict[str, Callable[[], DataFrame]]
 
 # While one table waits for its last task or for files to be named, the next one works.
@@ -68,29 +70,24 @@ class Batch:
         spark: SparkSession,
         store: TableStore,
         inputs: Sequence[Input],
-        dimension_tables: DimensionTables,
         progress: TableProgress,
     ) -> None:
         self._spark = spark
         self._store = store
         self._written: dict[str, dict[int, tuple[TableFile, ...]]] = {}
-        self._log_names: dict[str, list[pa.Table]] = {"topic": [], "publisher": []}
         self._inputs = dict(enumerate(inputs))
         self._traces = {run: each for run, each in self._inputs.items() if isinstance(each, TraceInput)}
         self._logs = {run: each for run, each in self._inputs.items() if isinstance(each, LogInput)}
-        self._dimension_tables = dimension_tables
+        self._dimensions = dimensions(self._traces)
+        self._names = {name: [self._dimensions[f"{name}s"]] for name in ("topic", "publisher", "port")}
         self._progress = progress
         self._partitions = partitions_of(spark)
         self._counts: dict[tuple[int, str | None], int] = {}
 
     def make(self) -> dict[str, PublishedRun]:
-        """Make all tables; returns what the manifest is to say of each run."""
+        """Make all tables; returns the entry of each run in the manifest."""
         self._progress.begin("checking")
-        with ThreadPoolExecutor() as pool:
-            known = pool.submit(dimensions, self._dimension_tables)
-            checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
-            self._dimensions = known.result()
-        self._progress.finish()
+        checked, self._counts = check_runs(self._spark, self._traces, self._partitions)
         readings, rejected = self._ingest()
         self._write_base(checked, readings, rejected)
         self._write_figures(checked)
@@ -101,14 +98,12 @@ class Batch:
     def _write_base(
         self, checked: Mapping[str, Checked], readings: DataFrame | None, rejected: list[DataFrame]
     ) -> None:
-        """Valid rows with their names, and those set aside: what all other tables are made from."""
-        self._topics = pa.concat_tables([self._dimensions["topics"], *self._log_names["topic"]])
-        self._publishers = pa.concat_tables([self._dimensions["publishers"], *self._log_names["publisher"]])
-        valid = checked["publications"].good()
+        """Valid rows, and those set aside: what all other tables are made from."""
+        valid = [checked["publications"].good()] if "publications" in checked else []
         if readings is not None:
-            valid = valid.unionByName(self._numbered(readings))
-        made: Made = {"publications": lambda: valid_rows.publications(valid, self._topics, self._publishers)}
-        if self._has("deliveries"):
+            valid.append(self._numbered(readings))
+        made: Made = {"publications": lambda: reduce(DataFrame.unionByName, valid)} if valid else {}
+        if "deliveries" in checked:
             made["deliveries"] = checked["deliveries"].good
         if any(reason is not None for _, reason in self._counts):
             bad = [each.bad() for each in checked.values()] + rejected
@@ -118,18 +113,15 @@ class Batch:
     def _write_figures(self, checked: Mapping[str, Checked]) -> None:
         """Everything computed from the valid rows; first what only needs those, then what needs the former."""
         rows = self._rows
-        samples, ports = checked["queue_samples"].good(), self._dimensions["ports"]
         measured_from_ns = {run: each.described["measured_from_ns"] for run, each in self._inputs.items()}
         times = publication_profile.run_times(rows("publications"), measured_from_ns)
         first: Made = {
-            "topic_rates": lambda: topic_rates.transform(rows("publications"), self._topics),
-            "publication_profile": lambda: publication_profile.transform(
-                rows("publications"), self._topics, self._publishers, times
-            ),
+            "topic_rates": lambda: topic_rates.transform(rows("publications")),
+            "publication_profile": lambda: publication_profile.transform(rows("publications"), times),
         }
         second: Made = {
             "topic_correlation": lambda: topic_correlation.transform(
-                rows("publications"), rows("publication_profile"), self._topics
+                rows("publications"), rows("publication_profile")
             ),
             "topic_summary": lambda: topic_rates.summarize(
                 rows("topic_rates"),
@@ -137,7 +129,7 @@ class Batch:
                 self._by_run(lambda run: _seconds(times, run), "double"),
             ),
         }
-        if self._has("deliveries"):
+        if "deliveries" in checked:
             # The longest of all: it begins first.
             first = {"latency_histogram": self._latency_histogram} | first
             second |= {
@@ -148,9 +140,10 @@ class Batch:
                     rows("latency_histogram"), self._dimensions["subscriptions"]
                 ),
             }
-        if self._has("queue_samples"):
+        if "queue_samples" in checked:
+            samples, ports = checked["queue_samples"].good(), self._dimensions["ports"]
             first["port_load"] = lambda: port_load.transform(samples, to_spark(self._spark, ports))
-            first["queue_features"] = lambda: self._queue_features(samples, checked["hops"])
+            first["queue_features"] = lambda: self._queue_features(samples, checked.get("hops"))
             second["port_summary"] = lambda: port_load.summarize(rows("port_load"))
         if self._written.get("quarantine"):
             second["quarantine_summary"] = lambda: valid_rows.quarantine_summary(rows("quarantine"))
@@ -158,19 +151,19 @@ class Batch:
         self._write_all(second)
 
     def _latency_histogram(self) -> DataFrame:
-        traces = self._traces.values()
+        # After which time what is delivered is no success.
+        cut_off = {run: each.cut_off_ns for run, each in self._traces.items()}
         return latency_histogram.transform(
             self._rows("deliveries"),
-            to_spark(self._spark, self._dimensions["classes"])
-            if any(each.classes for each in traces)
-            else None,
+            self._dimensions["subscriptions"],
+            self._dimensions["classes"],
             self._partitions,
-            deadlines=self._deadlines(),
-            judged_until_ns=self._judged_until(),
-            whose=not all(each.known("subscriptions") for each in traces),
+            cut_off_ns=self._by_run(cut_off.get)
+            if any(until is not None for until in cut_off.values())
+            else None,
         )
 
-    def _queue_features(self, samples: DataFrame, hops: Checked) -> DataFrame:
+    def _queue_features(self, samples: DataFrame, hops: Checked | None) -> DataFrame:
         ends = ends_by_run(samples, "sampled_ns")
         phase_ns = self._by_run(
             lambda run: ends[run][0] % queue_features.INTERVAL_NS if run in ends else None
@@ -181,9 +174,9 @@ class Batch:
         packets = passed.join(subscribers, ["run", "subscriber_id"]).select(
             "run", "port_id", F.col("priority_class").alias("queue"), "enqueued_ns", "dequeued_ns"
         )
-        if with_hops:
+        if hops is not None:
             packets = packets.unionByName(hops.good().select(packets.columns))
-        return queue_features.transform(samples, packets, self._dimensions["ports"], phase_ns)
+        return queue_features.transform(samples, packets, phase_ns)
 
     # Foreign logs
 
@@ -197,15 +190,14 @@ class Batch:
             readings.append(parsed.readings().withColumn("run", F.lit(run)))
             rejected.append(parsed.bad().withColumn("run", F.lit(run)))
             self._counts |= {(run, reason): count for reason, count in parsed.counts().items()}
-            for column, names in names_to_ids(parsed.readings(), self._log_names, run).items():
-                self._log_names[column].append(names)
-            self._progress.finish()
+            for column, names in names_to_ids(parsed.readings(), _LOG_NAMES, run).items():
+                self._names[column].append(names)
         return (reduce(DataFrame.unionByName, readings) if readings else None), rejected
 
     def _numbered(self, readings: DataFrame) -> DataFrame:
         measured = F.lit(True).alias("measured")
-        for column, names in self._log_names.items():
-            known = F.broadcast(to_spark(self._spark, pa.concat_tables(names)))
+        for column in _LOG_NAMES:
+            known = F.broadcast(to_spark(self._spark, pa.concat_tables(self._names[column])))
             readings = readings.join(known, ["run", column])
         return readings.select(
             "run", "publication_id", "topic_id", "publisher_id", "published_ns", "size_bytes", measured
@@ -214,9 +206,14 @@ class Batch:
     # Counting
 
     def _published(self, run: int) -> PublishedRun:
-        counts = {reason: count for (of, reason), count in self._counts.items() if of == run}
+        each, counts = self._inputs[run], {key: self._counts[key] for key in self._counts if key[0] == run}
+        rows_in = counts.pop((run, None), 0)
+        reasons = {str(reason): count for (_, reason), count in sorted(counts.items())}
+        aside = sum(reasons.values())
         tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
-        return published(self._inputs[run], counts, tables)
+        return PublishedRun(
+            each.identity, each.source, rows_in + aside, rows_in, aside, reasons, tables, each.notes
+        )
 
     def _summary(self) -> DataFrame:
         known = []
@@ -229,38 +226,16 @@ class Batch:
         return to_spark(self._spark, run_summary.transform(known, *used))
 
     def _keep_scenarios(self) -> None:
-        """The scenario of each run, as it was given: who has the tables needs the trace no more."""
+        """The scenario of each run, as it was given: users of the tables do not need the trace."""
         for run, each in self._traces.items():
             text = pa.table({"run_id": [each.run_id], "text": [each.scenario_text]})
             self._written.setdefault(SCENARIOS, {})[run] = (self._store.write(SCENARIOS, text, run=run),)
 
     # Reading and writing
 
-    def _has(self, table: str) -> bool:
-        return any(each.manifest.rows(table) > 0 for each in self._traces.values())
-
-    def _judged_until(self) -> Column | None:
-        """By run, after which time what is delivered is no success; null where all counts, None if it does for all."""
-        judged = {run: each.judged_until_ns for run, each in self._traces.items()}
-        return self._by_run(judged.get) if any(until is not None for until in judged.values()) else None
-
-    def _by_run(self, stated: Callable[[int], float | None], kind: str = "bigint") -> Column:
-        values = [F.lit(stated(run)).cast(kind) for run in self._inputs]
+    def _by_run(self, value_of: Callable[[int], float | None], kind: str = "bigint") -> Column:
+        values = [F.lit(value_of(run)).cast(kind) for run in self._inputs]
         return F.array(*values)[F.col("run")] if len(values) > 1 else values[0]
-
-    def _deadlines(self) -> DataFrame | None:
-        """The latency that subscriptions ask for, in ns as the simulator has it; None if none does."""
-        requested = (
-            each.scenario is not None and np.isfinite(each.scenario.subscriptions.max_latency_seconds).any()
-            for each in self._traces.values()
-        )
-        if not any(requested):
-            return None
-        deadline_ns = F.rint(F.col("max_latency_seconds") * 1e9).cast("bigint").alias("deadline_ns")
-        wanted = to_spark(self._spark, self._dimensions["subscriptions"]).where(
-            "max_latency_seconds is not null"
-        )
-        return wanted.select("run", "subscription_id", deadline_ns)
 
     def _write_all(self, made: Made) -> None:
         with ThreadPoolExecutor(_SMALL_AT_ONCE if self._partitions == 1 else _AT_ONCE) as pool:
@@ -270,9 +245,18 @@ class Batch:
     def _write(self, table: str, make: Callable[[], DataFrame]) -> None:
         self._progress.begin(table)
         ids = F.array(*(F.lit(each.run_id) for each in self._inputs.values()))
-        rows = make().withColumn("run_id", ids[F.col("run")]).to(schema_of(self._schema(table)))
+        schema, rows = schema_of(self._schema(table)), make()
+        for name in schema.names:
+            if f"{name}_id" in rows.columns and name not in rows.columns:
+                rows = joined(rows, self._names_of(name), ("run", f"{name}_id"))
+        rows = rows.withColumn("run_id", ids[F.col("run")]).to(schema)
         self._written[table] = write_table(rows, self._store, table, len(self._inputs), self._partitions)
-        self._progress.finish()
+
+    def _names_of(self, name: str) -> pa.Table:
+        """The names for the ids of a column: those of other_topic_id are topics, too."""
+        kind = name.removeprefix("other_")
+        found = pa.concat_tables(self._names[kind]).select(["run", f"{kind}_id", kind])
+        return found.rename_columns(["run", f"{name}_id", name])
 
     def _rows(self, table: str) -> DataFrame:
         """A table of this batch, with `run`."""

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from triagemq.errors import MappingError
 
 LARGEST_SIZE_BYTES = 268_435_455
-"""What MQTT can carry in one packet."""
+"""The largest packet of MQTT."""
 
 TEMPLATE_COLUMN = re.compile(r"\{([^{}]*)\}")
 
@@ -82,7 +82,7 @@ class SizeColumn(_Entry):
 
 
 class Mapping(_Entry):
-    """What a log's columns mean. Exactly one of `value` and `values` may be given, or neither if sizes are known."""
+    """The meaning of a log's columns. One of `value` and `values` may be given, or neither if sizes are known."""
 
     time: Annotated[
         TimeColumn, BeforeValidator(lambda given: {"column": given} if isinstance(given, str) else given)
@@ -110,7 +110,7 @@ class Mapping(_Entry):
                 "has both value and values; keep value for one reading a row, values for several"
             )
         if self.value is None and self.values is None and self.size_bytes is None:
-            raise ValueError("says neither what the value is nor how large an event is; add value: COLUMN")
+            raise ValueError("has neither a value nor the size of events; add value: COLUMN")
         if isinstance(self.values, list) and "{column}" not in self.topic:
             raise ValueError(
                 'values is a list, so the topic must hold {column}, as in topic: "office/{column}"'
@@ -129,7 +129,7 @@ class Mapping(_Entry):
 
     @property
     def path_columns(self) -> list[str]:
-        """What the parts of a file's path are called."""
+        """The names of the parts of a file's path."""
         return template_columns(self.path or "")
 
     @property
@@ -189,8 +189,8 @@ def load_mapping(path: str | Path) -> Mapping:
     try:
         return Mapping.model_validate(content if content is not None else {})
     except ValidationError as error:
-        problems = []
-        for problem in error.errors():
-            place = ".".join(str(part) for part in problem["loc"]) or "mapping"
-            problems.append(f"{path}: {place}: {problem['msg'].removeprefix('Value error, ')}")
+        problems = (
+            f"{path}: {'.'.join(map(str, each['loc'])) or 'mapping'}: {each['msg'].removeprefix('Value error, ')}"
+            for each in error.errors()
+        )
         raise MappingError("\n".join(problems)) from error

@@ -29,7 +29,7 @@ InPieces = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
 
 def partitions_of(spark: SparkSession) -> int:
-    """Partitions of an exchange in this session; 1 says that all its tables are small."""
+    """Partitions of an exchange in this session; 1 if all its tables are small."""
     return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
@@ -52,7 +52,7 @@ def to_spark(spark: SparkSession, rows: pa.Table) -> DataFrame:
 def in_order(
     rows: DataFrame, keys: Sequence[str], then: Sequence[str], function: InPieces, schema: str
 ) -> DataFrame:
-    """What a function makes of rows in order of keys and other columns, those with equal keys in one partition."""
+    """Apply a function to rows in order of keys and other columns; rows with equal keys are in one partition."""
     return _map_in_arrow(partition_by(rows, *keys).sortWithinPartitions(*keys, *then), function, schema)
 
 
@@ -62,7 +62,7 @@ def in_pieces(
     schema: str,
     rows_at_once: int = sys.maxsize,
 ) -> DataFrame:
-    """What a function makes of every so many rows of a partition."""
+    """Apply a function to the rows of each partition, so many at a time."""
 
     def made(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         gathered: list[pa.Table] = []
@@ -86,7 +86,7 @@ def joined(
 
 
 def _map_in_arrow(rows: DataFrame, function: InPieces, schema: str) -> DataFrame:
-    """What a function makes of the rows of each partition, which come piece by piece."""
+    """Apply a function to the rows of each partition, which come in pieces."""
     if partitions_of(rows.sparkSession) == 1:
         return to_spark(rows.sparkSession, table_of(list(function(iter([rows.toArrow()]))), schema))
     arrow = to_arrow_schema(schema_of(schema))
@@ -103,13 +103,13 @@ def table_of(tables: Iterable[pa.Table], schema: str) -> pa.Table:
     return _as_table(tables, to_arrow_schema(schema_of(schema)))
 
 
-def _as_table(tables: Iterable[pa.Table], wanted: pa.Schema) -> pa.Table:
+def _as_table(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     ordered = [
-        table.select([name for name in wanted.names if name in table.column_names]) for table in tables
+        table.select([name for name in schema.names if name in table.column_names]) for table in tables
     ]
-    together = pa.concat_tables([wanted.empty_table(), *ordered], promote_options="permissive")
+    together = pa.concat_tables([schema.empty_table(), *ordered], promote_options="permissive")
     # Spark takes an empty chunk for the end of those that follow.
-    return together.cast(wanted).combine_chunks()
+    return together.cast(schema).combine_chunks()
 
 
 @lru_cache

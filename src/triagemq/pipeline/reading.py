@@ -66,10 +66,10 @@ class Tables:
         where: Mapping[str, str] | None = None,
         limit: int | None = None,
     ) -> pa.Table:
-        """A table's rows as Arrow; `where` keeps those whose column equals the text.
+        """A table's rows as Arrow; `where` selects those whose column equals the text.
 
-        Rows are in the order of the columns that are read, and `limit` takes the first; half a million rows and more,
-        if they are all wanted, are in any order.
+        Rows are in the order of the columns that are read, and `limit` takes the first; more than half a million, if
+        all are requested, are in any order.
         """
         for _ in range(_ATTEMPTS - 1):
             try:
@@ -114,8 +114,8 @@ class Tables:
             raise ParameterError(name, f"no column {', '.join(unknown)}; there are {', '.join(known)}")
         condition = None
         for column, text in where.items():
-            wanted = ds.field(column) == _scalar(name, column, text, dataset.schema.field(column).type)
-            condition = wanted if condition is None else condition & wanted
+            clause = ds.field(column) == _scalar(name, column, text, dataset.schema.field(column).type)
+            condition = clause if condition is None else condition & clause
         scanner = dataset.scanner(columns=None if columns is None else list(columns), filter=condition)
         if limit is None:
             rows = scanner.to_table()
@@ -166,7 +166,7 @@ def estimate_scenario(
     if base is None:
         raise PipelineError(
             f"run {chosen}: came without a scenario, so the bandwidth to the subscriber is not known; "
-            "say it with --bandwidth-bps"
+            "give it with --bandwidth-bps"
         )
     name = chosen if scenario is None else scenario.name
     summary = tables.records("run_summary", run_id=chosen) if "run_summary" in tables.rows else []

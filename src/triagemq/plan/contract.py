@@ -1,32 +1,21 @@
-"""What every planning algorithm must satisfy, as a check that anyone can run over their own.
+"""What every drop policy must satisfy, as a check that anyone can run over their own.
 
-    check_policy(my_policy, "drops")
+    check_policy(my_policy)
 
-runs a battery of random problems with a fixed seed and raises ContractError at the first broken promise. Some
-promises are optional, since the baselines exist to break them: name those that hold.
+runs a battery of random problems with a fixed seed and raises ContractError at the first broken promise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.drops.problem import DropProblem, DropResult, subscription_columns
-from triagemq.plan.priorities import FlowProblem, PriorityProblem
-from triagemq.scenario import Floats, Integers, UtilityShape
+from triagemq.scenario import Floats, UtilityShape
 from triagemq.scenario.model import take
-
-OPTIONAL_PROMISES: dict[str, tuple[str, ...]] = {
-    "flows": ("equal_lists", "ordered"),
-    "priorities": ("equal_lists", "ordered"),
-    "drops": ("capacity",),
-}
-"""equal_lists: lists differ by one row at most, the larger first. ordered: no better row is in a worse list.
-capacity: every port within its capacity, and nothing dropped that would have fitted."""
 
 PROBLEMS = 24
 
@@ -39,37 +28,25 @@ class ContractError(AssertionError):
         super().__init__(f"{check}: {explanation}")
 
 
-def check_policy(policy: Callable[[Any], Any], kind: str, promises: Collection[str] | None = None) -> None:
-    """Raise ContractError unless `policy` keeps the contract of its kind: "flows", "priorities" or "drops".
+def check_policy(policy: Callable[[DropProblem], DropResult], *, capacity: bool = True) -> None:
+    """Raise ContractError unless `policy` keeps the contract of drop policies.
 
-    `promises` are the optional promises that hold, all of the kind's if not given.
+    Without `capacity` a port may be given more than it carries, and less, as the baseline without drops does.
 
     >>> from triagemq.plan.drops import DROP_POLICIES
-    >>> check_policy(DROP_POLICIES["linear"], "drops")
-    >>> check_policy(DROP_POLICIES["none"], "drops")
+    >>> check_policy(DROP_POLICIES["linear"])
+    >>> check_policy(DROP_POLICIES["none"])
     Traceback (most recent call last):
     ...
     triagemq.plan.contract.ContractError: capacity: problem 0: port 0 is given ... bytes/s, it may carry ...
     """
-    if kind not in OPTIONAL_PROMISES:
-        raise ContractError("kind", f"{kind!r} is not one of {', '.join(OPTIONAL_PROMISES)}")
-    promised = set(OPTIONAL_PROMISES[kind] if promises is None else promises)
-    if unknown := promised - set(OPTIONAL_PROMISES[kind]):
-        raise ContractError("promises", f"{sorted(unknown)} are not promises of {kind}")
-    if kind == "drops":
-        for number, problem in enumerate(_drop_battery()):
-            _check_drops(policy, problem, promised, f"problem {number}")
-    else:
-        for number, rows in enumerate(_list_battery(kind)):
-            _check_lists(policy, rows, promised, f"problem {number}")
+    for number, problem in enumerate(_drop_battery()):
+        _check_drops(policy, problem, f"problem {number}", capacity=capacity)
 
 
 def _demand(check: str, holds: bool | np.bool_, explanation: str) -> None:
     if not holds:
         raise ContractError(check, explanation)
-
-
-# Drops
 
 
 def _drop_battery() -> Iterator[DropProblem]:
@@ -108,59 +85,37 @@ def _drop_battery() -> Iterator[DropProblem]:
 
 
 def _check_drops(
-    policy: Callable[[DropProblem], DropResult], problem: DropProblem, promised: set[str], where: str
+    policy: Callable[[DropProblem], DropResult], problem: DropProblem, where: str, *, capacity: bool
 ) -> None:
-    rates = _rates(policy, problem, where)
-    _demand(
-        "deterministic",
-        np.array_equal(rates, _rates(policy, problem, where)),
-        f"{where}: two calls with the same problem give different drop rates",
-    )
-    if "capacity" in promised:
+    def rates_of(changed: DropProblem) -> Floats:
+        return _rates(policy, changed, where)
+
+    def same(check: str, found: Floats, expected: Floats, what: str) -> None:
+        _demand(check, np.allclose(expected, found, rtol=0, atol=1e-8), f"{where}: {what} change the answer")
+
+    rates = rates_of(problem)
+    again = f"{where}: two calls with the same problem give different drop rates"
+    _demand("deterministic", np.array_equal(rates, rates_of(problem)), again)
+    if capacity:
         _check_capacity(problem, rates, where)
-
-    roomy = replace(problem, port_capacity_bytes_per_second=problem.port_capacity_bytes_per_second * 1.1)
-    wider = _rates(policy, roomy, where)
+    load, room = problem.flow_load_bytes_per_second, problem.port_capacity_bytes_per_second
     if problem.flow_ports.shape[1] == 1:
+        wider = rates_of(replace(problem, port_capacity_bytes_per_second=room * 1.1))
         before, after = problem.port_loads(1 - rates), problem.port_loads(1 - wider)
-        _demand(
-            "monotone_load",
-            (after >= before * (1 - 1e-9)).all(),
-            f"{where}: with 10 % more capacity a port carries less",
-        )
-        _demand(
-            "monotone_utility",
-            problem.utility(wider) >= problem.utility(rates) * (1 - 1e-9),
-            f"{where}: with 10 % more capacity the utility falls from {problem.utility(rates):.9g} to "
-            f"{problem.utility(wider):.9g}",
-        )
-
-    flow_order, permuted = _permuted(problem)
-    _same(
-        "order",
-        rates[flow_order],
-        _rates(policy, permuted, where),
-        f"{where}: flows, subscriptions or ports listed in another order change the answer",
-    )
+        more = f"{where}: with 10 % more capacity"
+        _demand("monotone_load", (after >= before * (1 - 1e-9)).all(), f"{more} a port carries less")
+        least, found = problem.utility(rates), problem.utility(wider)
+        falls = f"{more} the utility falls from {least:.9g} to {found:.9g}"
+        _demand("monotone_utility", found >= least * (1 - 1e-9), falls)
+    order, permuted = _permuted(problem)
+    same("order", rates_of(permuted), rates[order], "flows, subscriptions or ports listed in another order")
     scaled = replace(
-        problem,
-        flow_load_bytes_per_second=problem.flow_load_bytes_per_second * 1000,
-        port_capacity_bytes_per_second=problem.port_capacity_bytes_per_second * 1000,
+        problem, flow_load_bytes_per_second=load * 1000, port_capacity_bytes_per_second=room * 1000
     )
-    _same(
-        "units",
-        rates,
-        _rates(policy, scaled, where),
-        f"{where}: loads and capacities a thousand times larger change the answer",
-    )
+    same("units", rates_of(scaled), rates, "loads and capacities a thousand times larger")
     wanted = problem.subscriptions
     dearer = replace(problem, subscriptions=replace(wanted, utility_weight=wanted.utility_weight * 7))
-    _same(
-        "weights",
-        rates,
-        _rates(policy, dearer, where),
-        f"{where}: all weights seven times larger change the answer",
-    )
+    same("weights", rates_of(dearer), rates, "all weights seven times larger")
 
 
 def _rates(policy: Callable[[DropProblem], DropResult], problem: DropProblem, where: str) -> Floats:
@@ -179,12 +134,8 @@ def _check_capacity(problem: DropProblem, rates: Floats, where: str) -> None:
     # A drop rate has 16 digits; on a port offered far more than it carries they are digits of the offer.
     tolerance = 1e-12 * capacity + 1e-15 * offered
     for port in np.flatnonzero(planned > capacity + tolerance):
-        _demand(
-            "capacity",
-            False,
-            f"{where}: {problem.port_names[port]} is given {planned[port]:.9g} bytes/s, "
-            f"it may carry {capacity[port]:.9g}",
-        )
+        name, given = problem.port_names[port], f"{planned[port]:.9g} bytes/s"
+        _demand("capacity", False, f"{where}: {name} is given {given}, it may carry {capacity[port]:.9g}")
     full = np.append(planned >= capacity - tolerance, False)
     needed = (full[problem.flow_ports] & (problem.flow_ports >= 0)).any(axis=1)
     _demand(
@@ -213,90 +164,3 @@ def _permuted(problem: DropProblem) -> tuple[NDArray[np.int64], DropProblem]:
         subscription_freshness=problem.subscription_freshness[subscriptions],
         subscriptions=take(problem.subscriptions, subscriptions),
     )
-
-
-def _same(check: str, expected: Floats, found: Floats, explanation: str) -> None:
-    _demand(check, bool(np.allclose(expected, found, rtol=0, atol=1e-8)), explanation)
-
-
-# Flows and priorities: rows of groups put into lists
-
-
-def _list_battery(kind: str) -> Iterator[FlowProblem | PriorityProblem]:
-    for seed in range(PROBLEMS):
-        draw = np.random.default_rng(seed)
-        count = int(draw.integers(1, 60))
-        group = draw.integers(0, 4, count).astype(np.int32)
-        worth, lists = draw.lognormal(0, 2, count), int(draw.integers(1, 10))
-        if kind == "flows":
-            yield FlowProblem(np.sort(group), worth, lists, seed)
-        else:
-            yield PriorityProblem(worth, group, lists, seed)
-
-
-def _columns(problem: FlowProblem | PriorityProblem) -> tuple[Integers, Floats, int]:
-    if isinstance(problem, FlowProblem):
-        return problem.subscriber, problem.rank, problem.flows_per_subscriber
-    return problem.group, problem.value, problem.priority_classes
-
-
-def _with(
-    problem: FlowProblem | PriorityProblem, group: Integers, worth: Floats
-) -> FlowProblem | PriorityProblem:
-    if isinstance(problem, FlowProblem):
-        return replace(problem, subscriber=group, rank=worth)
-    return replace(problem, group=group, value=worth)
-
-
-def _check_lists(
-    algorithm: Callable[[Any], Integers],
-    problem: FlowProblem | PriorityProblem,
-    promised: set[str],
-    where: str,
-) -> None:
-    group, worth, lists = _columns(problem)
-
-    def labels_of(given: FlowProblem | PriorityProblem) -> Integers:
-        labels = np.asarray(algorithm(given))
-        right = labels.shape == worth.shape and np.issubdtype(labels.dtype, np.integer)
-        _demand(
-            "result", right, f"{where}: {labels.dtype} of shape {labels.shape}; one integer per row is needed"
-        )
-        inside = ((labels >= 0) & (labels < lists)).all()
-        _demand("range", inside, f"{where}: a label lies outside 0..{lists - 1}")
-        return labels
-
-    labels = labels_of(problem)
-    again = "two calls with the same problem and seed give different lists"
-    _demand("deterministic", np.array_equal(labels, labels_of(problem)), f"{where}: {again}")
-    for which in np.unique(group):
-        rows = np.flatnonzero(group == which)
-        if "equal_lists" in promised:
-            sizes = np.bincount(labels[rows], minlength=lists)
-            used = min(len(rows), lists)
-            right = (
-                sizes[:used].min() >= len(rows) // lists
-                and (np.diff(sizes) <= 0).all()
-                and np.ptp(sizes) <= 1
-            )
-            _demand("equal_lists", right, f"{where}: {len(rows)} rows are cut into lists of {sizes.tolist()}")
-        if "ordered" in promised:
-            descending = labels[rows[np.argsort(-worth[rows])]]
-            _demand("ordered", (np.diff(descending) >= 0).all(), f"{where}: a better row is in a worse list")
-
-    seeded = not np.array_equal(labels, labels_of(replace(problem, seed=problem.seed + 1)))
-    _same_lists(
-        "units",
-        labels,
-        labels_of(_with(problem, group, worth * 1000)),
-        f"{where}: another unit changes the lists",
-    )
-    if not seeded:
-        # What a seed draws belongs to the canonical order of rows; what ranks decide must not.
-        order = np.random.default_rng(1).permutation(len(worth))
-        moved = labels_of(_with(problem, group[order], worth[order]))
-        _same_lists("order", labels[order], moved, f"{where}: rows listed in another order change the lists")
-
-
-def _same_lists(check: str, expected: Integers, found: Integers, explanation: str) -> None:
-    _demand(check, np.array_equal(expected, found), explanation)

@@ -30,9 +30,7 @@ class WireSizes:
     """Moments of events on the wire, overhead and fragmentation included.
 
     `event_*` are of the whole event; `packets` is the mean number of packets it travels as, `packet_square_bytes`
-    the mean square of one packet's size, `last_packet_bytes` the mean size of the packet that completes it and
-    `first_packet_bytes` of the one that begins it. `first_packet_product` is the mean product of the first packet and
-    the whole event, `single_packet_bytes` the mean of the event where it is one packet, and 0 where it is several.
+    the mean square of one packet's size, `last_packet_bytes` the mean size of the packet that completes it.
 
     Where links lose packets, they are of the events that keep all of theirs; `survival` is the share of those.
     """
@@ -42,9 +40,6 @@ class WireSizes:
     packets: Floats
     packet_square_bytes: Floats
     last_packet_bytes: Floats
-    first_packet_bytes: Floats
-    first_packet_product: Floats
-    single_packet_bytes: Floats
     survival: Floats
 
     @property
@@ -151,9 +146,6 @@ def wire_sizes(
         packets=columns["packets_per_event"],
         packet_square_bytes=columns["packet_bytes_second_moment"],
         last_packet_bytes=columns["last_packet_bytes_mean"],
-        first_packet_bytes=columns["first_packet_bytes_mean"],
-        first_packet_product=columns["first_packet_product"],
-        single_packet_bytes=columns["single_packet_bytes"],
         survival=columns["survival"],
     )
 

@@ -16,52 +16,45 @@ from numpy.typing import NDArray
 
 from triagemq.plan.model import LatencyFactors, Plan, PlannerChoice
 from triagemq.plan.ranking import Rows
-from triagemq.scenario import Floats, Integers, Scenario, Table
+from triagemq.scenario import Floats, Integers, Scenario
 
 RANK_BAND = 0.05
 """A rank that has changed by a smaller share since it was set stays as it is."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class SubscriptionChanges(Table):
-    """One row per subscription that two plans treat differently. Flows are counted from 1 within the subscriber."""
-
-    subscriber: tuple[str, ...]
-    topic: tuple[str, ...]
-    flow_before: Integers
-    flow_after: Integers
-    class_before: Integers
-    class_after: Integers
-    drop_before: Floats
-    drop_after: Floats
+Pairs = tuple[tuple[str, str], ...]
+"""Subscribers and topics."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class PlanDifference:
-    """`added` and `removed` are (subscriber, topic) pairs that only one of the two scenarios has; `promised` and
-    `no_longer_promised` those to which only one of the two plans promises a latency."""
+    """How many subscriptions two plans treat differently, and how many of these have a better or worse class, or a
+    higher or lower drop rate.
 
-    changes: SubscriptionChanges
+    `added` and `removed` are (subscriber, topic) pairs that only one of the two scenarios has; `promised` and
+    `no_longer_promised` those to which only one of the two plans promises a latency.
+    """
+
+    changed: int
     unchanged: int
-    added: tuple[tuple[str, str], ...]
-    removed: tuple[tuple[str, str], ...]
-    promised: tuple[tuple[str, str], ...] = ()
-    no_longer_promised: tuple[tuple[str, str], ...] = ()
+    moved: int
+    better: int
+    worse: int
+    higher: int
+    lower: int
+    added: Pairs
+    removed: Pairs
+    promised: Pairs = ()
+    no_longer_promised: Pairs = ()
 
     def __str__(self) -> str:
         """The summary in words."""
-        changes = self.changes
-        moved = np.count_nonzero(changes.flow_before != changes.flow_after)
-        better = np.count_nonzero(changes.class_after < changes.class_before)
-        worse = np.count_nonzero(changes.class_after > changes.class_before)
-        more = np.count_nonzero(changes.drop_after > changes.drop_before)
-        less = np.count_nonzero(changes.drop_after < changes.drop_before)
         lines = [
-            f"{_subscriptions(len(changes))} treated differently, {self.unchanged} as before, "
-            f"{len(self.added)} added, {len(self.removed)} removed",
-            f"flow: {moved} moved",
-            f"class: {better} better, {worse} worse",
-            f"drop rate: {more} higher, {less} lower",
+            f"{self.changed} subscription{'' if self.changed == 1 else 's'} treated differently, "
+            f"{self.unchanged} as before, {len(self.added)} added, {len(self.removed)} removed",
+            f"flow: {self.moved} moved",
+            f"class: {self.better} better, {self.worse} worse",
+            f"drop rate: {self.higher} higher, {self.lower} lower",
         ]
         if self.promised or self.no_longer_promised:
             lines.append(f"promises: {len(self.promised)} made, {len(self.no_longer_promised)} ended")
@@ -84,32 +77,26 @@ def diff(
     before.require(scenario_before)
     after.require(scenario_after)
     old, new = matched(scenario_before, scenario_after)
-    flow_old, flow_new = _place_in_subscriber(before)[old], _place_in_subscriber(after)[new]
-    class_old, class_new = before.subscription_class[old], after.subscription_class[new]
-    drop_old, drop_new = 1.0 - before.subscription_keep[old], 1.0 - after.subscription_keep[new]
-    changed = np.flatnonzero((flow_old != flow_new) | (class_old != class_new) | (drop_old != drop_new))
-    names = _names(scenario_before, old[changed])
-    changes = SubscriptionChanges(
-        subscriber=tuple(subscriber for subscriber, _ in names),
-        topic=tuple(topic for _, topic in names),
-        flow_before=flow_old[changed],
-        flow_after=flow_new[changed],
-        class_before=class_old[changed],
-        class_after=class_new[changed],
-        drop_before=drop_old[changed],
-        drop_after=drop_new[changed],
-    )
+    moved = _place_in_subscriber(before)[old] != _place_in_subscriber(after)[new]
+    lowered = after.subscription_class[new] - before.subscription_class[old]
+    dropped = before.subscription_keep[old] - after.subscription_keep[new]
+    changed = int(np.count_nonzero(moved | (lowered != 0) | (dropped != 0)))
     first, second = (
-        _names(scenario, np.flatnonzero(plan.promised))
+        set(_names(scenario, np.flatnonzero(plan.promised)))
         for scenario, plan in ((scenario_before, before), (scenario_after, after))
     )
     return PlanDifference(
-        changes=changes,
-        unchanged=len(old) - len(changed),
-        added=_names(scenario_after, _others(len(after.flow), new)),
-        removed=_names(scenario_before, _others(len(before.flow), old)),
-        promised=tuple(sorted(set(second) - set(first))),
-        no_longer_promised=tuple(sorted(set(first) - set(second))),
+        changed=changed,
+        unchanged=len(old) - changed,
+        moved=int(np.count_nonzero(moved)),
+        better=int(np.count_nonzero(lowered < 0)),
+        worse=int(np.count_nonzero(lowered > 0)),
+        higher=int(np.count_nonzero(dropped > 0)),
+        lower=int(np.count_nonzero(dropped < 0)),
+        added=_names(scenario_after, np.delete(np.arange(len(after.flow)), new)),
+        removed=_names(scenario_before, np.delete(np.arange(len(before.flow)), old)),
+        promised=tuple(sorted(second - first)),
+        no_longer_promised=tuple(sorted(first - second)),
     )
 
 
@@ -150,17 +137,6 @@ def new_rows_by_name(before: Sequence[object], after: Sequence[object]) -> Integ
     return np.array([*(place.get(name, -1) for name in before), -1], dtype=np.int32)
 
 
-def _subscriptions(count: int) -> str:
-    return f"{count} subscription{'' if count == 1 else 's'}"
-
-
-def _others(count: int, rows: NDArray[np.intp]) -> NDArray[np.intp]:
-    """The rows that are not among the given ones."""
-    left = np.ones(count, dtype=bool)
-    left[rows] = False
-    return np.flatnonzero(left)
-
-
 def _place_in_subscriber(plan: Plan) -> Integers:
     """Per subscription, which of its subscriber's flows carries it, from 1; 0 where none does."""
     owner = plan.flows.subscriber
@@ -177,18 +153,15 @@ def _shared_numbers(first: Sequence[str], second: Sequence[str]) -> tuple[Rows, 
     return numbered[0], numbered[1]
 
 
-def _names(scenario: Scenario, rows: NDArray[np.intp]) -> tuple[tuple[str, str], ...]:
+def _names(scenario: Scenario, rows: NDArray[np.intp]) -> Pairs:
     wanted = scenario.subscriptions
-    return tuple(
-        (scenario.subscribers.name[subscriber], scenario.topics.name[topic])
-        for subscriber, topic in zip(
-            wanted.subscriber[rows].tolist(), wanted.topic[rows].tolist(), strict=True
-        )
-    )
+    subscribers = (scenario.subscribers.name[row] for row in wanted.subscriber[rows].tolist())
+    topics = (scenario.topics.name[row] for row in wanted.topic[rows].tolist())
+    return tuple(zip(subscribers, topics, strict=True))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Carried:
+class EarlierPlan:
     """The earlier plan's columns over the subscriptions of the new scenario; NaN for those that are new."""
 
     made_by: PlannerChoice
@@ -209,7 +182,7 @@ class Carried:
         return np.asarray(total / np.bincount(flow, minlength=count))
 
 
-def carry(previous: Plan, before: Scenario, scenario: Scenario) -> Carried:
+def carry(previous: Plan, before: Scenario, scenario: Scenario) -> EarlierPlan:
     """The earlier plan, which was made for `before`, as the new scenario's subscriptions know it, by their names."""
     previous.require(before)
     old, new = matched(before, scenario)
@@ -220,7 +193,7 @@ def carry(previous: Plan, before: Scenario, scenario: Scenario) -> Carried:
         return column
 
     factors = previous.latency
-    return Carried(
+    return EarlierPlan(
         made_by=previous.made_by,
         rank=moved(previous.rank),
         keep=moved(previous.subscription_keep),

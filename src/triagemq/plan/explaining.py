@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from triagemq.errors import ParameterError
-from triagemq.plan.admission import explain_promises
+from triagemq.plan.admission.planning import explain_promises
 from triagemq.plan.demands import demand, step_targets, survival_to_port
 from triagemq.plan.model import Plan
-from triagemq.plan.places import places
-from triagemq.plan.planner import RANKINGS
-from triagemq.scenario import Scenario, UtilityShape, maximum_utility
+from triagemq.plan.planner import RANKINGS, places
+from triagemq.plan.ranking import Rows
+from triagemq.scenario import Floats, Scenario, UtilityShape, maximum_utility
 
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
@@ -116,11 +116,9 @@ def _worth(scenario: Scenario, row: int) -> str:
 
 def _rank(scenario: Scenario, plan: Plan, row: int) -> str:
     own = np.flatnonzero(scenario.subscriptions.subscriber == scenario.subscriptions.subscriber[row])
-    better = int((plan.rank[own] > plan.rank[row]).sum())
-    tied = int(((plan.rank[own] == plan.rank[row]) & (own < row)).sum())
     by = "worth alone" if plan.made_by.priorities in RANKINGS else "worth per byte per second"
-    place = better + tied + 1
-    ranked = f"{plan.rank[row]:.6g} ({by}), place {place} of {len(own)} subscriptions of this subscriber."
+    place = f"place {_place(plan.rank, own, row)} of {len(own)} subscriptions of this subscriber"
+    ranked = f"{plan.rank[row]:.6g} ({by}), {place}."
     if plan.latency is None:
         return ranked
     urgency = plan.latency.precedence[row]
@@ -128,6 +126,12 @@ def _rank(scenario: Scenario, plan: Plan, row: int) -> str:
         f"{ranked} What loses worth by waiting goes first: by forecast this one loses {urgency:.3g} times as much "
         "of its worth per second as the most urgent, and flows and classes are cut by rank times that."
     )
+
+
+def _place(values: Floats, among: Rows, row: int) -> int:
+    """Where a row stands among others, the highest value first; ties go by row."""
+    better, tied = values[among] > values[row], (values[among] == values[row]) & (among < row)
+    return int((better | tied).sum()) + 1
 
 
 def _flow(scenario: Scenario, plan: Plan, row: int) -> str:
@@ -150,8 +154,6 @@ def _class(scenario: Scenario, plan: Plan, row: int) -> str:
     made = plan.made_by
     port = int(flows.port[flow])
     rivals = np.flatnonzero(flows.port == port) if made.scope == "port" else np.arange(len(flows))
-    better = int((flows.value[rivals] > flows.value[flow]).sum())
-    tied = int(((flows.value[rivals] == flows.value[flow]) & (rivals < flow)).sum())
     among = f"port {scenario.ports.name[port]}" if made.scope == "port" else "all ports"
     equal_lists = f"flows sorted by value are cut into {made.priority_classes} nearly equal classes"
     how = {
@@ -163,7 +165,7 @@ def _class(scenario: Scenario, plan: Plan, row: int) -> str:
     }.get(made.priorities, f"as {made.priorities} decided")
     return (
         f"{flows.priority_class[flow]}; {how}. The flow's value, the sum of its ranks, is "
-        f"{flows.value[flow]:.6g}: place {better + tied + 1} of {len(rivals)} flows of {among}."
+        f"{flows.value[flow]:.6g}: place {_place(flows.value, rivals, flow)} of {len(rivals)} flows of {among}."
     )
 
 
@@ -192,10 +194,10 @@ def _on_the_path(scenario: Scenario, plan: Plan, flow: int) -> list[tuple[str, f
         port = int(where.port[place])
         offered, planned = float(plan.ports.rho_offered[port]), float(plan.ports.rho_planned[port])
         if place != port:
-            here = (where.flow_places == place).any(axis=1)
-            loads = plan.flows.load_bytes_per_second[here] * survival_to_port(scenario)[port]
+            crossing = (where.flow_places == place).any(axis=1)
+            loads = plan.flows.load_bytes_per_second[crossing] * survival_to_port(scenario)[port]
             width = float(where.bandwidth_bps[place]) / 8
-            offered, planned = loads.sum() / width, loads @ (1 - plan.flows.drop_rate[here]) / width
+            offered, planned = loads.sum() / width, loads @ (1 - plan.flows.drop_rate[crossing]) / width
         found.append((where.names[place], float(offered), float(planned)))
     return found
 

@@ -7,6 +7,7 @@ about as `decisions`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -75,7 +76,7 @@ class LatencyFactors(Table):
 
     @property
     def precedence(self) -> Floats:
-        """Urgency beside the largest; what loses nothing by waiting has next to none, and goes by its rank alone."""
+        """Urgency as a share of the largest; what loses nothing by waiting has next to none: its rank alone counts."""
         return self.urgency / max(float(self.urgency.max(initial=0.0)), TINY) + LEAST_PRECEDENCE
 
 
@@ -146,12 +147,14 @@ class Decision:
     reason: str
 
 
-def nothing(kind: type[SomeTable]) -> SomeTable:
-    """A table of that kind without rows."""
-    return filled(kind, 0, **{column.name: 0 for column in fields(kind)})  # type: ignore[arg-type]
+def table_of(kind: type[SomeTable], rows: Sequence[tuple[float, ...]]) -> SomeTable:
+    """A table of rows, each with the values of all columns."""
+    names = [column.name for column in fields(kind)]  # type: ignore[arg-type]
+    columns = np.array(rows, dtype=np.float64).reshape(len(rows), len(names)).T
+    return filled(kind, len(rows), **dict(zip(names, columns, strict=True)))
 
 
-NO_PROMISES, NO_HOPS, NO_LIMITERS = nothing(Promises), nothing(PromisedHops), nothing(Limiters)
+NO_PROMISES, NO_HOPS, NO_LIMITERS = table_of(Promises, ()), table_of(PromisedHops, ()), table_of(Limiters, ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -201,9 +201,9 @@ def _least_used(problem: PlacementProblem, partners: Mapping[int, list[int]]) ->
         after[~problem.possible[row, edges]] = np.inf
         together = np.zeros(len(edges))
         for other in partners.get(topics[row], ()):
-            for beside in bundles_of.get((cluster, other), ()):
-                if chosen[beside] >= 0:
-                    together[chosen[beside]] += uplink[beside]
+            for partner in bundles_of.get((cluster, other), ()):
+                if chosen[partner] >= 0:
+                    together[chosen[partner]] += uplink[partner]
         best = _first(together / room[Metric.UPLINK], after, low) if together.any() else int(after.argmin())
         chosen[row] = best
         used[cluster][:, best] += need[:, row]
@@ -260,7 +260,7 @@ class CampusPlan:
         topic = scenario.subscriptions.topic
         rows = []
         for broker, name in enumerate(scenario.brokers.name):
-            here = np.unique(topic[served == broker])
+            topics = np.unique(topic[served == broker])
             published = scenario.publications.topic[self.placement.publications == broker]
             rows.append(
                 {
@@ -268,7 +268,7 @@ class CampusPlan:
                     "cluster": scenario.brokers.cluster[broker],
                     "head": bool(scenario.brokers.head[broker]),
                     "subscriptions": int((served == broker).sum()),
-                    "topics": [scenario.topics.name[each] for each in here],
+                    "topics": [scenario.topics.name[each] for each in topics],
                     "published_topics": len(np.unique(published)),
                     **{
                         f"{metric.name.lower()}_use": float(self.use[metric, broker]) for metric in CAPACITIES
@@ -318,10 +318,14 @@ def explain_placement(placed: CampusPlan, row: int) -> str:
         )
     else:
         lines.append(f"As {placed.algorithm} decided.")
-    beside = _partners_of(placed, bundle) if placed.algorithm == "apart" else []
-    if beside:
+    partners = _partners(problem).get(int(problem.topic[bundle]), ())
+    correlated = [
+        scenario.topics.name[each] for each in sorted(partners) if _is_wanted_there(problem, bundle, each)
+    ]
+    if correlated and placed.algorithm == "apart":
         lines.append(
-            f"It was placed apart from topics that move with it (correlation {STRONG:g} or more): {'; '.join(beside)}."
+            f"It was placed apart from topics that move with it (correlation {STRONG:g} or more): "
+            f"{', '.join(correlated)}."
         )
     if problem.late[bundle]:
         lines.append("No edge broker of the cluster is near enough for what a subscriber allows.")
@@ -335,21 +339,9 @@ def explain_placement(placed: CampusPlan, row: int) -> str:
     return "\n".join(lines)
 
 
-def _partners_of(placed: CampusPlan, bundle: int) -> list[str]:
-    """The topics that move with a bundle's, with their brokers."""
-    problem, scenario = placed.problem, placed.campus.scenario
-    pairs, topic = problem.correlations, problem.topic[bundle]
-    mine = (pairs.correlation >= STRONG) & ((pairs.topic == topic) | (pairs.other_topic == topic))
-    others = np.where(pairs.topic == topic, pairs.other_topic, pairs.topic)[mine]
-    found = []
-    for other in np.unique(others).tolist():
-        rows = (scenario.subscriptions.topic == other) & (
-            problem.cluster[problem.bundle] == problem.cluster[bundle]
-        )
-        served = [scenario.brokers.name[each] for each in np.unique(placed.placement.subscriptions[rows])]
-        if served:
-            found.append(f"{scenario.topics.name[other]} on {', '.join(served)}")
-    return found
+def _is_wanted_there(problem: PlacementProblem, bundle: int, topic: int) -> bool:
+    """Whether a topic is wanted in the cluster of a bundle."""
+    return bool(((problem.topic == topic) & (problem.cluster == problem.cluster[bundle])).any())
 
 
 class Newcomers:

@@ -1,11 +1,11 @@
-"""Make a plan: rank subscriptions, cut them into flows, flows into classes, and set drop rates."""
+"""Make a plan: rank subscriptions, cut them into flows, flows into classes, and set drop rates where flows compete."""
 
 from __future__ import annotations
 
 import difflib
-import importlib
+import pkgutil
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
-from triagemq.plan.admission import AdmissionResult, admit_promises
+from triagemq.plan.admission.planning import AdmissionResult, admit_promises
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.plan.demands import Demand, demand, survival_to_port, with_margin
+from triagemq.plan.demands import Demand, demand, survival_to_port, total_by, with_margin
 from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
-from triagemq.plan.places import ContendedPlaces, check_widths, places
-from triagemq.plan.priorities import (
+from triagemq.plan.ranking import (
     FLOW_ALGORITHMS,
     PRIORITY_ALGORITHMS,
     FlowAlgorithm,
@@ -28,7 +27,7 @@ from triagemq.plan.priorities import (
     PriorityAlgorithm,
     PriorityProblem,
 )
-from triagemq.scenario import Floats, Integers, Scenario
+from triagemq.scenario import Discipline, Floats, Integers, Scenario, port_paths
 from triagemq.scenario.model import take
 
 Setting = TypeVar("Setting")
@@ -71,22 +70,16 @@ def resolve(kind: str, name: str, known: Mapping[str, Algorithm]) -> Algorithm:
 
 
 def _load(kind: str, name: str) -> Any:
-    module_name, _, attribute = name.partition(":")
-    if not module_name or not attribute:
-        raise ParameterError(kind, f"{name!r} should read module:function")
     try:
-        module = importlib.import_module(module_name)
+        function = pkgutil.resolve_name(name)
     except Exception as error:  # a user's module may fail anyhow while it is imported
         raise ParameterError(
             kind,
-            f"{name!r}: module {module_name!r} cannot be imported ({type(error).__name__}: {error}); "
-            "it is looked for in the current directory and on PYTHONPATH",
+            f"{name!r} cannot be imported ({type(error).__name__}: {error}); write module:function, and have the "
+            "module in the current directory or on PYTHONPATH",
         ) from error
-    function = getattr(module, attribute, None)
-    if function is None:
-        raise ParameterError(kind, f"{name!r}: module {module_name!r} has no {attribute!r}")
     if not callable(function):
-        raise ParameterError(kind, f"{name!r}: {attribute!r} is a {type(function).__name__}, not a function")
+        raise ParameterError(kind, f"{name!r} is a {type(function).__name__}, not a function")
     return function
 
 
@@ -145,9 +138,9 @@ def make_plan(
     demanded = demand(scenario)
     load = demanded.load_bytes_per_second
     rank = RANKINGS.get(priorities, ranking.value_per_byte)(scenario.subscriptions, load)
-    carried = None if previous is None else carry(previous, before or scenario, scenario)
-    if carried is not None and RANKINGS.get(carried.made_by.priorities) is RANKINGS.get(priorities):
-        rank = carried.held(rank)
+    earlier = None if previous is None else carry(previous, before or scenario, scenario)
+    if earlier is not None and RANKINGS.get(earlier.made_by.priorities) is RANKINGS.get(priorities):
+        rank = earlier.held(rank)
     if latency is None:
         factors, cut_by = np.ones(len(rank)), rank
     else:
@@ -169,8 +162,8 @@ def make_plan(
         port=scenario.subscribers.port[owner],
         priority_class=np.zeros(count, dtype=np.int32),
         drop_rate=np.zeros(count),
-        value=_sums(flow, cut_by[rows], count),
-        load_bytes_per_second=_sums(flow, load[rows], count),
+        value=total_by(flow, cut_by[rows], count),
+        load_bytes_per_second=total_by(flow, load[rows], count),
     )
     group = made.port if scope == "port" else np.zeros(count, dtype=np.int32)
     classes = _called(
@@ -185,8 +178,8 @@ def make_plan(
     check_widths(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
     where = places(scenario, made)
     problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, admission)
-    if carried is not None and carried.made_by == choice:
-        problem = replace(problem, flow_keep_before=carried.flow_keep(flow, count, rows))
+    if earlier is not None and earlier.made_by == choice:
+        problem = replace(problem, flow_keep_before=earlier.flow_keep(flow, count, rows))
     result = _drops(drops, set_drops, problem)
     carried_by = np.full(len(rank), -1, dtype=np.int32)
     carried_by[rows] = flow
@@ -208,6 +201,71 @@ def make_plan(
         ledger=admission.ledger,
     )
     return replace(plan, decisions=(*plan.decisions, *_changes(scenario, previous, plan)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContendedPlaces:
+    """`flow_places` has a row per flow, as `port_paths` has ports. The others are columns over places: first the ports,
+    then the queues of partitioned ones, each with the name, the number of its `port`, and its bandwidth."""
+
+    flow_places: Integers
+    names: tuple[str, ...]
+    port: Integers
+    bandwidth_bps: Floats
+
+
+def places(scenario: Scenario, flows: Flows) -> ContendedPlaces:
+    """The places that flows cross. Queues that borrow compete for the whole port, and are none."""
+    ports = scenario.ports
+    crossed = port_paths(scenario)[flows.port]
+    partitioned = (ports.discipline == Discipline.WIDTHS) & (ports.borrowing == 0)
+    rows = np.flatnonzero(partitioned)
+    widths = [ports.widths_bps[row] for row in rows.tolist()]
+    counts = np.array([len(each) for each in widths], dtype=np.int32)
+    first = np.zeros(len(ports), dtype=np.int32)
+    first[rows] = len(ports) + np.cumsum(counts) - counts
+    in_queue = (crossed >= 0) & partitioned[crossed]
+    queue = (first[crossed] + flows.priority_class[:, None]).astype(crossed.dtype)
+    return ContendedPlaces(
+        flow_places=np.where(in_queue, queue, crossed),
+        names=(
+            *ports.name,
+            *(
+                f"{ports.name[row]} queue {queue}"
+                for row in rows
+                for queue in range(len(ports.widths_bps[row]))
+            ),
+        ),
+        port=np.concatenate([np.arange(len(ports)), np.repeat(rows, counts)]).astype(np.int32),
+        bandwidth_bps=np.concatenate([ports.bandwidth_bps, *widths]),
+    )
+
+
+def check_widths(scenario: Scenario, classes: int, *, with_drops: bool) -> None:
+    """Refuse more classes than queues with widths, and drop rates where places are no trees."""
+    ports = scenario.ports
+    for row in np.flatnonzero(ports.discipline == Discipline.WIDTHS).tolist():
+        name, count = ports.name[row], len(ports.widths_bps[row])
+        if classes > count:
+            raise PlanError(
+                f"{classes} priority classes do not fit port {name!r}, which has {count} widths; "
+                f"ask for at most {count} classes"
+            )
+        if with_drops and not ports.borrowing[row]:
+            _check_tree(scenario, row)
+
+
+def _check_tree(scenario: Scenario, row: int) -> None:
+    """Drop rates are set along trees: what shares a place further down shares all places before it."""
+    ports = scenario.ports
+    fed = np.flatnonzero(scenario.switches.fed_by_port == row)
+    together = (ports.discipline != Discipline.WIDTHS) | (ports.borrowing > 0)
+    behind = np.flatnonzero(np.isin(ports.switch, fed) & together & (ports.to_switch < 0))
+    if behind.size:
+        raise PlanError(
+            f"port {ports.name[row]!r} is partitioned, and port {ports.name[behind[0]]!r} behind it is not: no drop "
+            "rates can be set for both; give that one widths without borrowing, or plan with drops: none"
+        )
 
 
 def _utility_rows(scenario: Scenario, admission: AdmissionResult) -> ranking.Rows | slice:
@@ -238,7 +296,7 @@ def _rho(
     keep: Floats | None = None,
 ) -> Floats:
     """The load of every port by utility flows, of which this share is sent, and by promises."""
-    utility = where.by_port(problem.arriving(problem.port_loads(keep)))
+    utility = total_by(where.port, problem.arriving(problem.port_loads(keep)), len(scenario.ports))
     return np.asarray((utility + admission.port_bytes_per_second) * 8 / scenario.ports.bandwidth_bps)
 
 
@@ -315,10 +373,6 @@ def _number_flows(subscriber: Integers, place: Integers, most: int) -> tuple[Int
     used[slot] = True
     number = np.cumsum(used, dtype=np.int64) - 1
     return number[slot].astype(np.int32), (np.flatnonzero(used) // most).astype(np.int32)
-
-
-def _sums(flow: Integers, values: Floats, count: int) -> Floats:
-    return np.bincount(flow, values, minlength=count).astype(np.float64)
 
 
 def _drop_problem(

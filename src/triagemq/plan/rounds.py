@@ -149,8 +149,8 @@ class _Tried:
     def of(cls, scenario: Scenario, plan: Plan) -> _Tried:
         predicted = forecast(scenario, plan, formulas=True)
         wanted = scenario.subscriptions
-        judged = np.isfinite(wanted.freshness_seconds) | (wanted.max_latency_share > 0)
-        worth = np.where(judged & (predicted.received_rate > 0), predicted.maximum_utility, 0.0)
+        timed = np.isfinite(wanted.freshness_seconds) | (wanted.max_latency_share > 0)
+        worth = np.where(timed & (predicted.received_rate > 0), predicted.maximum_utility, 0.0)
         doubted = np.isnan(predicted.latency_seconds) | (predicted.latency_error > OFF_BY_A_FACTOR)
         sure = bool(worth[doubted].sum() <= MOST_DOUBTED * worth.sum())
         late = np.where(np.isnan(predicted.latency_seconds), np.inf, predicted.latency_seconds)
@@ -193,17 +193,15 @@ def _decision(name: str, tried: list[_Tried], stays: int, best: int, *, still: b
     utility = tried[stays].utility
     largest = max(each.utility for each in tried)
     gain = f"{largest / utility - 1:.2%}" if utility > 0 else "all there is"
-    stayed = "the plan before stays" if stays else "the first plan stays"
     if best != stays:
-        outcome = (
-            f"round {best - stays} is the best and gains {gain}" if best else f"from nothing it gains {gain}"
-        )
-    elif largest > utility * (1 + LEAST_GAIN):
-        outcome = f"{stayed}, the best would gain {gain}, which the stated errors of latencies may undo"
-    elif largest > utility:
-        outcome = f"{stayed}, the best would gain {gain} and a change is made from {LEAST_GAIN:.1%} on"
+        which = f"round {best - stays}" if best else "the plan from nothing"
+        outcome = f"{which} is the best and gains {gain}"
     else:
-        outcome = f"{stayed}, no other is worth more"
+        outcome = f"the {'plan before' if stays else 'first plan'} stays"
+        if largest > utility:
+            outcome += (
+                f", the best would gain {gain}, too little for a change or for the stated errors of latencies"
+            )
     return Decision(
         kind="planned_by_forecast",
         subject=name,

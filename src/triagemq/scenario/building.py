@@ -37,7 +37,7 @@ SENSOR_NETWORK_BPS = 100e6
 PORTS = ("building-wifi", "crew-radio")
 WIFI, RADIO = range(len(PORTS))
 
-# The linux and openflow data planes have seven classes beside the one for control packets: a plan for this
+# The linux and openflow data planes have seven classes and one for control packets: a plan for this
 # building runs on all of them.
 PLANNING = PlanningSettings(flows_per_subscriber=7, priority_classes=7, rho_tolerance=0.1)
 

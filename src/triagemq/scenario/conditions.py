@@ -5,9 +5,9 @@ Conditions are no part of the Scenario, which a plan starts from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,74 +17,31 @@ from triagemq.scenario.model import Floats, Integers, Scenario
 
 
 @dataclass(frozen=True, slots=True)
-class PortBandwidth:
-    """A port's bandwidth becomes another."""
+class Condition:
+    """One change at a given time, in the words of a scenario file: what it names, and what becomes of that.
+
+    A port's bandwidth or the error rate behind it; whether a publisher works or a subscriber is there, and the error
+    rate of its link; whether a link between two switches is up; the rate of a topic or pattern, of one publisher or
+    of all; or the worth profile that holds.
+    """
 
     at_seconds: float
-    port: str
-    bandwidth_bps: float
-
-
-@dataclass(frozen=True, slots=True)
-class PublisherState:
-    """A publisher fails, or returns."""
-
-    at_seconds: float
-    publisher: str
-    works: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriberState:
-    """A subscriber joins, or leaves."""
-
-    at_seconds: float
-    subscriber: str
-    present: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LinkState:
-    """The link from a port to the switch that it feeds fails, or returns."""
-
-    at_seconds: float
-    port: str
-    up: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorRate:
-    """The share of packets that a link loses becomes another: of a publisher, of a subscriber, or behind a port."""
-
-    at_seconds: float
-    of: Literal["port", "publisher", "subscriber"]
-    name: str
-    error_rate: float
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationRate:
-    """Events on a topic, or on all that a pattern matches, come at another rate: a stated one, or so many times the
-    scenario's. Without a `publisher`, everyone's."""
-
-    at_seconds: float
-    topic: str
+    port: str | None = None
     publisher: str | None = None
+    subscriber: str | None = None
+    link: tuple[str, ...] | None = None
+    topic: str | None = None
+    worth_profile: str | None = None
+    bandwidth_bps: float | None = None
+    error_rate: float | None = None
     rate_per_second: float | None = None
     rate_factor: float | None = None
+    state: str | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class WorthChange:
-    """Another worth profile holds: what topics are worth to everyone."""
-
-    at_seconds: float
-    profile: str
-
-
-Condition = (
-    PortBandwidth | PublisherState | SubscriberState | LinkState | ErrorRate | PublicationRate | WorthChange
-)
+    @property
+    def begins(self) -> bool:
+        """Whether something returns or joins, and does not fail or leave."""
+        return self.state in ("returns", "joins")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +54,11 @@ class Conditions:
     timeline: tuple[Condition, ...] = ()
     backups: Mapping[str, str] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def backup_ports(self, scenario: Scenario) -> dict[int, int]:
+        """The backups by the numbers of switches and ports."""
+        switches, ports = scenario.switches.name, scenario.ports.name
+        return {switches.index(switch): ports.index(port) for switch, port in self.backups.items()}
 
 
 Flags = NDArray[np.bool_]
@@ -176,34 +138,53 @@ def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
     >>> from triagemq.scenario.building import building
     >>> scenario = building()
     >>> name = scenario.subscribers.name[0]
-    >>> course = situations(scenario, Conditions((SubscriberState(5.0, name, present=True),)))
+    >>> course = situations(scenario, Conditions((Condition(5.0, subscriber=name, state="joins"),)))
     >>> [(each.at_seconds, each.subscriber_present.tolist()[:2]) for each in course]
     [(0.0, [False, True]), (5.0, [True, True])]
     """
-    backups = {
-        scenario.switches.name.index(switch): scenario.ports.name.index(port)
-        for switch, port in conditions.backups.items()
-    }
+    backups = conditions.backup_ports(scenario)
     timeline = sorted(conditions.timeline, key=lambda condition: condition.at_seconds)
-    now = _Columns(scenario, timeline, conditions.profiles)
+    now = _Columns(scenario, timeline, conditions.profiles, backups)
     times = sorted({0.0, *(condition.at_seconds for condition in timeline)})
     course = []
     for time in times:
         for condition in timeline:
             if condition.at_seconds == time:
                 now.follow(condition)
-        course.append(now.situation(time, backups))
+        course.append(now.situation(time))
     return course
+
+
+_COLUMNS = {
+    "port": "bandwidth_bps",
+    "publisher": "publisher_works",
+    "subscriber": "subscriber_present",
+}
+"""What changes of a port, publisher or subscriber, other than its error rate."""
+
+
+def port_of_link(scenario: Scenario, backups: Mapping[int, int], ends: Collection[str]) -> int | None:
+    """The port whose link joins two switches, in any order: the one that feeds, else the backup."""
+    usual = dict(enumerate(scenario.switches.fed_by_port.tolist()))
+    for feeders in (usual, backups):
+        for switch, port in feeders.items():
+            above = scenario.switches.name[scenario.ports.switch[port]] if port >= 0 else None
+            if {scenario.switches.name[switch], above} == set(ends):
+                return port
+    return None
 
 
 class _Columns:
     """The columns of a situation while they change."""
 
     def __init__(
-        self, scenario: Scenario, timeline: Sequence[Condition], profiles: Mapping[str, Mapping[str, float]]
+        self,
+        scenario: Scenario,
+        timeline: Sequence[Condition],
+        profiles: Mapping[str, Mapping[str, float]],
+        backups: Mapping[int, int],
     ) -> None:
-        self.scenario = scenario
-        self.profiles = profiles
+        self.scenario, self.profiles, self.backups = scenario, profiles, backups
         self.topics = TopicTree(scenario.topics.name)
         self.now: dict[str, NDArray[Any]] = {
             "bandwidth_bps": scenario.ports.bandwidth_bps.copy(),
@@ -227,30 +208,30 @@ class _Columns:
         if change is not None:
             column, row, value = change
             self.now[column][row] = value
-        elif isinstance(condition, PublicationRate):
-            self._change_rate(condition)
-        elif isinstance(condition, WorthChange):
-            self._change_worth(self.profiles.get(condition.profile, {}))
+        elif condition.topic is not None:
+            self._change_rate(condition.topic, condition)
+        else:
+            self._change_worth(self.profiles.get(condition.worth_profile or "", {}))
 
     def _change_of_one(self, condition: Condition) -> tuple[str, int, float | bool] | None:
         """The column, the row and the value, if a condition changes one value."""
-        match condition:
-            case PortBandwidth():
-                return "bandwidth_bps", self._row("ports", condition.port), condition.bandwidth_bps
-            case LinkState():
-                return "link_up", self._row("ports", condition.port), condition.up
-            case PublisherState():
-                return "publisher_works", self._row("publishers", condition.publisher), condition.works
-            case SubscriberState():
-                return "subscriber_present", self._row("subscribers", condition.subscriber), condition.present
-            case ErrorRate():
-                row = self._row(f"{condition.of}s", condition.name)
-                return f"{condition.of}_error", row, condition.error_rate
+        if condition.link is not None:
+            port = port_of_link(self.scenario, self.backups, condition.link)
+            return None if port is None else ("link_up", port, condition.begins)
+        for kind, column in _COLUMNS.items():
+            name = getattr(condition, kind)
+            if name is None or condition.topic is not None:
+                continue
+            row = self._row(f"{kind}s", name)
+            if condition.error_rate is not None:
+                return f"{kind}_error", row, condition.error_rate
+            value = condition.begins if condition.bandwidth_bps is None else condition.bandwidth_bps
+            return column, row, value
         return None
 
-    def _change_rate(self, condition: PublicationRate) -> None:
+    def _change_rate(self, topic: str, condition: Condition) -> None:
         publications = self.scenario.publications
-        meant = self._is_topic(condition.topic)[publications.topic]
+        meant = self._is_topic(topic)[publications.topic]
         if condition.publisher is not None:
             meant &= publications.publisher == self._row("publishers", condition.publisher)
         rate = publications.rate_per_second * (condition.rate_factor or 1.0)
@@ -273,8 +254,8 @@ class _Columns:
         found[[rows[name] for name in self.topics.names_matching(topic)]] = True
         return found
 
-    def situation(self, time: float, backups: Mapping[int, int]) -> Situation:
-        feeders, reached = _feeders(self.scenario, backups, self.now["link_up"])
+    def situation(self, time: float) -> Situation:
+        feeders, reached = _feeders(self.scenario, self.backups, self.now["link_up"])
         columns = {name: values.copy() for name, values in self.now.items()}
         return Situation(at_seconds=time, fed_by_port=feeders, switch_reached=reached, **columns)
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario.conditions import Condition, Conditions, PublicationRate, PublisherState
+from triagemq.scenario.conditions import Condition, Conditions
 from triagemq.scenario.kinds import ArrivalProcess, SizeDistribution
 from triagemq.scenario.model import (
     Brokers,
@@ -115,15 +115,12 @@ def _measured_in(base: Scenario, profile: list[Row], name: str) -> Scenario:
     # Those that are new publish to the first broker.
     names = tuple(publishers)[len(base.publishers) :]
     strangers = filled(Publishers, len(names), name=names, broker=0)
-    return Scenario.of(
-        **{each.name: getattr(base, each.name) for each in fields(base)}
-        | {
-            "name": name,
-            "topics": Topics(tuple(topics)),
-            "publishers": joined(base.publishers, strangers),
-            "publications": joined(measured, rest),
-            "size_samples": joined(samples, base.size_samples),
-        }
+    return base.with_tables(
+        name=name,
+        topics=Topics(tuple(topics)),
+        publishers=joined(base.publishers, strangers),
+        publications=joined(measured, rest),
+        size_samples=joined(samples, base.size_samples),
     )
 
 
@@ -195,17 +192,18 @@ def _outages(profile: list[Row], begins_ns: int) -> Iterator[Condition]:
             away = _common(away, _spans(row))
         for begin, end in away:
             if begin > begins_ns:
-                yield PublisherState(seconds(begin), publisher, works=False)
+                yield Condition(seconds(begin), publisher=publisher, state="fails")
             if begin < last_ns:
-                yield PublisherState(seconds(end), publisher, works=True)
+                yield Condition(seconds(end), publisher=publisher, state="returns")
         for row in rows:
             for span in _spans(row):
                 if _common([span], away):
                     continue
                 rarely = min(_rate(row), 1e9 / (span[1] - span[0]))
-                yield PublicationRate(seconds(span[0]), row["topic"], publisher, rate_per_second=rarely)
+                source = {"topic": row["topic"], "publisher": publisher}
+                yield Condition(seconds(span[0]), **source, rate_per_second=rarely)
                 if span[0] < row["last_ns"]:
-                    yield PublicationRate(seconds(span[1]), row["topic"], publisher, rate_factor=1.0)
+                    yield Condition(seconds(span[1]), **source, rate_factor=1.0)
 
 
 def _spans(row: Row) -> list[Span]:

@@ -61,3 +61,30 @@ class LimiterKind(IntEnum):
     """What has passed may pass again a separation later, and not before: never more than bounds count."""
     BUCKET = 1
     """A token bucket: a message, and the rate on top of it. Bounds count that."""
+
+
+WORDS: dict[str, type[IntEnum]] = {
+    "size_distribution": SizeDistribution,
+    "arrival_process": ArrivalProcess,
+    "utility_shape": UtilityShape,
+    "discipline": Discipline,
+    "limiter": LimiterKind,
+}
+"""The columns that hold one of these, and which."""
+
+
+def codes_of(column: str) -> dict[str, int]:
+    """The words of a column as files spell them, and their codes.
+
+    >>> codes_of("limiter")
+    {'window': 0, 'bucket': 1}
+    """
+    return {kind.name.lower(): int(kind) for kind in WORDS[column]}
+
+
+def word_of(column: str, code: int) -> str:
+    """
+    >>> word_of("utility_shape", 2)
+    'step'
+    """
+    return WORDS[column](code).name.lower()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -244,7 +244,7 @@ class OutputPorts(Table):
 
     `error_rate` and `propagation_seconds` are those of the link to the next switch; a subscriber's own link
     is in its row. `queues` is 0 where the scenario does not state it. `to_switch` is the switch at the other end of
-    a link beside those of the tree that `fed_by_port` makes; only promises use it.
+    a link that is not one of the tree that `fed_by_port` makes; only promises use it.
 
     Where the discipline is WIDTHS, `widths_bps` is the bandwidth of each queue, class 0 first; together they are the
     port's. With `borrowing` a queue also gets what others leave. Widths that are changed during a run stay above
@@ -371,71 +371,36 @@ class PlanningSettings:
     judged_over_seconds: float = 60.0
 
 
-@dataclass(frozen=True, eq=False)
+NO_INTEGERS: Integers = np.empty(0, dtype=np.int32)
+NO_FLOATS: Floats = np.empty(0)
+NO_LINKS = BrokerLinks(NO_INTEGERS, NO_INTEGERS, NO_FLOATS, NO_FLOATS, NO_FLOATS)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Scenario:
     """All tables of one situation. Make one with `Scenario.of`, which puts them into canonical order."""
 
     name: str
     topics: Topics
     brokers: Brokers
-    broker_links: BrokerLinks
-    unmanaged_switches: UnmanagedSwitches
+    broker_links: BrokerLinks = NO_LINKS
+    unmanaged_switches: UnmanagedSwitches = UnmanagedSwitches((), NO_FLOATS)
     switches: Switches
     ports: OutputPorts
     publishers: Publishers
     publications: Publications
-    size_samples: SizeSamples
+    size_samples: SizeSamples = SizeSamples((), ())
     subscribers: Subscribers
     subscriptions: Subscriptions
-    planning: PlanningSettings = field(default_factory=PlanningSettings)
+    planning: PlanningSettings = PlanningSettings()
     mtu_bytes: float = np.inf
     overhead_bytes: float = 0.0
     sending_order: SendingOrder = SendingOrder.BY_CLASS
 
     @classmethod
-    def of(
-        cls,
-        *,
-        name: str,
-        topics: Topics,
-        brokers: Brokers,
-        broker_links: BrokerLinks | None = None,
-        unmanaged_switches: UnmanagedSwitches | None = None,
-        switches: Switches,
-        ports: OutputPorts,
-        publishers: Publishers,
-        publications: Publications,
-        size_samples: SizeSamples | None = None,
-        subscribers: Subscribers,
-        subscriptions: Subscriptions,
-        planning: PlanningSettings | None = None,
-        mtu_bytes: float = np.inf,
-        overhead_bytes: float = 0.0,
-        sending_order: SendingOrder = SendingOrder.BY_CLASS,
-    ) -> Scenario:
+    def of(cls, **parts: Any) -> Scenario:
         """A Scenario in canonical order, whatever order the rows are given in."""
-        empty = np.empty(0)
-        no_rows = np.empty(0, dtype=np.int32)
-        return _canonical(
-            cls(
-                name=name,
-                topics=topics,
-                brokers=brokers,
-                broker_links=broker_links or BrokerLinks(no_rows, no_rows, empty, empty, empty),
-                unmanaged_switches=unmanaged_switches or UnmanagedSwitches((), empty),
-                switches=switches,
-                ports=ports,
-                publishers=publishers,
-                publications=publications,
-                size_samples=size_samples or SizeSamples((), ()),
-                subscribers=subscribers,
-                subscriptions=subscriptions,
-                planning=planning or PlanningSettings(),
-                mtu_bytes=float(mtu_bytes),
-                overhead_bytes=float(overhead_bytes),
-                sending_order=SendingOrder(sending_order),
-            )
-        )
+        return _canonical(cls(**parts))
 
     def with_tables(self, **tables: Any) -> Scenario:
         """The same with other tables in the place of its own, in canonical order."""
@@ -445,7 +410,7 @@ class Scenario:
     def fingerprint(self) -> str:
         """A hash of everything that influences a decision; plans and traces carry it."""
         digest = hashlib.blake2b(digest_size=16)
-        digest.update(repr((self.planning, self.mtu_bytes, self.overhead_bytes)).encode())
+        digest.update(repr((self.planning, float(self.mtu_bytes), float(self.overhead_bytes))).encode())
         if self.sending_order is not SendingOrder.BY_CLASS:
             digest.update(self.sending_order.name.encode())
         for table_field in fields(self):

@@ -90,10 +90,18 @@ def port_hops(scenario: Scenario) -> Integers:
 
     A trunk stands in the same column for everything below it, however deep that lies.
     """
-    paths, depth = port_paths(scenario), port_depths(scenario)
-    longest = paths.shape[1]
-    column = np.arange(longest)[None, :] + (longest - 1 - depth)[:, None]
-    padded = np.concatenate([paths, np.full((len(paths), longest), -1, dtype=np.int32)], axis=1)
+    return hop_by_hop(port_paths(scenario))
+
+
+def hop_by_hop(paths: Integers) -> Integers:
+    """Paths that are padded in front, padded behind.
+
+    >>> hop_by_hop(np.array([[-1, 4], [2, 3]], dtype=np.int32)).tolist()
+    [[4, -1], [2, 3]]
+    """
+    length = paths.shape[1]
+    column = np.arange(length) + (paths < 0).sum(axis=1)[:, None]
+    padded = np.concatenate([paths, np.full_like(paths, -1)], axis=1)
     return np.asarray(np.take_along_axis(padded, column, axis=1), dtype=np.int32)
 
 
@@ -106,7 +114,7 @@ class SwitchLinks:
 
 
 def switch_links(scenario: Scenario) -> SwitchLinks:
-    """The links that promises may take, in the order of their ports: of the tree, and those beside it.
+    """The links that promises may take, in the order of their ports: of the tree, and others.
 
     A port of another discipline than priority keeps no promise, and is left out.
     """
@@ -129,8 +137,8 @@ def direct_paths(
 ) -> Iterator[tuple[int, ...]]:
     """The ports of every path from a publisher's access switch to a subscriber, the subscriber's own port last.
 
-    Fewest ports first, then the lower port numbers; no path crosses a switch twice (Yen, Finding the K shortest
-    loopless paths, 1971). Each is searched for when it is requested; callers with many requests pass `links`.
+    Fewest ports first, then the lower port numbers; no path crosses a switch twice. Each is searched for when it is
+    requested; callers with many requests pass `links`.
     """
     source, last = (
         int(scenario.publishers.access_switch[publisher]),
@@ -140,54 +148,26 @@ def direct_paths(
         return
     links = switch_links(scenario) if links is None else links
     target = int(scenario.ports.switch[last])
-    shortest = _shortest(links, source, target, frozenset(), frozenset())
-    if shortest is None:
-        return
-    waiting = [(len(shortest), shortest, 0)]
-    found: list[tuple[int, ...]] = []
-    known = {shortest}
+    waiting: list[tuple[int, tuple[int, ...], tuple[int, ...]]] = [(0, (), (source,))]
     while waiting:
-        _, path, begins = heapq.heappop(waiting)
-        yield (*path, last)
-        found.append(path)
-        # Every later path leaves one that was found at some switch, by a port that none with the same start has taken.
-        switches = [int(scenario.ports.switch[port]) for port in path]
-        for turn in range(begins, len(path)):
-            start = path[:turn]
-            taken = frozenset(each[turn] for each in found if len(each) > turn and each[:turn] == start)
-            rest = _shortest(links, switches[turn], target, frozenset(switches[:turn]), taken)
-            if rest is not None and (other := start + rest) not in known:
-                known.add(other)
-                heapq.heappush(waiting, (len(other), other, turn))
+        _, path, switches = heapq.heappop(waiting)
+        if switches[-1] == target:
+            yield (*path, last)
+            continue
+        # Every step that is taken leads on to a path: its length is known before it is followed.
+        left = _distances(links, target, switches)
+        for port, following in links.leaving[switches[-1]]:
+            if following in left:
+                length = len(path) + 1 + left[following]
+                heapq.heappush(waiting, (length, (*path, port), (*switches, following)))
 
 
-def _shortest(
-    links: SwitchLinks, source: int, target: int, crossed: frozenset[int], taken: frozenset[int]
-) -> tuple[int, ...] | None:
-    """The path with the fewest ports, then the lowest ones, that avoids some switches and some ports of the source."""
-    if source == target:
-        return ()
+def _distances(links: SwitchLinks, target: int, crossed: tuple[int, ...]) -> dict[int, int]:
+    """How many ports lead from each switch to the target, by switches that are not crossed yet."""
     distance, front = {target: 0}, [target]
-    while front and source not in distance:
-        reached = []
-        for following in front:
-            for port, switch in links.arriving[following]:
-                if (
-                    switch not in distance
-                    and switch not in crossed
-                    and not (switch == source and port in taken)
-                ):
-                    distance[switch] = distance[following] + 1
-                    reached.append(switch)
-        front = reached
-    if source not in distance:
-        return None
-    path: list[int] = []
-    while source != target:
-        port, source = min(
-            (port, following)
-            for port, following in links.leaving[source]
-            if distance.get(following, -1) == distance[source] - 1 and not (not path and port in taken)
-        )
-        path.append(port)
-    return tuple(path)
+    for following in front:
+        for _, switch in links.arriving[following]:
+            if switch not in distance and switch not in crossed:
+                distance[switch] = distance[following] + 1
+                front.append(switch)
+    return distance

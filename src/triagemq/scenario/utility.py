@@ -60,9 +60,9 @@ def deadline_factor(subscriptions: Subscriptions, share_within: Floats) -> Float
 def deadline_figures(subscriptions: Subscriptions, share_within: Floats) -> dict[str, int]:
     """How many subscriptions ask for a share within a latency, and how many of them get it."""
     requested = subscriptions.max_latency_share
-    judged = requested > 0
-    met = np.nan_to_num(share_within[judged]) >= requested[judged]
-    return {"judged": int(judged.sum()), "met": int(met.sum())}
+    timed = requested > 0
+    met = np.nan_to_num(share_within[timed]) >= requested[timed]
+    return {"judged": int(timed.sum()), "met": int(met.sum())}
 
 
 def maximum_utility(subscriptions: Subscriptions) -> Floats:

@@ -4,15 +4,15 @@ In come a scenario, a plan and what changes meanwhile; out comes a SimulationRes
 
 - `run` checks its arguments and runs replications side by side; `engine` is one of them, block by block in time.
 - Before a run: `network` and `changes` lay the scenario and its changes out as arrays; `random` draws by counter. Which
-  copies are dropped and lost is drawn on the way, or recorded and part of `network`.
-- The way of an event, led by `path`: `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it
-  up, `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
+  copies are dropped and lost is drawn as they go, or recorded and part of `network`.
+- The path of an event (`path`): `source` or `replay` publishes it, `brokers` match and copy it, `switches` look it up,
+  `ports` queue and send its packets, and `endings` counts what became of it. `records` holds what is under way.
 - Where there are promises, or ports that are fair, `promised` runs all ports on one list of events.
 - After a run: `result` turns counts into figures and what they are worth; `sink` turns endings into rows of a Trace.
 """
 
 from triagemq.simulate.changes import Change, Control, Steering
-from triagemq.simulate.promised.direct import Limit, Way, Ways, promised_ways, unmanaged_ways
+from triagemq.simulate.promised.direct import DirectRoute, DirectRoutes, Limit, promised_routes
 from triagemq.simulate.result import (
     ClassResults,
     PhaseResults,
@@ -29,6 +29,8 @@ __all__ = [
     "Change",
     "ClassResults",
     "Control",
+    "DirectRoute",
+    "DirectRoutes",
     "Limit",
     "PhaseResults",
     "PortResults",
@@ -38,9 +40,6 @@ __all__ = [
     "Sink",
     "Steering",
     "SubscriptionResults",
-    "Way",
-    "Ways",
-    "promised_ways",
+    "promised_routes",
     "simulate",
-    "unmanaged_ways",
 ]

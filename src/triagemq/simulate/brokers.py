@@ -80,16 +80,9 @@ def pass_brokers(state: BrokerState, published: Buffer, begin: int, until: float
 
 
 @step
-def lose_event(state: BrokerState, event: Record, brokers: NDArray[np.uint64], time: float) -> None:
-    """End the copies of an event that a link loses at `time`, for every subscription at a set of brokers."""
-    for broker in range(state.above.brokers):
-        if (brokers[broker >> 6] >> np.uint64(broker & 63)) & np.uint64(1) != 0:
-            lose_event_at(state, event, broker, time)
-
-
-@step
-def lose_event_at(state: BrokerState, event: Record, broker: int, time: float) -> None:
-    """The same at one broker. What would be lost after the end of the run is in flight then.
+def _lose_event(state: BrokerState, event: Record, brokers: NDArray[np.uint64], time: float) -> None:
+    """End the copies of an event that a link loses at `time`, for every subscription at a set of brokers. What would be
+    lost after the end of the run is in flight then.
 
     A subscription counts if it is active at that time; at the end of the run, also if it was when the event was
     published, since it has not been matched yet.
@@ -97,13 +90,16 @@ def lose_event_at(state: BrokerState, event: Record, broker: int, time: float) -
     above, epochs, over = state.above, state.epochs, time > state.run_ends
     epoch = epoch_at(epochs.ends, 0, state.run_ends if over else time)
     at_first = epoch_at(epochs.ends, 0, event.published_ns * 1e-9) if over else epoch
-    cell = broker * above.topics + above.topic[event.publication]
-    for place in range(above.member_first[cell], above.member_first[cell + 1]):
-        subscription = above.member[place]
-        if epochs.active[epoch, subscription] or epochs.active[at_first, subscription]:
-            outcome = IN_FLIGHT if over else LOST_ON_LINK
-            level = epochs.priority_class[epoch, subscription]
-            end_copy(state.ended, event, subscription, level, outcome)
+    for broker in range(above.brokers):
+        if (brokers[broker >> 6] >> np.uint64(broker & 63)) & np.uint64(1) == 0:
+            continue
+        cell = broker * above.topics + above.topic[event.publication]
+        for place in range(above.member_first[cell], above.member_first[cell + 1]):
+            subscription = above.member[place]
+            if epochs.active[epoch, subscription] or epochs.active[at_first, subscription]:
+                outcome = IN_FLIGHT if over else LOST_ON_LINK
+                level = epochs.priority_class[epoch, subscription]
+                end_copy(state.ended, event, subscription, level, outcome)
 
 
 @step
@@ -123,7 +119,7 @@ def _send_to_broker(state: BrokerState, event: Record) -> None:
     if not reaches_broker(above.fates, event.event) or _event_lost(
         error_rate, event.packets, state.seeds[_PUBLISHER_LINK], event.event
     ):
-        lose_event(state, event, above.interested[above.topic[publication]], time)
+        _lose_event(state, event, above.interested[above.topic[publication]], time)
         return
     home = above.home_broker[publication]
     _push(state.arriving, event, time + above.publisher_propagation[publication], home, home)
@@ -164,10 +160,10 @@ def _forward(state: BrokerState, event: Record) -> None:
     source = event.source_broker
     interested = above.interested[above.topic[event.publication]]
     if event.broker == source:
-        lose_event(state, event, above.unreachable[source], event.time)
+        _lose_event(state, event, above.unreachable[source], event.time)
     wire_bytes = event.size_bytes + event.packets * above.overhead_bytes
-    here = source * above.brokers + event.broker
-    for place in range(above.tree_first[here], above.tree_first[here + 1]):
+    node = source * above.brokers + event.broker
+    for place in range(above.tree_first[node], above.tree_first[node + 1]):
         link = above.tree_link[place]
         behind = above.beyond[source, link]
         if not _meet(interested, behind):
@@ -176,7 +172,7 @@ def _forward(state: BrokerState, event: Record) -> None:
         queues.link_free[link] = time
         number = event.event * above.links + link
         if _event_lost(above.link_error[link], event.packets, state.seeds[_BROKER_LINK], number):
-            lose_event(state, event, behind, time)
+            _lose_event(state, event, behind, time)
         else:
             _push(state.arriving, event, time + above.link_propagation[link], above.link_target[link], source)
 
@@ -276,6 +272,8 @@ def fan_out(state: BrokerState, epoch: int, begin: int, until: float) -> int:
                 before = epoch_at(epochs.ends, 0, event.published_ns * 1e-9)
                 if lost or epochs.active[before, subscription]:
                     outcome = LOST_ON_LINK if lost else SUBSCRIBER_GONE
+                    if event.time >= state.run_ends:
+                        outcome = IN_FLIGHT
                     level = epochs.priority_class[epoch, subscription]
                     end_copy(ended, event, subscription, level, outcome)
                 continue

@@ -21,12 +21,11 @@ from triagemq.scenario.model import WIDTH_ROUNDING, take
 from triagemq.simulate.promised.direct import (
     LIMITERS,
     Direct,
+    DirectRoutes,
     PromisedRows,
     Releases,
-    Ways,
     lay_out,
-    needs_event_list,
-    promised_ways,
+    promised_routes,
     released,
 )
 
@@ -44,17 +43,14 @@ class Change:
     were queued. `active_subscriptions` has one entry per subscription. A new bandwidth applies to packets whose
     transmission starts from then on; `bandwidth_bps` has one entry per output port, `publication_rate` (events
     per second) one per publication. New error rates, one per port, publisher or subscriber, apply to packets that leave
-    from then on. `utility_weight`, one per subscription, is what events published from then on are worth.
-
-    `width_bps` has a row per port and a column per class, NaN in the rows of ports without widths. Transmissions that
-    have begun are finished at the old width. Where a bandwidth changes and widths do not, they stay the same shares.
+    from then on. `utility_weight`, one per subscription, is what events published from then on are worth. Widths of
+    queues stay the same shares of a bandwidth that changes.
     """
 
     at_seconds: float
     plan: Plan | None = None
     active_subscriptions: NDArray[np.bool_] | None = None
     bandwidth_bps: Floats | None = None
-    width_bps: Floats | None = None
     publication_rate: Floats | None = None
     port_error: Floats | None = None
     publisher_error: Floats | None = None
@@ -65,7 +61,7 @@ class Change:
 @dataclass(frozen=True, slots=True, eq=False)
 class Steering:
     """What a control changes: the widths of ports (by their number), the part of its rate that each publication
-    publishes at (None: as before), and why."""
+    publishes at (None: as before), and why. Transmissions that have begun are finished at the old width."""
 
     width_bps: Mapping[int, Floats] = field(default_factory=dict)
     rate_share: Floats | None = None
@@ -125,14 +121,14 @@ def timeline(
     plan: Plan,
     changes: Sequence[Change],
     *,
-    ways: Ways | None = None,
+    routes: DirectRoutes | None = None,
     babbling: Sequence[str] = (),
     synchronised: bool = False,
     limiter: str | None = None,
 ) -> Timeline:
     """Check the plan and the changes against the scenario and lay them out in time.
 
-    `ways` are direct ways in the place of those that the plans promise. The others are as in `simulate`.
+    `routes` are direct routes in the place of those that the plans promise. The others are as in `simulate`.
     """
     plan.require(scenario)
     if limiter is not None and limiter not in LIMITERS:
@@ -154,23 +150,23 @@ def timeline(
         return values if rows is None else np.ascontiguousarray(values[:, rows])
 
     plans = course("plan", plan)
-    by_plan = {id(each): ways or promised_ways(scenario, each, limiter) for each in plans}
-    direct_ways = [by_plan[id(each)] for each in plans]
+    by_plan = {id(each): routes or promised_routes(scenario, each, limiter) for each in plans}
+    direct_routes = [by_plan[id(each)] for each in plans]
     present = np.array(
         course("active_subscriptions", np.ones(len(scenario.subscriptions), dtype=np.uint8)), ndmin=2
     ).astype(np.uint8)
     brokered = present.copy()
-    for epoch, each in enumerate(direct_ways):
-        brokered[epoch, [way.subscription for way in each.ways]] = 0
-    direct, promised = lay_out(scenario, direct_ways, np.array([each.flow for each in plans]), present)
+    for epoch, each in enumerate(direct_routes):
+        brokered[epoch, [route.subscription for route in each.routes]] = 0
+    direct, promised = lay_out(scenario, direct_routes, np.array([each.flow for each in plans]), present)
     classes = 1 + max(int(each.flows.priority_class.max(initial=0)) for each in plans)
     classes = max(classes, direct.classes)
     bandwidth = table("bandwidth_bps", scenario.ports.bandwidth_bps)
-    widths = _width_course(scenario, classes, bandwidth, [change.width_bps for change in ordered])
+    widths = _width_course(scenario, classes, bandwidth)
     classes = widths.shape[2]
     if classes > MOST_CLASSES:
         raise ParameterError("plan", f"has {classes} priority classes; the simulator takes {MOST_CLASSES}")
-    publishers, subscribers = scenario.publishers, scenario.subscribers
+    publishers, subscribers, ports = scenario.publishers, scenario.subscribers, scenario.ports
     epochs = Epochs(
         ends=np.array([*(change.at_seconds for change in ordered), np.inf], dtype=np.float64),
         active=brokered,
@@ -182,6 +178,8 @@ def timeline(
         publisher_error=table("publisher_error", publishers.error_rate, scenario.publications.publisher),
         subscriber_error=table("subscriber_error", subscribers.error_rate, scenario.subscriptions.subscriber),
     )
+    # Promises cross ports in any order, and other disciplines serve in another order than by priority.
+    one_list = any(each.routes for each in direct_routes) or (ports.discipline != Discipline.PRIORITY).any()
     rates, releases = released(
         scenario,
         table("publication_rate", scenario.publications.rate_per_second),
@@ -195,7 +193,7 @@ def timeline(
         tuple(rates),
         tuple(plans),
         _phases(epochs.ends, course("utility_weight", scenario.subscriptions.utility_weight)),
-        direct if needs_event_list(scenario, direct_ways) else None,
+        direct if one_list else None,
         promised,
         releases,
     )
@@ -218,7 +216,7 @@ def steered(epochs: Epochs, scenario: Scenario, epoch: int, width_bps: Mapping[i
         scale = epochs.seconds_per_byte[epoch:, port] / epochs.seconds_per_byte[epoch, port]
         bandwidth = 8 / epochs.seconds_per_byte[epoch, port]
         floors = ports.floors_bps[port] * (bandwidth / ports.bandwidth_bps[port])
-        check_port_widths(ports.name[port], own, floors, bandwidth)
+        _check_widths(ports.name[port], own, floors, bandwidth)
         per_byte[epoch:, port] = scale[:, None] * (8 / own)
 
 
@@ -259,13 +257,10 @@ def _check(scenario: Scenario, change: Change) -> None:
             raise ParameterError(f"changes.{name}", f"must be finite and {wanted}")
 
 
-def _width_course(
-    scenario: Scenario, classes: int, bandwidth_bps: Floats, changed_bps: Sequence[Floats | None]
-) -> Floats:
+def _width_course(scenario: Scenario, classes: int, bandwidth_bps: Floats) -> Floats:
     """The width of every queue, epoch by epoch and port by port: that of its class, or its port's bandwidth.
 
-    `classes` is how many the plans use, `bandwidth_bps` has a row per epoch, and `changed_bps` are the widths that
-    each later epoch begins with, None where it keeps the shares of the one before.
+    `classes` is how many the plans use, and `bandwidth_bps` has a row per epoch.
     """
     ports = scenario.ports
     rows = np.flatnonzero(ports.discipline == Discipline.WIDTHS)
@@ -274,47 +269,28 @@ def _width_course(
         name, count = min((ports.name[row], len(ports.widths_bps[row])) for row in rows.tolist())
         raise ParameterError("plan", f"has {classes} priority classes, and port {name!r} {count} widths")
     columns = max(counts, default=classes)
-    now, floors = np.full((len(ports), columns), np.nan), np.zeros((len(ports), columns))
+    found = np.repeat(bandwidth_bps[:, :, None], columns, axis=2)
     for row in rows.tolist():
-        now[row], floors[row] = ports.widths_bps[row], ports.floors_bps[row]
-    course, before = [], ports.bandwidth_bps
-    for bandwidth, changed in zip(bandwidth_bps, [None, *changed_bps], strict=True):
-        factor = np.ones((len(ports), 1))
-        factor[rows, 0] = bandwidth[rows] / before[rows]
-        now, floors, before = now * factor, floors * factor, bandwidth
-        if changed is not None:
-            now = np.asarray(changed, dtype=np.float64)
-            _check_widths(scenario, now, floors, bandwidth)
-        course.append(np.where(np.isnan(now), bandwidth[:, None], now))
-    return np.array(course)
+        widths, before = ports.widths_bps[row], ports.bandwidth_bps[row]
+        for epoch, bandwidth in enumerate(bandwidth_bps[:, row]):
+            widths, before = widths * (bandwidth / before), bandwidth
+            found[epoch, row] = widths
+    return found
 
 
-def _check_widths(scenario: Scenario, widths: Floats, floors: Floats, bandwidth: Floats) -> None:
-    ports = scenario.ports
-    if widths.shape != floors.shape:
-        raise ParameterError("changes.width_bps", f"has shape {widths.shape}; must be {floors.shape}")
-    for row, name in enumerate(ports.name):
-        own, least = widths[row], floors[row]
-        if ports.discipline[row] != Discipline.WIDTHS:
-            if not np.isnan(own).all():
-                raise ParameterError("changes.width_bps", f"port {name!r} has no widths; its row must be NaN")
-            continue
-        check_port_widths(name, own, least, float(bandwidth[row]))
-
-
-def check_port_widths(name: str, own: Floats, least: Floats, bandwidth: float) -> None:
+def _check_widths(name: str, own: Floats, least: Floats, bandwidth: float) -> None:
     """Widths of one port that do not fit are an error."""
     if not (own.shape == least.shape and np.isfinite(own).all() and (own > 0).all()):
-        raise ParameterError("changes.width_bps", f"port {name!r} must have finite, positive widths")
+        raise ParameterError("width_bps", f"port {name!r} must have finite, positive widths")
     if not abs(own.sum() - bandwidth) <= WIDTH_ROUNDING * bandwidth:
         what = f"those of port {name!r} add up to {own.sum():g} of its {bandwidth:g} bit/s"
-        raise ParameterError("changes.width_bps", what)
+        raise ParameterError("width_bps", what)
     if (own < least * (1 - WIDTH_ROUNDING)).any():
         queue = int(np.argmax(least - own))
         what = (
             f"queue {queue} of port {name!r} gets {own[queue]:g} bit/s, below its floor of {least[queue]:g}"
         )
-        raise ParameterError("changes.width_bps", what)
+        raise ParameterError("width_bps", what)
 
 
 def condition_changes(
@@ -327,14 +303,15 @@ def condition_changes(
 ) -> tuple[Change, ...]:
     """What happens before `until_seconds`; nothing for a scenario without conditions.
 
-    `planner` plans each situation anew, as the coordinator does when it has heard of it; here it hears at once. Without
+    `planner` plans each situation anew, as the coordinator does when it has heard of it, but at once. Without
     one, the plan of the start stays in force. A replay publishes what was recorded: leave rates out, `with_rates`.
 
     >>> from triagemq.plan import make_plan
-    >>> from triagemq.scenario.conditions import PortBandwidth
+    >>> from triagemq.scenario.conditions import Condition
     >>> from triagemq.scenario.building import building
     >>> scenario = building()
-    >>> slower = Conditions((PortBandwidth(20.0, scenario.ports.name[0], 32_000.0),))
+    >>> name = scenario.ports.name[0]
+    >>> slower = Conditions((Condition(20.0, port=name, bandwidth_bps=32_000.0),))
     >>> [(each.at_seconds, int(each.bandwidth_bps[0])) for each in condition_changes(scenario, slower, make_plan)]
     [(0.0, 97519), (20.0, 32000)]
     """

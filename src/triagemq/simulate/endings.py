@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
-from triagemq.simulate.records import Buffer, Pool, Record, append, give_back
+from triagemq.simulate.records import Buffer, Pool, Record, Records, append, give_back
 from triagemq.trace.latency_bins import BINS, PARTS_PER_DOUBLING
 from triagemq.trace.schema import Outcome
 
@@ -103,7 +103,7 @@ def end_packet(
 BATCHES = 30
 
 NO_DEADLINE = np.iinfo(np.int64).max
-"""Of a subscription that asks for no latency."""
+"""Of a subscription without a required latency."""
 
 # The last axis of Tally.phases.
 COPIES, ARRIVED, LATE, LATENCY_NS = range(4)
@@ -118,7 +118,7 @@ class Tally(NamedTuple):
     `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
     ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
     run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
-    that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are asked for,
+    that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are requested,
     else none. `within` counts the delivered whose latency is at most the subscription's `deadline_ns`.
     """
 
@@ -187,15 +187,9 @@ def count_endings(
     ended: Buffer,
     measured_from_ns: int,
     batches_per_ns: float,
-    frontier_ns: int,
-    ahead: Buffer,
-    over: bool,
     phase_begins_ns: NDArray[np.int64],
 ) -> None:
-    """Count the copies that have ended, of events published from `measured_from_ns` on.
-
-    Those that arrive after the frontier are late if the run is over; else they go to `ahead`, which has room for them.
-    """
+    """Count the copies that have ended, of events published from `measured_from_ns` on."""
     for number in range(ended.filled[0]):
         record = ended.records[number]
         since = record.published_ns - measured_from_ns
@@ -226,48 +220,25 @@ def count_endings(
         if phase > -1:
             tally.phases[phase, subscription, ARRIVED] += 1
             tally.phases[phase, subscription, LATENCY_NS] += latency
-        if record.delivered_ns <= frontier_ns:
-            continue
-        if over:
-            _count_late(tally, subscription, priority_class, phase, record.delivered_ns)
-        else:
-            later = ahead.records[append(ahead)]
-            later.delivered_ns = record.delivered_ns
-            later.subscription = subscription
-            later.priority_class = priority_class
-            later.phase = phase
 
 
-@kernel
-def forget_arrived(ahead: Buffer, frontier_ns: int) -> None:
-    """Copies that arrive by the frontier are not ahead of it any more."""
-    left = 0
-    for number in range(ahead.filled[0]):
-        if ahead.records[number].delivered_ns > frontier_ns:
-            if left != number:
-                ahead.records[left] = ahead.records[number]
-            left += 1
-    ahead.filled[0] = left
+def arriving_after(ended: Buffer, time_ns: int, measured_from_ns: int) -> Records:
+    """The copies that arrive after a time, of events published from `measured_from_ns` on."""
+    records = ended.records[: int(ended.filled[0])]
+    return records[(records["delivered_ns"] > time_ns) & (records["published_ns"] >= measured_from_ns)]
 
 
-@kernel
-def count_late(tally: Tally, ahead: Buffer, ends_ns: int) -> None:
-    """The run is over: what is still ahead comes late."""
-    for number in range(ahead.filled[0]):
-        copy = ahead.records[number]
-        if copy.delivered_ns > ends_ns:
-            _count_late(tally, copy.subscription, copy.priority_class, copy.phase, copy.delivered_ns)
-    ahead.filled[0] = 0
-
-
-@step
-def _count_late(tally: Tally, subscription: int, priority_class: int, phase: int, delivered_ns: int) -> None:
-    tally.late[subscription] += 1
-    tally.class_late[priority_class] += 1
-    if phase > -1:
-        tally.phases[phase, subscription, LATE] += 1
-    if delivered_ns > tally.last_delivered_ns[0]:
-        tally.last_delivered_ns[0] = delivered_ns
+def count_late(tally: Tally, copies: Records, phase_begins_ns: NDArray[np.int64]) -> None:
+    """Count delivered copies as late."""
+    if not len(copies):
+        return
+    subscription = copies["subscription"]
+    np.add.at(tally.late, subscription, 1)
+    np.add.at(tally.class_late, copies["priority_class"], 1)
+    if len(tally.phases):
+        phase = np.searchsorted(phase_begins_ns, copies["published_ns"], side="right") - 1
+        np.add.at(tally.phases[:, :, LATE], (phase, subscription), 1)
+    tally.last_delivered_ns[0] = max(tally.last_delivered_ns[0], copies["delivered_ns"].max())
 
 
 @step

@@ -15,17 +15,16 @@ from triagemq.simulate.endings import (
     BATCHES,
     NO_DEADLINE,
     Tally,
+    arriving_after,
     count_endings,
     count_late,
-    forget_arrived,
     new_tally,
 )
 from triagemq.simulate.network import drawn_fates
-from triagemq.simulate.path import Path
-from triagemq.simulate.promised.mixed import MixedPath
-from triagemq.simulate.promised.state import PromiseTally, new_promise_tally
+from triagemq.simulate.path import MixedPath, Path
+from triagemq.simulate.promised.state import PromiseTally
 from triagemq.simulate.random import seeds_for
-from triagemq.simulate.records import AHEAD, Clock, enlarged_buffer, new_buffer
+from triagemq.simulate.records import Clock, Records
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.sink import (
     SAMPLE_SECONDS,
@@ -33,7 +32,6 @@ from triagemq.simulate.sink import (
     TraceColumns,
     cut_publishers,
     queue_sample_columns,
-    wants_hops,
 )
 from triagemq.simulate.source import Generated
 from triagemq.trace.latency_bins import percentiles_ns
@@ -118,16 +116,24 @@ class Run:
             epoch=epoch,
             run_ends=extent.ends_seconds,
             sample_seconds=np.inf if sink is None and control is None else SAMPLE_SECONDS,
-            with_hops=wants_hops(sink),
+            with_hops=bool(getattr(sink, "with_hops", False)),
         )
         fates = drawn_fates() if replay is None else replay.fates
-        common = scenario, timeline.epochs, timeline.classes, fates, seeds, clock, self._collect
+        common = (
+            scenario,
+            timeline.epochs,
+            timeline.classes,
+            fates,
+            seeds,
+            clock,
+            extent.block_events,
+            self._collect,
+        )
         self._path: Path = (
             Path(*common)
             if timeline.direct is None
             else MixedPath(timeline.direct, len(timeline.promised.publication), *common)
         )
-        self._path.make_room(extent.block_events)
         self._tally = new_tally(
             len(scenario.subscriptions),
             timeline.classes,
@@ -139,7 +145,7 @@ class Run:
         self._measured_from = extent.measured_from_ns * 1e-9
         measured_seconds = max(extent.expected_seconds - self._measured_from, 1e-9)
         self._batches_per_ns = BATCHES / (measured_seconds * 1e9)
-        self._ahead = new_buffer(AHEAD, 1024)
+        self._ahead: list[Records] = []
         self._frontier_ns, self._over = 0, False
         self._published = 0
         self._measured = 0
@@ -178,7 +184,7 @@ class Run:
         measured = frontier > self._measured_from
         drained_ns = int(self._tally.last_delivered_ns[0]) - self._frontier_ns
         own = self._tally.own_histogram
-        promises = self._promise_tally()
+        promises = self._path.promise_tally
         if self._trace:
             self._trace.decisions(*cut_publishers(self._scenario, promises))
         return Replication(
@@ -194,11 +200,6 @@ class Run:
             percentiles_ns=np.stack([percentiles_ns(own, share) for share in PERCENTILES]),
             promises=promises,
         )
-
-    def _promise_tally(self) -> PromiseTally:
-        if isinstance(self._path, MixedPath):
-            return self._path.promise_tally
-        return new_promise_tally(0, len(self._scenario.publications))
 
     def _boundaries(self) -> list[float]:
         """The times at which a block has to end: changes, the end of warm-up and the end of the run."""
@@ -258,22 +259,23 @@ class Run:
     def _advance(self, frontier: float) -> None:
         """Bring everything forward, and forget of those that arrive later when they have."""
         self._frontier_ns = round(frontier * 1e9)
-        forget_arrived(self._ahead, self._frontier_ns)
+        self._ahead = [rows[rows["delivered_ns"] > self._frontier_ns] for rows in self._ahead]
+        self._ahead = [rows for rows in self._ahead if len(rows)]
         self._path.advance(frontier)
 
     def _finish(self, boundaries: list[float]) -> None:
-        """Let every queue run empty, so that no latency is missing; or, at the end of the time, cut the run off."""
-        path, ends = self._path, self._extent.ends_seconds
+        """Let every queue run empty, so that no latency is missing."""
+        path = self._path
         path.collect()
         self._over = True
-        count_late(self._tally, self._ahead, self._frontier_ns)
-        path.stop_sampling()
+        for rows in self._ahead:
+            count_late(self._tally, rows, self._phase_begins_ns)
+        # No more queue samples.
+        path.ports.next_sample[:] = np.inf
         for boundary in boundaries:
             path.advance(boundary)
             self._pass_boundary(boundary)
-        path.advance(ends)
-        if ends < np.inf:
-            path.cut_off()
+        path.advance(np.inf)
         path.collect()
 
     def _fraction(self, frontier: float) -> float:
@@ -281,21 +283,14 @@ class Run:
         return float(min(1.0, max(self._published / extent.publications, frontier / extent.ends_seconds)))
 
     def _collect(self, path: Path) -> None:
-        if not self._over:
-            # Whether what arrives after the frontier arrives before the end is not known yet.
-            room = len(self._ahead.records) - int(self._ahead.filled[0])
-            if room < (needed := int(path.ended.filled[0])):
-                self._ahead = enlarged_buffer(self._ahead, needed)
-        count_endings(
-            self._tally,
-            path.ended,
-            self._extent.measured_from_ns,
-            self._batches_per_ns,
-            self._frontier_ns,
-            self._ahead,
-            self._over,
-            self._phase_begins_ns,
-        )
+        measured_from_ns = self._extent.measured_from_ns
+        count_endings(self._tally, path.ended, measured_from_ns, self._batches_per_ns, self._phase_begins_ns)
+        ahead = arriving_after(path.ended, self._frontier_ns, measured_from_ns)
+        if self._over:
+            count_late(self._tally, ahead, self._phase_begins_ns)
+        else:
+            # Whether they arrive before the end is not known yet.
+            self._ahead.append(ahead)
         epoch = path.clock.epoch
         if self._trace:
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])

@@ -2,20 +2,18 @@
 
 And what became of copies that a trace recorded (`Fates`), if they are given: then nothing else is dropped or lost.
 Drops and losses are chances, and the only ones that no queue explains. A simulation that draws them anew has other
-packets in its queues than the run it stands beside, and near overload other waits. What buffers drop is no chance: the
+packets in its queues than the run that it repeats, and near overload other waits. What buffers drop is no chance: the
 simulator finds that out itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from triagemq.compiled import step
-from triagemq.errors import ParameterError
 from triagemq.scenario import (
     Floats,
     Integers,
@@ -26,7 +24,6 @@ from triagemq.scenario import (
     port_hops,
 )
 from triagemq.simulate.changes import Epochs
-from triagemq.trace.schema import Outcome
 
 Words = NDArray[np.uint64]
 Positions = NDArray[np.int64]
@@ -34,15 +31,15 @@ Positions = NDArray[np.int64]
 PASSES, DROPPED, LOST_BEFORE, LOST_BEHIND = 0, 1, 2, 3
 """No fate of its own; dropped on purpose at the first switch; lost before it; lost behind port 0, 1, ... of its way."""
 
-_COLUMNS = ("event", "subscription", "outcome", "hop")
-_MOST_HOPS = 250
+MOST_HOPS = 250
+"""Of a path; an octet holds a fate."""
 
 
 class BrokerSide(NamedTuple):
     """From the publishers to the copies: publications, unmanaged switches, brokers and the links between them.
 
-    Sets of brokers are rows of bits. `tree_first[source * brokers + here]` is where the list of the links begins by
-    which events that entered at `source` leave `here`; `beyond[source, link]` is the set of brokers behind such a
+    Sets of brokers are rows of bits. `tree_first[source * brokers + broker]` is where the list of the links begins by
+    which events that entered at `source` leave `broker`; `beyond[source, link]` is the set of brokers behind such a
     link. `member_first[broker * topics + topic]` is where a topic's subscriptions at a broker begin.
     """
 
@@ -223,44 +220,6 @@ def drawn_fates() -> Fates:
     """None is recorded: drop rates and error rates decide."""
     nothing = np.zeros(0, dtype=np.uint8)
     return Fates(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), nothing, nothing)
-
-
-def recorded_fates(scenario: Scenario, publication: Integers, table: Mapping[str, ArrayLike]) -> Fates:
-    """Fates of the copies of events (`publication` has one entry for each) from a table as `simulate` takes it."""
-    missing = [name for name in _COLUMNS if name not in table]
-    if missing:
-        raise ParameterError("fates", f"lacks the columns {', '.join(missing)}")
-    columns = [np.asarray(table[name]) for name in _COLUMNS]
-    if len({len(column) for column in columns}) > 1:
-        raise ParameterError("fates", "has columns of unequal length")
-    event, subscription, outcome, hop = (column.astype(np.int64) for column in columns)
-    wanted = scenario.subscriptions
-    topic = scenario.publications.topic[publication]
-    for name, column, end in (("event", event, len(topic)), ("subscription", subscription, len(wanted))):
-        if len(column) and not (column.min() >= 0 and column.max() < end):
-            raise ParameterError("fates", f"{name} must be from 0 to {end - 1}")
-    if (wanted.topic[subscription] != topic[event]).any():
-        raise ParameterError("fates", "has copies of events for subscriptions to other topics")
-    dropped, lost = outcome == Outcome.dropped_by_policy, outcome == Outcome.lost_on_link
-    if not (dropped | lost).all():
-        raise ParameterError("fates", "outcome must be dropped_by_policy or lost_on_link")
-    last = port_depths(scenario)[scenario.subscribers.port[wanted.subscriber[subscription]]]
-    if (hop < -1).any() or (hop > np.minimum(last, _MOST_HOPS)).any():
-        raise ParameterError("fates", "hop must be -1, or that of a port on the way of the subscription")
-    per_topic = np.bincount(wanted.topic, minlength=len(scenario.topics))
-    by_topic = np.argsort(wanted.topic, kind="stable")
-    rank = np.empty(len(wanted), dtype=np.int32)
-    rank[by_topic] = np.arange(len(wanted)) - (np.cumsum(per_topic) - per_topic)[wanted.topic[by_topic]]
-    copies = per_topic[topic]
-    ends = np.cumsum(copies)
-    first = ends - copies
-    fate = np.zeros(int(copies.sum()), dtype=np.uint8)
-    fate[first[event] + rank[subscription]] = np.where(
-        dropped, DROPPED, np.where(hop < 0, LOST_BEFORE, LOST_BEHIND + hop)
-    )
-    lost_so_far = np.concatenate([[0], np.cumsum(fate == LOST_BEFORE)])
-    lost_at_source = (copies > 0) & (lost_so_far[ends] - lost_so_far[first] == copies)
-    return Fates(first.astype(np.int64), rank, fate, lost_at_source.astype(np.uint8))
 
 
 def without_chances(epochs: Epochs) -> Epochs:

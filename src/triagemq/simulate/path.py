@@ -1,30 +1,46 @@
-"""The way of every event through the network, stage by stage, up to a frontier in time.
+"""The path of every event through the network, stage by stage, up to a frontier in time.
 
 Before the frontier nothing new can appear anywhere, because no delay is negative: so each stage takes all that
-reaches it before then, in the order of arrival, and keeps the rest. Memory holds what is under way and no more. Where a
-run is cut off in time, every copy still under way ends as `in_flight`.
+reaches it before then, in the order of arrival, and keeps the rest. Memory holds what is under way and no more. In the
+end every queue runs empty; where a run is cut off in time, what ends after that is `in_flight`.
+
+Where promised messages are under way, too, or ports serve otherwise than by priority, ports cannot be taken one after
+the other (`MixedPath`): below the brokers' copies, all of them are on one list of events.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.brokers import (
     BrokerState,
     fan_out,
-    lose_event,
-    lose_event_at,
     new_broker_queues,
     pass_brokers,
 )
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.endings import IN_FLIGHT, end_copy, end_packet
 from triagemq.simulate.network import Fates, broker_side, network_side
-from triagemq.simulate.ports import catch_up_all, empty_queues
+from triagemq.simulate.ports import catch_up_all
+from triagemq.simulate.promised.direct import Direct
+from triagemq.simulate.promised.event_list import run_events
+from triagemq.simulate.promised.packets import release
+from triagemq.simulate.promised.state import (
+    DONE,
+    LEG,
+    NEXT_EVENT,
+    PLACE,
+    SimulationState,
+    Tags,
+    Turns,
+    UnderWay,
+    new_limiters,
+    new_promise_tally,
+    new_under_way,
+)
 from triagemq.simulate.random import Seeds
 from triagemq.simulate.records import (
     ENDED,
@@ -35,22 +51,21 @@ from triagemq.simulate.records import (
     Buffer,
     Clock,
     Outlets,
-    Pool,
     PortState,
     enlarged_buffer,
     enlarged_pool,
     new_buffer,
     new_port_queues,
-    room,
 )
-from triagemq.simulate.switches import cross_switches, due, keep_later
+from triagemq.simulate.switches import Order, cross_switches, due, keep_later
 
 _ENDED_CAPACITY = 1 << 14
 
 
 class Path:
-    """All queues of one replication. `collect` is called whenever a buffer of endings, hops or samples has to be
-    emptied: it reads `ended`, `hops` and `samples`, and the path forgets them."""
+    """All queues of one replication, into which `block_events` are published at a time. `collect` is called whenever a
+    buffer of endings, hops or samples has to be emptied: it reads `ended`, `hops` and `samples`, and the path forgets
+    them."""
 
     def __init__(
         self,
@@ -60,6 +75,7 @@ class Path:
         fates: Fates,
         seeds: Seeds,
         clock: Clock,
+        block_events: int,
         collect: Callable[[Path], None],
     ) -> None:
         self.clock = clock
@@ -69,23 +85,16 @@ class Path:
         self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)
-        self.published = new_buffer(EVENT, 1024)
+        self.published = new_buffer(EVENT, max(1024, block_events))
         self._arriving = new_buffer(EVENT, 1024)
         self._matched = new_buffer(EVENT, 1024)
         hops = self._below.route.shape[1]
         self._inboxes = [new_buffer(PACKET, 1024) for _ in range(hops + 1)]
+        self.promise_tally = new_promise_tally(0, len(scenario.publications))
         self.ended = new_buffer(ENDED, max(_ENDED_CAPACITY, 2 * self._above.most_members))
         self.hops = new_buffer(HOP, _ENDED_CAPACITY)
         self.samples = new_buffer(SAMPLE, max(4096, 2 * classes))
-        self._order = np.zeros(1024, dtype=np.int32)
-        self._spare = np.zeros(1024, dtype=np.int32)
-        self._times = np.zeros(1024)
         self._headroom = max(1024, self._above.most_members, self._above.links)
-
-    def make_room(self, events: int) -> None:
-        """See to it that the buffer of published events holds `events` of them."""
-        if len(self.published.records) < events:
-            self.published = enlarged_buffer(self.published, events)
 
     def advance(self, until: float) -> None:
         """Bring everything forward to `until`; the published events are used up."""
@@ -102,16 +111,6 @@ class Path:
         """
         ports, count = self.ports, len(self._below.hop_of_port)
         return ports.busy_seconds[:count].copy(), np.maximum(ports.free_at[:count], time)
-
-    def stop_sampling(self) -> None:
-        """No more queue samples: what follows is only the emptying of queues."""
-        self.ports.next_sample[:] = np.inf
-
-    def cut_off(self) -> None:
-        """The run is over: every copy still under way ends as `in_flight`."""
-        self._cut_events(lambda: self._arriving, False)
-        self._cut_events(lambda: self._matched, True)
-        self._cut_below()
 
     def collect(self) -> None:
         """Hand over what has ended, and forget it."""
@@ -133,12 +132,10 @@ class Path:
         keep_later(self._matched, until)
 
     def _cross_switches(self, hop: int, until: float) -> None:
-        self._make_order(int(self._inboxes[hop].filled[0]))
-        # Below hop 0 a switch is fed by one port, which sends in order: nothing to sort.
-        count = due(self._inboxes[hop], until, hop == 0, self._order, self._times, self._spare)
+        order, count = self._due(hop, until)
 
         def arrivals(begin: int) -> int:
-            return cross_switches(self._network(hop), hop, self._inboxes[hop], self._order, begin, count)
+            return cross_switches(self._network(hop), hop, self._inboxes[hop], order, begin, count)
 
         def departures(begin: int) -> int:
             return catch_up_all(self._network(hop), hop, begin, until)
@@ -147,31 +144,13 @@ class Path:
         keep_later(self._inboxes[hop], until)
         self._repeat(departures, len(self.ports.free_at))
 
-    def _make_order(self, waiting: int) -> None:
-        """See to it that so many packets can be put in order."""
-        if len(self._order) < waiting:
-            size = 2 * waiting
-            self._order, self._spare = np.zeros(size, dtype=np.int32), np.zeros(size, dtype=np.int32)
-            self._times = np.zeros(size)
-
-    def _cut_events(self, events: Callable[[], Buffer], matched: bool) -> None:
-        def step(begin: int) -> int:
-            return cut_events(self._brokers(), events(), matched, begin)
-
-        self._repeat(step, int(events().filled[0]))
-
-    def _cut_below(self) -> None:
-        """End what is on its way from the brokers."""
-        for hop in range(len(self._inboxes)):
-            self._cut_packets(hop)
-        self._repeat(lambda begin: empty_queues(self.ports, self.ended, begin), len(self.ports.free_at))
-
-    def _cut_packets(self, hop: int) -> None:
-        def step(begin: int) -> int:
-            inbox, groups = self._inboxes[hop], self.ports.groups
-            return cut_packets(self._epochs, self.clock.epoch, groups, inbox, hop, self.ended, begin)
-
-        self._repeat(step, int(self._inboxes[hop].filled[0]))
+    def _due(self, hop: int, until: float) -> tuple[Order, int]:
+        """Which packets reach the switches of a hop before `until`, in the order of arrival, and how many they are."""
+        inbox = self._inboxes[hop]
+        waiting = int(inbox.filled[0])
+        order, spare = np.empty(waiting, dtype=np.int32), np.empty(waiting, dtype=np.int32)
+        # Below hop 0 a switch is fed by one port, which sends in order: nothing to sort.
+        return order, due(inbox, until, hop == 0, order, np.empty(waiting), spare)
 
     def _brokers(self) -> BrokerState:
         return BrokerState(
@@ -221,45 +200,79 @@ class Path:
         self.ports = self.ports._replace(packets=packets, groups=groups)
 
 
-@kernel
-def cut_events(state: BrokerState, events: Buffer, matched: bool, begin: int) -> int:
-    """End the copies of events on their way to a broker, or matched there; returns how many events were done."""
-    above, count = state.above, events.filled[0]
-    for number in range(begin, count):
-        if not room(state.ended, above.most_members):
-            return number
-        event = events.records[number]
-        source, broker = event.source_broker, event.broker
-        lose_event_at(state, event, broker, np.inf)
-        if matched:
-            continue
-        here = source * above.brokers + broker
-        for place in range(above.tree_first[here], above.tree_first[here + 1]):
-            behind = above.beyond[source, above.tree_link[place]]
-            lose_event(state, event, behind, np.inf)
-        if broker == source:
-            lose_event(state, event, above.unreachable[source], np.inf)
-    return count  # type: ignore[no-any-return]
+class MixedPath(Path):
+    """As Path; made with what Path is made with, and the direct routes."""
 
+    def __init__(
+        self,
+        direct: Direct,
+        promises: int,
+        scenario: Scenario,
+        epochs: Epochs,
+        classes: int,
+        *others: Any,
+    ) -> None:
+        super().__init__(scenario, epochs, classes, *others)
+        self._direct = direct
+        rows, ports = len(direct.port_of), direct.ports
+        self._turns = Turns(*(np.full(length, -1) for length in (rows, ports, ports)))
+        self._tags = Tags(first=np.zeros((direct.ports, classes)), sent=np.zeros(direct.ports))
+        self.promise_tally = new_promise_tally(promises, direct.stream.shape[1])
+        self._under_way = new_under_way(direct, self.promise_tally)
+        self._event_queue = new_buffer(NEXT_EVENT, 1024)
+        self._limiters = new_limiters(direct.stream.shape[1])
+        self._progress = np.zeros(2, dtype=np.int64)
+        self.ports = new_port_queues(
+            self._below, self.clock.sample_seconds, len(direct.port_of) - direct.ports
+        )
+        self._onward = new_buffer(PACKET, 1)
 
-@kernel
-def cut_packets(
-    epochs: Epochs, epoch: int, groups: Pool, packets: Buffer, hop: int, ended: Buffer, begin: int
-) -> int:
-    """End the packets on their way to a switch; returns how many were done."""
-    count = packets.filled[0]
-    for number in range(begin, count):
-        if not room(ended, 1):
-            return number
-        packet = packets.records[number]
-        if hop == 0:
-            end_copy(
-                ended,
-                packet,
-                packet.subscription,
-                epochs.priority_class[epoch, packet.subscription],
-                IN_FLIGHT,
-            )
-        else:
-            end_packet(ended, groups, packet, packet.priority_class, IN_FLIGHT, -1, -1)
-    return count  # type: ignore[no-any-return]
+    def advance(self, until: float) -> None:
+        """Bring everything forward to `until`; the published events are used up."""
+        self._enlarge(max(self._headroom, int(self.published.filled[0]) + 1))
+        release(self._world(), self.published)
+        self._pass_brokers(until)
+        self._fan_out(until)
+        order, count = self._due(0, until)
+        self._progress[PLACE], before, wanted = 0, -1, self._headroom
+        while not run_events(self._world(), self._inboxes[0], order, count, until):
+            wanted = 2 * wanted if before == self._progress[DONE] else self._headroom
+            before = int(self._progress[DONE])
+            self.collect()
+            self._enlarge(wanted)
+        keep_later(self._inboxes[0], until)
+
+    def sent(self, time: float) -> tuple[Floats, Floats]:
+        """A queue with a width of its own counts with its share of the port, and only up to `time`."""
+        sent, until = super().sent(time)
+        direct, epochs, epoch = self._direct, self._epochs, self.clock.epoch
+        for port in np.flatnonzero((direct.queue_first >= 0) & (direct.borrowing == 0)).tolist():
+            queues = direct.queue_first[port] + np.arange(self._below.classes)
+            ahead = np.maximum(self.ports.free_at[queues] - time, 0.0)
+            share = epochs.seconds_per_byte[epoch, port] / epochs.queue_seconds_per_byte[epoch, port]
+            sent[port] -= (ahead * share).sum()
+        return sent, until
+
+    def _enlarge(self, wanted: int) -> None:
+        super()._enlarge(wanted)
+        if len(self._event_queue.records) - int(self._event_queue.filled[0]) < wanted:
+            self._event_queue = enlarged_buffer(self._event_queue, wanted)
+        messages, legs, tally = self._under_way
+        if messages.free_count[0] < wanted:
+            messages = enlarged_pool(messages, wanted)
+            more = np.zeros(len(messages.records) * self._direct.most_legs, dtype=LEG)
+            more[: len(legs)] = legs
+            self._under_way = UnderWay(messages, more, tally)
+
+    def _world(self) -> SimulationState:
+        network = self._network(0)
+        return SimulationState(
+            self._direct,
+            network._replace(outlets=network.outlets._replace(onward=self._onward)),
+            self._turns,
+            self._tags,
+            self._under_way,
+            self._event_queue,
+            self._limiters,
+            self._progress,
+        )

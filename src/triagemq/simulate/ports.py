@@ -110,22 +110,6 @@ def catch_up_all(state: PortState, hop: int, begin: int, until: float) -> int:
     return len(hop_of_port)
 
 
-@kernel
-def empty_queues(queues: PortQueues, ended: Buffer, begin: int) -> int:
-    """End all packets that wait as `in_flight`, port by port; returns the port at which an outlet was full."""
-    for port in range(begin, len(queues.free_at)):
-        while queues.waiting[port] > 0:
-            if not room(ended, 1):
-                return port
-            priority_class = highest_class(queues, port)
-            number = queues.first[port, priority_class]
-            unlink_first(queues, port, priority_class)
-            packet = queues.packets.records[number]
-            end_packet(ended, queues.groups, packet, priority_class, IN_FLIGHT, -1, -1)
-            give_back(queues.packets, number)
-    return len(queues.free_at)
-
-
 @step
 def wire_bytes(below: NetworkSide, groups: Pool, packet: Record) -> float:
     """The bytes of one packet on the wire: a whole event, or its share of a cut one."""
@@ -159,7 +143,7 @@ def _transmit(state: PortState, port: int, number: int, time: float) -> None:
     wire = wire_bytes(below, queues.groups, packet)
     per_byte = epochs.seconds_per_byte[epoch, port]
     finished = begin_sending(queues, clock, port, port, packet, wire, per_byte, time)
-    if clock.with_hops:
+    if clock.with_hops and time <= clock.run_ends:
         record_hop(
             below, state.outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED
         )
@@ -255,9 +239,9 @@ def _drop(state: PortState, port: int, number: int, time: float) -> None:
         queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(
             wire_bytes(below, queues.groups, packet)
         )
-    if clock.with_hops:
-        record_hop(below, outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER)
     outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
+    if clock.with_hops and outcome == DROPPED_BY_BUFFER:
+        record_hop(below, outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER)
     end_packet(outlets.ended, queues.groups, packet, packet.priority_class, outcome, -1, -1)
     give_back(queues.packets, number)
 

@@ -85,16 +85,6 @@ ENDED = np.dtype(
     ]
 )
 
-# A delivered copy that arrives after the present.
-AHEAD = np.dtype(
-    [
-        ("delivered_ns", np.int64),
-        ("subscription", np.int32),
-        ("priority_class", np.int32),
-        ("phase", np.int64),
-    ]
-)
-
 HOP = np.dtype(
     [
         ("event", np.int64),

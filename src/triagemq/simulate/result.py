@@ -43,6 +43,9 @@ from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
 from triagemq.trace.schema import Outcome
 
+SIMULATED = tuple(each for each in Outcome if each is not Outcome.unacknowledged)
+"""Outcomes that a simulated copy can have."""
+
 LATE_SHARE = 0.02
 """With more of a class's copies than this under way at the last publication, its success is what had arrived then."""
 
@@ -78,8 +81,8 @@ class SubscriptionResults(Table):
 
     `success_ci95` and `ci95_seconds` are half-widths of 95 % intervals over the replications, NaN for a single one.
     Percentiles are the mean over the replications, with their intervals; NaN where they were not requested.
-    `share_within_max_latency` is the share of the delivered that came within the latency that the subscription asks
-    for, NaN where it asks for none.
+    `share_within_max_latency` is the share of the delivered that came within the latency that the subscription
+    requires, NaN where it requires none.
     """
 
     count: NDArray[np.int64]
@@ -114,7 +117,7 @@ class PortResults(Table):
 class PromiseResults(Table):
     """One row per promise, of all messages from the first on: a promise knows no warm-up.
 
-    `late` are those of the delivered whose latency exceeds what was asked for, `max_latency_seconds`; no latency
+    `late` are those of the delivered whose latency exceeds `max_latency_seconds`, which was requested; no latency
     should exceed `bound_seconds`, which was proven. `limited` were cut at the first switch, because their
     publisher sent more than it had declared. `lost` were dropped by a buffer, lost on a link, or their subscriber was
     gone. Latencies are NaN where nothing was delivered.
@@ -200,7 +203,7 @@ class SimulationResult:
     def as_json(self) -> dict[str, Any]:
         """One object for `--json`: plain numbers, null for what is unknown or infinite."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        rows = {name: _rows(value) for name, value in values.items() if isinstance(value, Table)}
+        rows = {name: table_rows(value) for name, value in values.items() if isinstance(value, Table)}
         decisions = [asdict(each) for each in self.decisions]
         return plain(values | rows | {"utility": asdict(self.utility), "decisions": decisions})  # type: ignore[no-any-return]
 
@@ -220,10 +223,10 @@ def summarise(
     """Add the replications up, in their order, and compute what is reported."""
     tallies = [each.tally for each in replications]
     total = reduce(add_tallies, tallies)
-    judged = not late_counts and bool(
+    late_excluded = not late_counts and bool(
         (total.class_late > LATE_SHARE * total.class_outcomes.sum(axis=1)).any()
     )
-    subscriptions = _subscriptions(total, replications, judged)
+    subscriptions = _subscriptions(total, replications, late_excluded)
     promises = add_promise_tallies([each.promises for each in replications])
     ends = sum(each.simulated_seconds for each in replications) / len(replications)
     utility, phase_results = worth(
@@ -235,7 +238,7 @@ def summarise(
             subscriptions.mean_latency_seconds,
             subscriptions.share_within_max_latency,
         ),
-        judged,
+        late_excluded,
         (measured_from_ns * 1e-9, ends),
     )
     return SimulationResult(
@@ -244,14 +247,14 @@ def summarise(
         copies=int(total.outcomes.sum()),
         deliveries=int(total.outcomes[:, Outcome.delivered].sum()),
         late_deliveries=int(total.late.sum()),
-        late_is_no_success=judged,
+        late_is_no_success=late_excluded,
         drained_seconds=max(each.drained_seconds for each in replications),
         replications=len(replications),
         wall_seconds=wall_seconds,
         compile_seconds=compile_seconds,
         simulated_seconds=sum(each.simulated_seconds for each in replications),
         measured_from_ns=measured_from_ns,
-        classes=_classes(total, tallies, judged),
+        classes=class_results(total, tallies, late_excluded),
         subscriptions=subscriptions,
         ports=PortResults(
             scenario.ports.name,
@@ -271,74 +274,70 @@ def class_latencies(tallies: Sequence[Tally]) -> tuple[Floats, Floats]:
 
     Several replications: Student's t over their means. One: batch means over the time of publication.
     """
-    total = reduce(add_tallies, tallies)
-    mean = ratio(_exact_sums(total.batch_latency_ns), total.batch_delivered.sum(axis=1))
+
+    def mean(tally: Tally) -> Floats:
+        return ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1))
+
     if len(tallies) == 1:
-        samples = ratio(tallies[0].batch_latency_ns.astype(np.float64), tallies[0].batch_delivered)
+        samples = ratio(tallies[0].batch_latency_ns, tallies[0].batch_delivered)
     else:
-        each = [
-            ratio(_exact_sums(tally.batch_latency_ns), tally.batch_delivered.sum(axis=1)) for tally in tallies
-        ]
-        samples = np.stack(each, axis=1)
-    return mean * 1e-9, half_width(samples) * 1e-9
+        samples = np.stack([mean(each) for each in tallies], axis=1)
+    return mean(reduce(add_tallies, tallies)) * 1e-9, half_width(samples) * 1e-9
 
 
-def _classes(total: Tally, tallies: Sequence[Tally], judged: bool) -> ClassResults:
+def class_results(total: Tally, tallies: Sequence[Tally], late_excluded: bool) -> ClassResults:
+    """Per class with copies; intervals are over the tallies, of replications or of parts of one run."""
     mean, interval = class_latencies(tallies)
     count = total.class_outcomes.sum(axis=1)
     delivered = total.class_outcomes[:, Outcome.delivered]
     rows = np.flatnonzero(count)
-    percentiles = {
-        share: np.array(
-            [percentile_ns(total.histogram[row], share, int(total.longest_ns[row])) for row in rows]
-        )
-        * 1e-9
-        for share in (0.5, 0.95, 0.99)
-    }
-    tails = {
-        share: half_width(np.stack([percentiles_ns(each.histogram[rows], share) for each in tallies], axis=1))
-        * 1e-9
-        for share in PERCENTILES
-    }
+
+    def percentile(share: float) -> Floats:
+        found = [percentile_ns(total.histogram[row], share, int(total.longest_ns[row])) for row in rows]
+        return np.array(found) * 1e-9
+
+    def interval_of(share: float) -> Floats:
+        each = [percentiles_ns(tally.histogram[rows], share) for tally in tallies]
+        return half_width(np.stack(each, axis=1)) * 1e-9
+
     longest = np.where(delivered > 0, total.longest_ns * 1e-9, np.nan)
     return ClassResults(
         priority_class=rows.astype(np.int32),
         count=count[rows],
         delivered=delivered[rows],
         late=total.class_late[rows],
-        success_rate=_success(total.class_outcomes, total.class_late, judged)[rows],
+        success_rate=_success(total.class_outcomes, total.class_late, late_excluded)[rows],
         success_ci95=half_width(
-            np.stack([_success(each.class_outcomes, each.class_late, judged) for each in tallies], axis=1)
+            np.stack(
+                [_success(each.class_outcomes, each.class_late, late_excluded) for each in tallies], axis=1
+            )
         )[rows],
         mean_latency_seconds=mean[rows],
         ci95_seconds=interval[rows],
-        p50_seconds=percentiles[0.5],
-        p95_seconds=percentiles[0.95],
-        p95_ci95_seconds=tails[0.95],
-        p99_seconds=percentiles[0.99],
-        p99_ci95_seconds=tails[0.99],
+        p50_seconds=percentile(0.5),
+        p95_seconds=percentile(0.95),
+        p95_ci95_seconds=interval_of(0.95),
+        p99_seconds=percentile(0.99),
+        p99_ci95_seconds=interval_of(0.99),
         max_seconds=longest[rows],
     )
 
 
-def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bool) -> SubscriptionResults:
+def _subscriptions(
+    total: Tally, replications: Sequence[Replication], late_excluded: bool
+) -> SubscriptionResults:
     tallies = [each.tally for each in replications]
     count = total.outcomes.sum(axis=1)
     delivered = total.outcomes[:, Outcome.delivered]
     latencies = [ratio(each.latency_ns, each.outcomes[:, Outcome.delivered]) for each in tallies]
+    outcomes: dict[str, Any] = {each.name: total.outcomes[:, each].copy() for each in SIMULATED}
     return SubscriptionResults(
         count=count,
-        delivered=delivered.copy(),
         late=total.late,
-        dropped_by_policy=total.outcomes[:, Outcome.dropped_by_policy].copy(),
-        dropped_by_buffer=total.outcomes[:, Outcome.dropped_by_buffer].copy(),
-        limited=total.outcomes[:, Outcome.limited].copy(),
-        lost_on_link=total.outcomes[:, Outcome.lost_on_link].copy(),
-        subscriber_gone=total.outcomes[:, Outcome.subscriber_gone].copy(),
-        in_flight=total.outcomes[:, Outcome.in_flight].copy(),
-        success_rate=_success(total.outcomes, total.late, judged),
+        **outcomes,
+        success_rate=_success(total.outcomes, total.late, late_excluded),
         success_ci95=half_width(
-            np.stack([_success(each.outcomes, each.late, judged) for each in tallies], axis=1)
+            np.stack([_success(each.outcomes, each.late, late_excluded) for each in tallies], axis=1)
         ),
         mean_latency_seconds=ratio(total.latency_ns, delivered) * 1e-9,
         ci95_seconds=half_width(np.stack(latencies, axis=1)) * 1e-9,
@@ -349,7 +348,7 @@ def _subscriptions(total: Tally, replications: Sequence[Replication], judged: bo
     )
 
 
-def _percentiles(replications: Sequence[Replication], subscriptions: int) -> dict[str, Floats]:
+def _percentiles(replications: Sequence[Replication], subscriptions: int) -> dict[str, Any]:
     """Of every subscription; unknown where no replication counted them."""
     samples = np.stack([each.percentiles_ns for each in replications], axis=2) * 1e-9
     if not samples.shape[1]:
@@ -367,13 +366,13 @@ def _exact_sums(values: NDArray[np.int64]) -> Floats:
     return np.array([float(sum(row)) for row in values.tolist()])
 
 
-def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], judged: bool) -> Floats:
-    """The share of each row's copies that was delivered; where the end is judged, without those that came late."""
+def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], late_excluded: bool) -> Floats:
+    """The share of each row's copies that was delivered; where late ones are excluded, without those that came late."""
     delivered = outcomes[:, Outcome.delivered]
-    return ratio(delivered - late if judged else delivered, outcomes.sum(axis=1))
+    return ratio(delivered - late if late_excluded else delivered, outcomes.sum(axis=1))
 
 
-def _rows(table: Table) -> list[dict[str, Any]]:
+def table_rows(table: Table) -> list[dict[str, Any]]:
     names = table.__dataclass_fields__.keys()  # type: ignore[attr-defined]
     columns = {name: getattr(table, name) for name in names}
     return [{name: values[row] for name, values in columns.items()} for row in range(len(table))]
@@ -423,14 +422,14 @@ def worth(
     phases: Sequence[Phase],
     counts: NDArray[np.int64],
     measured: tuple[Floats, Floats, Floats],
-    judged: bool,
+    late_excluded: bool,
     between: tuple[float, float],
 ) -> tuple[SimulatedUtility, PhaseResults]:
     """What a run was worth, and each of its phases; one without changes of worth has no phases.
 
     `counts` has what Tally.phases has: by phase and subscription, copies, arrivals, late ones and latencies. `measured`
-    are success rates, mean latencies and shares within the latency asked for over the whole run, which was
-    measured `between` two times; where its end is `judged`, late copies are no success.
+    are success rates, mean latencies and shares within the required latency over the whole run, which was
+    measured `between` two times; with `late_excluded`, late copies are no success.
     """
     if len(phases) == 1:
         weighed = replace(scenario.subscriptions, utility_weight=phases[0].utility_weight)
@@ -441,7 +440,7 @@ def worth(
     begins = np.array([each.begins_seconds for each in phases])
     lasts = np.diff(np.clip(np.append(begins, np.inf), between[0], max(between)))
     share = ratio(lasts, np.full(len(lasts), lasts.sum()))
-    delivered = counts[:, :, ARRIVED] - (counts[:, :, LATE] if judged else 0)
+    delivered = counts[:, :, ARRIVED] - (counts[:, :, LATE] if late_excluded else 0)
     rows = [
         _utilities(
             replace(scenario.subscriptions, utility_weight=phase.utility_weight),

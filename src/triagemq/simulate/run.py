@@ -6,8 +6,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,11 +18,13 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Control, Timeline, timeline
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, Run
-from triagemq.simulate.network import without_chances
-from triagemq.simulate.promised.direct import Ways
+from triagemq.simulate.network import Fates, without_chances
+from triagemq.simulate.promised.direct import DirectRoutes
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
 from triagemq.simulate.sink import Sink
+
+Progress = Callable[[float], None]
 
 DEFAULT_PUBLICATIONS = 1_000_000
 
@@ -45,7 +47,7 @@ def simulate(
     precision: float | None = None,
     changes: Sequence[Change] = (),
     replay: Mapping[str, ArrayLike] | None = None,
-    fates: Mapping[str, ArrayLike] | None = None,
+    fates: Fates | None = None,
     sink: Sink | None = None,
     progress: Callable[[float], None] | None = None,
     threads: int | None = None,
@@ -55,7 +57,7 @@ def simulate(
     babbling: Sequence[str] = (),
     synchronised: bool = False,
     limiter: str | None = None,
-    ways: Ways | None = None,
+    routes: DirectRoutes | None = None,
     control: Callable[[int], Control] | None = None,
 ) -> SimulationResult:
     """Simulate a plan: every queue from the publishers to the subscribers, event by event.
@@ -69,16 +71,15 @@ def simulate(
 
     `precision` adds replications until the 95 % interval of every class's mean latency is within that share of it on
     either side. `replay` publishes a recorded table (published_ns, publication, size_bytes) instead of random events.
-    `fates` is a table of their copies that are dropped on purpose or lost on a link: event (its row in `replay`),
-    subscription, outcome (of a Trace) and hop (which port of its way it is lost behind; -1 for before the first). Then
-    nothing else is, whatever plan and error rates say; only buffers may still be full.
+    `fates` says which of their copies are dropped on purpose or lost on a link. Then nothing else is, whatever plan and
+    error rates say; only buffers may still be full.
 
-    Promised messages take their direct ways beside the others, and are released periodically, at the least separation
-    of their publication, in a random phase; all at time 0 if they are `synchronised`. Publishers that are named as
+    Promised messages take direct routes next to the others, and are released periodically, at the least separation of
+    their publication, in a random phase; all at time 0 if they are `synchronised`. Publishers that are named as
     `babbling` send as fast as their access links carry it, and meet their limiters. These are of the kind that the
     switch has, which bounds count with, or all of the one that `limiter` names: a token `bucket` lets a babbling
-    publisher send up to a message more than a `window` (docs/background/experiments.md, MIDAS). `ways` are direct
-    ways in the place of those that the plan promises (see triagemq.simulate.promised.direct).
+    publisher send up to a message more than a `window` (docs/background/experiments.md, MIDAS). `routes` are direct
+    routes in the place of those that the plan promises (see triagemq.simulate.promised.direct).
 
     `control` makes, for the number of a replication, what decides the widths of queues while it runs, every 200 ms.
 
@@ -93,7 +94,7 @@ def simulate(
     2000
     """
     when = timeline(
-        scenario, plan, changes, ways=ways, babbling=babbling, synchronised=synchronised, limiter=limiter
+        scenario, plan, changes, routes=routes, babbling=babbling, synchronised=synchronised, limiter=limiter
     )
     if fates is not None and replay is None:
         raise ParameterError("fates", "are those of the copies of recorded events: give replay, too")
@@ -104,11 +105,28 @@ def simulate(
     extent = replace(extent, percentiles=percentiles)
     _check(replications, precision, sink, recorded, changes, threads, babbling, synchronised)
     compile_seconds = _warm_kernels(scenario, when, extent)
-    runner = _Runner(
-        scenario, when, extent, seed, recorded, sink, progress, threads or os.cpu_count() or 1, control
-    )
-    started = time.perf_counter()
-    done, reached = runner.run(replications, precision)
+
+    def run_one(number: int, note: Progress | None) -> Replication:
+        return Run(
+            scenario,
+            when,
+            extent,
+            seed=seed,
+            replication=number,
+            replay=recorded and recorded.again(),
+            sink=sink,
+            control=control and control(number),
+        ).run(note)
+
+    started, threads = time.perf_counter(), threads or os.cpu_count() or 1
+    wanted = replications if precision is None else max(replications, _FIRST_REPLICATIONS)
+    done = _replicate(run_one, range(wanted), threads, progress)
+    reached = None if precision is None else _tight(done, precision)
+    while precision is not None and not reached and len(done) < MOST_REPLICATIONS:
+        # Half-widths shrink with the square root of the number: take about what is needed, at most double.
+        more = range(len(done), min(2 * len(done), MOST_REPLICATIONS))
+        done += _replicate(run_one, more, threads, progress)
+        reached = _tight(done, precision)
     return summarise(
         scenario,
         when.phases,
@@ -126,75 +144,41 @@ class _Stopped(BaseException):
     """Raised inside a replication when another one failed or the user interrupted the run."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Runner:
-    scenario: Scenario
-    when: Timeline
-    extent: Extent
-    seed: int
-    recorded: Replayed | None
-    sink: Sink | None
-    progress: Callable[[float], None] | None
-    threads: int
-    control: Callable[[int], Control] | None
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _fractions: dict[int, float] = field(default_factory=dict)
+def _replicate(
+    run_one: Callable[[int, Progress | None], Replication],
+    numbers: range,
+    threads: int,
+    progress: Progress | None,
+) -> list[Replication]:
+    """Replications side by side, in their order. The first failure stops the others; progress is reported from here."""
+    if len(numbers) == 1:
+        return [run_one(numbers[0], progress)]
+    stop, fractions = threading.Event(), dict[int, float]()
 
-    def run(self, replications: int, precision: float | None) -> tuple[list[Replication], bool | None]:
-        """The replications in their order, and whether they reached the precision."""
-        wanted = replications if precision is None else max(replications, _FIRST_REPLICATIONS)
-        done = self._batch(0, wanted)
-        if precision is None:
-            return done, None
-        while not (reached := _tight(done, precision)) and len(done) < MOST_REPLICATIONS:
-            # Half-widths shrink with the square root of the number: take about what is needed, at most double.
-            done += self._batch(len(done), min(2 * len(done), MOST_REPLICATIONS))
-        return done, reached
-
-    def _batch(self, begin: int, end: int) -> list[Replication]:
-        if end - begin == 1:
-            return [self._one(begin, self.progress)]
-        self._fractions.clear()
-        with ThreadPoolExecutor(min(self.threads, end - begin)) as pool:
-            futures = [pool.submit(self._one, number, self._note(number)) for number in range(begin, end)]
-            try:
-                self._watch(futures)
-                return [future.result() for future in futures]
-            except BaseException:
-                self._stop.set()
-                for future in futures:
-                    future.cancel()
-                raise
-
-    def _one(self, number: int, progress: Callable[[float], None] | None) -> Replication:
-        return Run(
-            self.scenario,
-            self.when,
-            self.extent,
-            seed=self.seed,
-            replication=number,
-            replay=self.recorded and self.recorded.again(),
-            sink=self.sink,
-            control=self.control and self.control(number),
-        ).run(progress)
-
-    def _note(self, number: int) -> Callable[[float], None]:
+    def noting(number: int) -> Progress:
         def note(fraction: float) -> None:
-            if self._stop.is_set():
+            if stop.is_set():
                 raise _Stopped
-            self._fractions[number] = fraction
+            fractions[number] = fraction
 
         return note
 
-    def _watch(self, futures: Sequence[Future[Replication]]) -> None:
-        """Report progress from this thread, and pass on the first failure at once."""
-        pending = set(futures)
-        while pending:
-            finished, pending = wait(pending, timeout=_PROGRESS_SECONDS, return_when=FIRST_COMPLETED)
-            for future in finished:
-                future.result()
-            if self.progress:
-                self.progress(sum(list(self._fractions.values())) / len(futures))
+    with ThreadPoolExecutor(min(threads, len(numbers))) as pool:
+        futures = [pool.submit(run_one, number, noting(number)) for number in numbers]
+        try:
+            pending = set(futures)
+            while pending:
+                finished, pending = wait(pending, timeout=_PROGRESS_SECONDS, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    future.result()
+                if progress:
+                    progress(sum(list(fractions.values())) / len(futures))
+            return [future.result() for future in futures]
+        except BaseException:
+            stop.set()
+            for future in futures:
+                future.cancel()
+            raise
 
 
 def _tight(done: Sequence[Replication], precision: float) -> bool:

@@ -12,6 +12,7 @@ from triagemq.plan.model import Decision, Plan
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate.promised.state import PromiseTally
 from triagemq.simulate.records import Buffer, Records
+from triagemq.trace.schema import TABLES
 
 SAMPLE_SECONDS = 0.2
 """Queue samples of a trace are this far apart in simulated time."""
@@ -20,18 +21,14 @@ _LARGEST_SIZE = float(np.iinfo(np.int32).max)
 
 
 class Sink(Protocol):
-    """Where a run is recorded; `triagemq.trace.TraceWriter` is one. `hops` is called only if `with_hops` is true."""
+    """Where a run is recorded; `triagemq.trace.TraceWriter` is one. `hops` is called only if it has a `with_hops`
+    that is true."""
 
     def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
     def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
     def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
     def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
     def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-
-
-def wants_hops(sink: Sink | None) -> bool:
-    """Whether a sink asks for one row per port passed."""
-    return bool(getattr(sink, "with_hops", False))
 
 
 class TraceColumns:
@@ -60,52 +57,40 @@ class TraceColumns:
         events = _filled(published)
         if len(events):
             publication = events["publication"]
-            self._sink.publications(
-                {
-                    "publication_id": _column(events, "event"),
-                    "topic_id": self._topic[publication],
-                    "publisher_id": self._publisher[publication],
-                    "published_ns": _column(events, "published_ns"),
-                    "size_bytes": _whole_bytes(events["size_bytes"]),
-                }
-            )
+            own = {
+                "topic_id": self._topic[publication],
+                "publisher_id": self._publisher[publication],
+                "size_bytes": _whole_bytes(events["size_bytes"]),
+            }
+            self._sink.publications(_columns("publications", events, own, publication_id="event"))
 
     def deliveries(self, ended: Buffer, plan: Plan) -> None:
         copies = _filled(ended)
         if len(copies):
-            subscription = _column(copies, "subscription")
-            self._sink.deliveries(
-                {
-                    "publication_id": _column(copies, "event"),
-                    "subscription_id": subscription,
-                    "subscriber_id": self._subscriber[subscription],
-                    "topic_id": self._subscribed_topic[subscription],
-                    "flow_id": plan.flow[subscription],
-                    "priority_class": copies["priority_class"].astype(np.int32),
-                    "published_ns": _column(copies, "published_ns"),
-                    "enqueued_ns": _column(copies, "enqueued_ns"),
-                    "dequeued_ns": _column(copies, "dequeued_ns"),
-                    "delivered_ns": _column(copies, "delivered_ns"),
-                    "size_bytes": _whole_bytes(copies["size_bytes"]),
-                    "outcome": copies["outcome"].astype(np.int8),
-                }
-            )
+            subscription = copies["subscription"]
+            own = {
+                "subscriber_id": self._subscriber[subscription],
+                "topic_id": self._subscribed_topic[subscription],
+                "flow_id": plan.flow[subscription],
+                "priority_class": copies["priority_class"].astype(np.int32),
+                "size_bytes": _whole_bytes(copies["size_bytes"]),
+                "outcome": copies["outcome"].astype(np.int8),
+            }
+            renamed = {"publication_id": "event", "subscription_id": "subscription"}
+            self._sink.deliveries(_columns("deliveries", copies, own, **renamed))
 
     def hops(self, hops: Buffer) -> None:
         passed = _filled(hops)
         if len(passed):
-            self._sink.hops(
-                {
-                    "publication_id": _column(passed, "event"),
-                    "subscription_id": _column(passed, "subscription"),
-                    "hop": passed["hop"].astype(np.int32),
-                    "port_id": _column(passed, "port"),
-                    "queue": _column(passed, "priority_class"),
-                    "enqueued_ns": _column(passed, "enqueued_ns"),
-                    "dequeued_ns": _column(passed, "dequeued_ns"),
-                    "outcome": passed["outcome"].astype(np.int8),
-                }
-            )
+            hop: NDArray[Any] = passed["hop"].astype(np.int32)
+            own = {"hop": hop, "outcome": passed["outcome"].astype(np.int8)}
+            renamed = {
+                "publication_id": "event",
+                "subscription_id": "subscription",
+                "port_id": "port",
+                "queue": "priority_class",
+            }
+            self._sink.hops(_columns("hops", passed, own, **renamed))
 
     def queue_samples(self, columns: Mapping[str, NDArray[Any]]) -> None:
         if len(columns["port_id"]):
@@ -136,30 +121,22 @@ def cut_publishers(scenario: Scenario, tally: PromiseTally) -> tuple[tuple[Decis
 def queue_sample_columns(samples: Buffer, width_bps: Floats) -> dict[str, NDArray[Any]]:
     """Queue samples as the Trace has them; `width_bps` is that of every port and class when they were taken."""
     taken = _filled(samples)
-    port, queue = _column(taken, "port"), _column(taken, "queue")
-    counters = {
-        name: _column(taken, name)
-        for name in (
-            "sampled_ns",
-            "bytes_in",
-            "packets_in",
-            "bytes_out",
-            "packets_out",
-            "drops",
-            "backlog_bytes",
-            "backlog_packets",
-        )
-    }
-    width = np.rint(width_bps[port, queue]).astype(np.int64)
-    return {"port_id": port, "queue": queue, **counters, "width_bps": width}
+    width = np.rint(width_bps[taken["port"], taken["queue"]]).astype(np.int64)
+    return _columns("queue_samples", taken, {"width_bps": width}, port_id="port")
 
 
 def _filled(buffer: Buffer) -> Records:
     return buffer.records[: int(buffer.filled[0])]
 
 
-def _column(records: Records, name: str) -> NDArray[Any]:
-    return np.ascontiguousarray(records[name])
+def _columns(
+    table: str, records: Records, own: Mapping[str, NDArray[Any]], **renamed: str
+) -> dict[str, NDArray[Any]]:
+    """The columns of a table of the Trace: its own ones, and fields of records of the same name or by another one."""
+    return {
+        name: own[name] if name in own else np.ascontiguousarray(records[renamed.get(name, name)])
+        for name in TABLES[table].names
+    }
 
 
 def _whole_bytes(values: NDArray[Any]) -> NDArray[np.int32]:

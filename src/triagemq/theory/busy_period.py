@@ -201,41 +201,22 @@ def _worst_between(
 ) -> float:
     """The largest delay of a last packet that arrives in [begin, end), while only own packets jump, or `best`.
 
-    `work` is ahead of it at the beginning once its whole message has come, and grows by `filling`. Own packets are
-    looked at in halves: as many as come in a half, but all at its beginning, are never better than the truth, and a
-    half that is good even so is left out.
+    `work` is ahead of it at the beginning once its whole message has come, and grows by `filling`.
     """
     packet, last = flows.packet[flow], flows.last[flow]
     most = flows.packets[flow] - 1
-    first = _came(begin, flow, flows)
-    final = first
-    if first < most:
-        final = _came(end, flow, flows)
-        if final > first and _gap(final, flow, flows) >= end:
-            final -= 1
-    # Halves of halves: as many as a number has digits.
-    halves = np.empty((64, 2), dtype=np.int64)
-    halves[0, 0], halves[0, 1] = first, final
-    left = 1
-    while left > 0:
-        left -= 1
-        first, final = halves[left]
-        arrival = max(begin, _gap(first, flow, flows))
-        ahead = work - (most - final) * packet + filling * (arrival - begin)
-        if starts_before(ahead, higher) + last - arrival <= best:
-            continue
-        if first < final:
-            until = end if final == most else min(end, _gap(final + 1, flow, flows))
-            if starts_at(ahead + filling * (until - arrival), higher) + last - arrival <= best:
-                continue
-            middle = (first + final) // 2
-            halves[left, 0], halves[left, 1] = first, middle
-            halves[left + 1, 0], halves[left + 1, 1] = middle + 1, final
-            left += 2
-            continue
-        until = end if first == most else min(end, _gap(first + 1, flow, flows))
-        best = max(best, _worst_while_filling(ahead, arrival, until, filling, higher) + last)
-    return best
+    came = _came(begin, flow, flows)
+    while True:
+        arrival = max(begin, _gap(came, flow, flows))
+        if arrival >= end:
+            return best
+        ahead = work - (most - came) * packet + filling * (arrival - begin)
+        if starts_before(ahead, higher) + last - arrival > best:
+            until = end if came == most else min(end, _gap(came + 1, flow, flows))
+            best = max(best, _worst_while_filling(ahead, arrival, until, filling, higher) + last)
+        if came == most:
+            return best
+        came += 1
 
 
 @compiled

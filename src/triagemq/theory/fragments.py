@@ -1,4 +1,4 @@
-"""Events larger than the MTU: the packets they are cut into, and the wait until the last one is sent."""
+"""Events larger than the MTU: the packets they are cut into."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
-from triagemq.theory.overload import SERIES_LIMIT, remainder, remainder_slope
+from triagemq.theory.overload import NEAR_ONE
 from triagemq.theory.validate import LARGEST, broadcast, per_row, reals, scalar_or_array
-from triagemq.theory.waits import CopyBatches, Work, check_batches, mean_waits
 
 # e^-700 is the last power that float64 holds: an event this much smaller than the payload has one packet.
 _LARGEST_EXPONENT = 700.0
@@ -24,8 +23,6 @@ class FragmentSizes:
 
     theory.md section 2: an event larger than the MTU is a batch of packets. `wire_bytes_*` are those of the
     whole event, overhead of every packet included; `packet_bytes_second_moment` is the mean over packets.
-    `first_packet_product` is the mean product of an event's first packet and the whole of it, `single_packet_bytes`
-    the mean of an event's bytes where it is one packet, and 0 where it is several.
 
     All are of the events that survive links on the way here, which lose packets: a share `survival` of them, the
     smaller ones first.
@@ -39,9 +36,6 @@ class FragmentSizes:
     wire_bytes_scv: NDArray[np.float64]
     packet_bytes_second_moment: NDArray[np.float64]
     last_packet_bytes_mean: NDArray[np.float64]
-    first_packet_bytes_mean: NDArray[np.float64]
-    first_packet_product: NDArray[np.float64]
-    single_packet_bytes: NDArray[np.float64]
     survival: NDArray[np.float64]
 
     @classmethod
@@ -55,19 +49,6 @@ class FragmentSizes:
         second_moment = packet_squares / moments["packets_per_event"]
         moments |= {"wire_bytes_scv": scv, "packet_bytes_second_moment": second_moment}
         return cls(**{name: scalar_or_array(np.asarray(values)) for name, values in moments.items()})
-
-
-@dataclass(frozen=True, slots=True)
-class FirstPackets:
-    """Transmission times of copies that come in random order, where the first to come may start out of turn.
-
-    `mean` is that of an event's first packet, `product` the mean of it times the whole event's, `single` the mean
-    time of an event where it is one packet and 0 where it is several; scalars, or one per subscription.
-    """
-
-    mean: ArrayLike
-    product: ArrayLike
-    single: ArrayLike
 
 
 def fragment_sizes(
@@ -140,86 +121,8 @@ def fragment_sizes_from_values(
         wire_bytes_variance=_average(probability, (each.wire_bytes_mean - mean) ** 2),
         packet_squares=_average(probability, each.packets_per_event * each.packet_bytes_second_moment),
         last_packet_bytes_mean=_average(probability, each.last_packet_bytes_mean),
-        first_packet_bytes_mean=_average(probability, each.first_packet_bytes_mean),
-        first_packet_product=_average(probability, each.first_packet_product),
-        single_packet_bytes=_average(probability, each.single_packet_bytes),
         survival=np.asarray(survival),
     )
-
-
-def fragmented_work(
-    arrival_rates: ArrayLike,
-    event_mean: ArrayLike,
-    event_scv: ArrayLike,
-    packet_rate: ArrayLike,
-    packet_second_moment: ArrayLike,
-    last_packet_mean: ArrayLike,
-    classes: ArrayLike,
-    *,
-    batch_topics: ArrayLike | None = None,
-    keep: ArrayLike | None = None,
-    queues: ArrayLike | None = None,
-    random_order: FirstPackets | None = None,
-    own_event_mean: ArrayLike | None = None,
-) -> tuple[Work, CopyBatches]:
-    """What events bring to their queues when they are cut into packets: for `mean_waits` and `sojourn_times`.
-
-    theory.md section 2, M^[X]/G/1 (derivation in waits.py): with B an event's whole transmission time,
-    U_k = (1/2 sum_{class<=k} lambda E[B^2] + 1/2 sum_{class>k} packet_rate E[S_packet^2] + copies) /
-    (1 - sigma_k) and the wait until the last packet starts is
-    (U_k + b_r E[B_r] + E[B_r] - last_packet_mean_r)/(1 - sigma_{k-1}): a higher class waits for one packet of a lower
-    one, not for its event. An event's packets stay together in their class, and copies share the event's size. With
-    one packet per event this is priority_waits.
-
-    `event_mean`, `event_scv`: of B; `packet_rate`: the subscription's packets per second;
-    `packet_second_moment`: mean over packets of the squared transmission time; `random_order`: what the first packets
-    take, where copies come in random order; the rest as priority_waits. Where links behind the port spare the smaller
-    events, `own_event_mean`, `last_packet_mean` and the mean and single of `random_order` are of the spared ones.
-    """
-    rates = per_row("arrival_rates", arrival_rates)
-    count = rates.size
-    event = per_row("event_mean", event_mean, count, positive=True)
-    variability = per_row("event_scv", event_scv, count)
-    packets = per_row("packet_rate", packet_rate, count)
-    packet_square = per_row("packet_second_moment", packet_second_moment, count)
-    last = per_row("last_packet_mean", last_packet_mean, count, positive=True)
-    own = event
-    if own_event_mean is not None:
-        own = per_row("own_event_mean", own_event_mean, count, positive=True)
-    too_long = last > own * (1.0 + 1e-9)
-    if too_long.any():
-        row = int(np.argmax(too_long))
-        raise ParameterError(
-            "last_packet_mean", f"element {row} is {last[row]}; must not exceed its event_mean {own[row]}"
-        )
-    batches = check_batches(count, classes, batch_topics, keep, queues, random_order=random_order is not None)
-    second_moment = (1.0 + variability) * event**2
-    first = random_order or FirstPackets(0.0, 0.0, 0.0)
-    work = Work(
-        rates=rates,
-        mean=event,
-        second_moment=second_moment,
-        copy_product=second_moment,
-        blocking=0.5 * packets * packet_square,
-        first_product=per_row("first packet product", first.product, count),
-        own_mean=own,
-        before_last=np.maximum(own - last, 0.0),
-        first_mean=per_row("first packet mean", first.mean, count),
-        single_mean=per_row("single packet mean", first.single, count),
-        packet_rates=packets,
-    )
-    return work, batches
-
-
-def fragmented_waits(*arguments: ArrayLike, **options: Any) -> NDArray[np.float64]:
-    """Mean time from an event's arrival until its last packet starts, of what `fragmented_work` takes.
-
-    Events of 2 seconds in two packets of 1 second each:
-
-    >>> fragmented_waits([0.25, 0.125], 2.0, 0.0, [0.5, 0.25], 1.0, 1.0, [0, 1])
-    array([2.25, 8. ])
-    """
-    return mean_waits(*fragmented_work(*arguments, **options))
 
 
 def _payload(mtu: NDArray[np.float64], overhead: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -242,17 +145,12 @@ def _constant(
     packets = np.maximum(np.ceil(size / payload), 1.0)
     last = size - (packets - 1.0) * payload + overhead
     wire = size + packets * overhead
-    single = packets == 1.0
-    first = np.where(single, last, payload + overhead)
     return FragmentSizes.of(
         packets_per_event=packets,
         wire_bytes_mean=wire,
         wire_bytes_variance=np.zeros_like(size),
         packet_squares=(packets - 1.0) * (payload + overhead) ** 2 + last**2,
         last_packet_bytes_mean=last,
-        first_packet_bytes_mean=first,
-        first_packet_product=first * wire,
-        single_packet_bytes=np.where(single, last, 0.0),
         survival=survives**packets,
     )
 
@@ -265,15 +163,14 @@ def _exponential(
 ) -> FragmentSizes:
     exponent = np.minimum(payload / mean, _LARGEST_EXPONENT)
     payload = np.minimum(payload, _LARGEST_EXPONENT * mean)
-    # Two forms, because each loses its digits where the other is exact: mean - payload/(e^x - 1) for
-    # a payload near or above the mean, the series for a payload far below it (the last part is then
-    # almost uniform over the payload).
-    near = exponent <= SERIES_LIMIT
+    # mean - payload/(e^x - 1) loses its digits for a payload far below the mean: the last part is then almost uniform
+    # over the payload.
+    near = exponent <= 10 * NEAR_ONE
     small = np.where(near, exponent, 0.0)
     more = 1.0 / np.expm1(exponent)
-    last_part = np.where(near, payload * (0.5 - remainder(small)), mean - payload * more)
+    last_part = np.where(near, payload * (0.5 - small / 12 + small**3 / 720), mean - payload * more)
     last_variance = np.where(
-        near, payload**2 * remainder_slope(small), mean**2 - payload**2 * (1.0 + more) * more
+        near, payload**2 * (1 / 12 - small**2 / 240), mean**2 - payload**2 * (1.0 + more) * more
     )
     last = last_part + overhead
     last_square = last_variance + last**2
@@ -290,9 +187,6 @@ def _exponential(
         wire_bytes_variance=last_variance + full**2 * packets * more_packets,
         packet_squares=more_packets * full**2 + last_square,
         last_packet_bytes_mean=last,
-        first_packet_bytes_mean=one_packet * last + (1.0 - one_packet) * full,
-        first_packet_product=one_packet * last_square + full * np.maximum(wire - one_packet * last, 0.0),
-        single_packet_bytes=one_packet * last,
         survival=survives * (-np.expm1(-exponent)) / one_packet,
     )
 

@@ -1,8 +1,5 @@
 """What a strict-priority server carries of each class when it is offered more than it can serve, and what a finite
 buffer loses and delays: M/M/1/K, class by class for a push-out priority buffer.
-
-Truncated geometric and exponential means subtract two terms 1/(e^y - 1) and lose every digit as y goes to 0. Written
-with its smooth part, 1/(e^y - 1) = 1/y - 1/2 + remainder(y), nothing is left to cancel.
 """
 
 from __future__ import annotations
@@ -15,9 +12,8 @@ from triagemq.theory.validate import broadcast, reals, scalar_or_array
 
 _SMALLEST_LOAD = 1e-300
 
-# B_2n / (2n)!; at |y| <= 0.3 the first term left out is below 1e-17 of the sum.
-_COEFFICIENTS = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
-SERIES_LIMIT = 0.3
+NEAR_ONE = 1e-3
+"""Two terms 1/(e^y - 1) lose their digits where y goes to 0: below this their difference is taken from its series."""
 
 
 def served_share(loads_by_class: ArrayLike) -> NDArray[np.float64]:
@@ -143,35 +139,11 @@ def _truncated_geometric_mean(ratio: NDArray[np.float64], count: NDArray[np.floa
     logarithm = np.log(np.maximum(ratio, _SMALLEST_LOAD))
     distance = np.abs(logarithm)
     span = count * distance
-    near = span <= SERIES_LIMIT
+    near = span <= NEAR_ONE
     close = np.where(near, distance, 0.0)
-    near_one = 0.5 * (count - 1.0) + remainder(close) - count * remainder(count * close)
+    near_one = 0.5 * (count - 1.0) + (1.0 - count**2) * close / 12
     apart = np.where(near, 1.0, distance)
     apart_span = count * apart
     apart_mean = np.exp(-apart) / -np.expm1(-apart) - count * np.exp(-apart_span) / -np.expm1(-apart_span)
     mean = np.where(near, near_one, apart_mean)
     return np.where(logarithm > 0.0, count - 1.0 - mean, mean)
-
-
-def remainder(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return 1/(e^y - 1) - 1/y + 1/2 for |y| <= SERIES_LIMIT.
-
-    >>> bool(np.isclose(remainder(np.float64(0.3)), 1 / np.expm1(0.3) - 1 / 0.3 + 0.5, rtol=1e-13))
-    True
-    """
-    total = np.zeros_like(y)
-    for coefficient in reversed(_COEFFICIENTS):
-        total = total * y**2 + coefficient
-    return total * y
-
-
-def remainder_slope(y: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the derivative 1/y^2 - 1/(4 sinh^2(y/2)) of the remainder for |y| <= SERIES_LIMIT.
-
-    >>> float(remainder_slope(np.float64(0.0))) == 1 / 12
-    True
-    """
-    total = np.zeros_like(y)
-    for n, coefficient in reversed(list(enumerate(_COEFFICIENTS))):
-        total = total * y**2 + (2 * n + 1) * coefficient
-    return total

@@ -2,8 +2,7 @@
 
 A copy finds its port idle or busy, and the two have laws of their own: at light load one is nearly a constant and the
 other is not. Each has the gamma law, shifted (Pearson's type III), that has its mean, variance and third cumulant:
-exact for constants and for M/M/1, close for the waits of priority queues. Where transmissions are constant, a copy that
-finds the port idle takes a whole number of them.
+exact for constants and for M/M/1, close for the waits of priority queues.
 """
 
 from __future__ import annotations
@@ -29,34 +28,23 @@ _MOST_SKEWED = 200.0
 _MOST_TABULATED = 5.0
 _GRID = 600
 _HALVINGS = 16
-# A search ends where the share that takes longer is as near as this to what it should be, or the time is.
+# A search ends where the time is as near as this to what it should be.
 _CLOSE = 2e-5
-_NOTHING = 1e-12
 _MOST_PARTS = 1_000
-# Of the variance of what comes before the port, in transmissions squared: more of it blurs their whole number.
-_BLURRED = 0.02
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LatencyDistribution(ByRow):
-    """Columns over times that find their last queue idle (`quiet`) or, a share of them, busy.
-
-    `count` is the law of the number of transmissions that a quiet one takes, its own included, at most `most`, and
-    `step` what each takes if that is a constant, else 0.
-    """
+    """Columns over times that find their last queue idle (`quiet`) or, a share of them, busy."""
 
     quiet: Cumulants
     busy: Cumulants
     busy_share: Floats
-    count: Cumulants
-    most: Floats
-    step: Floats
 
     @classmethod
     def of(cls, law: Cumulants) -> LatencyDistribution:
         """Times that are all alike."""
-        share, count, most, step = (np.zeros_like(law.mean) for _ in range(4))
-        return cls(law, law.copy(), share, Cumulants.constant(count), most, step)
+        return cls(law, law.copy(), np.zeros_like(law.mean))
 
     @classmethod
     def through(cls, mean: Floats, p95: Floats, p99: Floats) -> LatencyDistribution:
@@ -107,9 +95,8 @@ class LatencyDistribution(ByRow):
     @classmethod
     def room(cls, count: int) -> LatencyDistribution:
         """Columns for so many times that are yet to come."""
-        laws = [Cumulants(np.zeros(count), np.zeros(count), np.zeros(count)) for _ in range(3)]
-        share, most, step = np.zeros(count), np.zeros(count), np.zeros(count)
-        return cls(laws[0], laws[1], share, laws[2], most, step)
+        nothing = Cumulants.constant(np.zeros(count))
+        return cls(nothing, nothing.copy(), np.zeros(count))
 
     @property
     def mean(self) -> Floats:
@@ -140,9 +127,7 @@ class LatencyDistribution(ByRow):
         factor = np.zeros_like(mean)
         np.divide(mean, own, out=factor, where=scaled)
         busy = Cumulants(*(np.where(scaled, each, 0.0) for each in self.busy.columns))
-        found = replace(
-            self, quiet=self.quiet.times(factor), busy=busy.times(factor), step=self.step * factor
-        )
+        found = replace(self, quiet=self.quiet.times(factor), busy=busy.times(factor))
         other = np.flatnonzero(~scaled)
         found[other] = LatencyDistribution.of(Cumulants.constant(mean[other]))
         return found
@@ -217,28 +202,18 @@ def mixture_percentile(times: LatencyDistribution, weights: Floats, share: float
 
     within = _shares(parts)
 
-    def tail(seconds: float) -> float:
-        """The logarithm of the share that takes longer, which is nearly a straight line; 0 at the percentile."""
-        longer = 1.0 - float(weight @ within(np.full(weight.shape, seconds)))
-        return math.log(max(longer, _NOTHING) / (1 - share))
+    def longer(seconds: float) -> float:
+        """The share that takes longer."""
+        return 1.0 - float(weight @ within(np.full(weight.shape, seconds)))
 
     low, high = float(least.min()), float(most[np.isfinite(most)].max())
     # Where endless waits take a part of the tail, the others' own percentile is not the end of the search.
-    while (above := tail(high)) > 0:
+    while longer(high) > 1 - share:
         low, high = high, 2 * high
-    below = tail(low)
-    for turn in range(2 * _HALVINGS):
-        if below <= _CLOSE or high - low <= _CLOSE * high:
-            return low if below <= _CLOSE else high
-        middle = 0.5 * (low + high) if turn % 2 else low + (high - low) * below / (below - above)
-        found = tail(middle)
-        if abs(found) <= _CLOSE:
-            return middle
-        if found > 0:
-            low, below = middle, found
-        else:
-            high, above = middle, found
-    return high
+    while longer(low) > 1 - share and high - low > _CLOSE * high:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if longer(middle) > 1 - share else (low, middle)
+    return high if longer(low) > 1 - share else low
 
 
 def _is_mixture(times: LatencyDistribution) -> NDArray[np.bool_]:
@@ -256,7 +231,7 @@ def _shares(times: LatencyDistribution) -> Callable[[Floats], Floats]:
         if alike.size:
             found[alike] = _within(overall, limit[alike])
         if rows.size:
-            quiet = _quiet_within(some, limit[rows])
+            quiet = _within(some.quiet, limit[rows])
             found[rows] = quiet + some.busy_share * (_within(some.busy, limit[rows]) - quiet)
         return found
 
@@ -271,9 +246,7 @@ def _between(times: LatencyDistribution, share: float) -> tuple[Floats, Floats]:
     if rows.size:
         some = times[rows]
         quiet, busy = _alike(some.quiet, share), _alike(some.busy, share)
-        counted = some.step > 0
-        low[rows] = np.minimum(np.where(counted, some.quiet.mean - some.count.mean * some.step, quiet), busy)
-        high[rows] = np.maximum(np.where(counted, quiet + some.step, quiet), busy)
+        low[rows], high[rows] = np.minimum(quiet, busy), np.maximum(quiet, busy)
     return low, high
 
 
@@ -305,33 +278,6 @@ def _within(law: Cumulants, limit: Floats) -> Floats:
     for share, rows in ((gammainc, skewed & (steep > 0)), (gammaincc, skewed & (steep < 0))):
         found[rows] = share(shape[rows], reached[rows])
     return np.where(np.isfinite(law.mean), found, 0.0)
-
-
-def _quiet_within(times: LatencyDistribution, limit: Floats) -> Floats:
-    """The share of quiet times within a limit; some of them are whole numbers of constant transmissions."""
-    blurred = times.quiet.variance - times.count.variance * times.step**2 > _BLURRED * times.step**2
-    counted = (times.step > 0) & ~blurred
-    found = np.empty(limit.shape)
-    smooth = np.flatnonzero(~counted)
-    if smooth.size:
-        found[smooth] = _within(times.quiet[smooth], limit[smooth])
-    whole = np.flatnonzero(counted)
-    if whole.size:
-        found[whole] = _counted_within(times[whole], limit[whole])
-    return found
-
-
-def _counted_within(times: LatencyDistribution, limit: Floats) -> Floats:
-    """The share of quiet times within a limit where they are whole numbers of constant transmissions."""
-    count, step = times.count, times.step
-    before = times.quiet.mean - count.mean * step
-    whole = np.floor((limit - before) / step + 1e-6)
-    # A whole number stands for all that is rounded to it, which adds a twelfth to the variance.
-    rounded = Cumulants(count.mean, count.variance + 1 / 12, count.third)
-    share = np.where(
-        count.variance > 1e-12, _within(rounded, whole + 0.5), (whole >= count.mean - 0.5).astype(np.float64)
-    )
-    return np.where(whole < 1, 0.0, np.where(whole >= times.most, 1.0, share))
 
 
 def _deviation(law: Cumulants) -> Floats:

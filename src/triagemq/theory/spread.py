@@ -15,14 +15,11 @@ classes that come until it starts: a busy period, whose cumulants are X times c1
     c1 = 1 / (1 - a)     c2 = H2 / (1 - a)^3     c3 = H3 / (1 - a)^4 + 3 H2^2 / (1 - a)^5     a = sigma_{k-1}
 
 with Hn as Jn of the higher classes. Without batches this is Kesten and Runnenburg's second moment (Takagi, Queueing
-Analysis, vol. 1, section 3.2). Approximate are: what a first copy at an idle port changes, of which the mean is right
-(waits.py); what an event sends before its last packet, taken as a fixed share of it; sizes, taken to vary as
-exponential ones do, or not at all.
+Analysis, vol. 1, section 3.2). Approximate are: what an event sends before its last packet, taken as a fixed share of
+it; sizes, taken to vary as exponential ones do, or not at all.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,9 +27,10 @@ from numpy.typing import ArrayLike, NDArray
 from triagemq.theory.cumulants import Cumulants
 from triagemq.theory.overload import carried_share
 from triagemq.theory.percentiles import LatencyDistribution
-from triagemq.theory.waits import CopyBatches, FirstCopies, Work, check_batches
+from triagemq.theory.waits import CopyBatches, Work, check_batches
 
 Floats = NDArray[np.float64]
+Moments = tuple[Floats, Floats, Floats]
 
 
 def queue_times(
@@ -65,103 +63,44 @@ def sojourn_times(work: Work, batches: CopyBatches) -> LatencyDistribution:
     step = ladder.step_of_row
     event = Cumulants.service(work.mean, np.maximum(work.second_moment / work.mean**2 - 1.0, 0.0))
     before = work.before_last / work.mean
-    copies = _copies(work, event, batches)
+    brought, ahead = _copies(work, event, batches)
     load = ladder.total(work.rates * work.mean)
     sigma, above = ladder.through(load), ladder.above(load)
     busy = np.minimum(sigma + ladder.below(load), 1.0)
-    jumps = [ladder.total(each) for each in copies.jumps]
+    jumps = [ladder.total(each) for each in brought]
     carried = carried_share(load, sigma, above)
     coming = [ladder.through(each) for each in jumps]
     drawn = [
         each + ladder.below(ladder.total(blocking) * carried)
         for each, blocking in zip(coming, _blocking(work), strict=True)
     ]
-    out_of_turn = ladder.through(ladder.total(copies.out_of_turn * (1 - busy)[step]))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        half = 0.5 * drawn[0]
-        level = half / (1 - sigma)
+        level = 0.5 * drawn[0] / (1 - sigma)
         square = (level * coming[0] + drawn[1] / 3) / (1 - sigma)
         cube = (1.5 * square * coming[0] + level * coming[1] + drawn[2] / 4) / (1 - sigma)
-        # What a first copy out of turn adds to the mean level widens its law in proportion.
-        gained = np.where(half > 0, 1 + out_of_turn / half, 1.0)
-        found = Cumulants.of_moments(
-            gained * level / busy, gained**2 * square / busy, gained**3 * cube / busy
-        )
-        found = Cumulants(
-            *(np.where(busy > 0, each, 0.0) for each in (found.mean, found.variance, found.third))
-        )
+        found = Cumulants.of_moments(level / busy, square / busy, cube / busy)
+        found = Cumulants(*(np.where(busy > 0, each, 0.0) for each in found.columns))
         higher_two, higher_three = ladder.above(jumps[0]), ladder.above(jumps[1])
         c1 = 1 / (1 - above)
         factors = (c1, higher_two * c1**3, higher_three * c1**4 + 3 * higher_two**2 * c1**5)
         stretched = (factors[0][step], factors[1][step], factors[2][step])
-        busy_law = _through_busy_period(event, before, found[step], copies.ahead, stretched)
         nothing = Cumulants.constant(np.zeros(step.size))
-        idle_law = _through_busy_period(event, before, nothing, copies.ahead_idle, stretched)
-        # As if batches of the higher classes were all alike.
-        disturbing = np.where(higher_two > 0, above**2 / higher_two, 0.0)[step]
-        return _idle_busy_mixture(
-            event, before, copies, busy[step], busy_law, idle_law, disturbing, (sigma < 1)[step]
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Copies:
-    """Of each row's batch: what it adds to J2, J3 and J4 of its class and those below, and to the level out of turn;
-    three moments of the copies ahead of it at a busy and at an idle queue, and how many there can be."""
-
-    jumps: tuple[Floats, Floats, Floats]
-    out_of_turn: Floats
-    ahead: tuple[Floats, Floats, Floats]
-    ahead_idle: tuple[Floats, Floats, Floats]
-    most_ahead: Floats
-
-
-def _idle_busy_mixture(
-    event: Cumulants,
-    before: Floats,
-    copies: _Copies,
-    busy_share: Floats,
-    busy_law: Cumulants,
-    idle_law: Cumulants,
-    disturbing: Floats,
-    stable: NDArray[np.bool_],
-) -> LatencyDistribution:
-    """Quiet are those that find the queue idle and whose copies ahead no higher class disturbs; busy all others."""
-    one, two, three = copies.ahead_idle
-    count = Cumulants.of_moments(one + 1, two + 2 * one + 1, three + 3 * two + 3 * one + 1)
-    quiet = _product(count, event)
-    quiet_share = (1 - busy_share) * np.exp(-disturbing * one * event.mean)
-    rest = 1 - quiet_share
-    together = zip(quiet.moments, idle_law.moments, busy_law.moments, strict=True)
-    mixed = [
-        np.where(rest > 0, (idle + busy_share * (busy - idle) - quiet_share * calm) / rest, busy)
-        for calm, idle, busy in together
-    ]
-    endless = np.full(busy_share.size, np.inf)
-    other = Cumulants.of_moments(*mixed)
+        quiet = _through_busy_period(event, before, nothing, ahead, stretched)
+        delayed = _through_busy_period(event, before, found[step], ahead, stretched)
+    stable = (sigma < 1)[step]
     return LatencyDistribution(
         quiet=quiet,
-        busy=Cumulants(
-            *(np.where(stable, each, endless) for each in (other.mean, other.variance, other.third))
-        ),
-        busy_share=np.where(stable, rest, 1.0),
-        count=count,
-        most=copies.most_ahead + 1,
-        step=np.where((event.variance <= 1e-12 * event.mean**2) & (before == 0), event.mean, 0.0),
+        busy=Cumulants(*(np.where(stable, each, np.inf) for each in delayed.columns)),
+        busy_share=np.where(stable, busy[step], 1.0),
     )
-
-
-def _product(count: Cumulants, each: Cumulants) -> Cumulants:
-    """Of a number of transmissions of one size."""
-    return Cumulants.of_moments(*(one * two for one, two in zip(count.moments, each.moments, strict=True)))
 
 
 def _through_busy_period(
     event: Cumulants,
     before: Floats,
     work: Cumulants,
-    ahead: tuple[Floats, Floats, Floats],
-    factors: tuple[Floats, Floats, Floats],
+    ahead: Moments,
+    factors: Moments,
 ) -> Cumulants:
     """Wait and own transmission: the work found, the copies ahead, the higher classes that come meanwhile.
 
@@ -187,20 +126,19 @@ def _through_busy_period(
     )
 
 
-def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
-    """Moments of numbers of copies that survive.
+def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> tuple[Moments, Moments]:
+    """What each row's batch adds to J2, J3 and J4 of its class and those below, and moments of the copies ahead of it.
 
-    The n-th factorial moment of such a number is the sum over ordered n-tuples of the product of their keep
-    probabilities, which power sums give. Copies of one class leave in random order: of n others all go first with
-    probability 1/(n + 1).
+    The n-th factorial moment of a number of copies that survive is the sum over ordered n-tuples of the product of
+    their keep probabilities, which power sums give. Copies of one class leave in random order: of n others all go first
+    with probability 1/(n + 1).
     """
     two, three, four = _higher_moments(event)
     jumps = (work.rates * two, work.rates * three, work.rates * four)
-    nothing = np.zeros(work.rates.size)
     ladder = batches.together
     if ladder is None:
-        unattributed = (nothing, nothing, nothing)
-        return _Copies(jumps, nothing, unattributed, unattributed, nothing)
+        nothing = np.zeros(work.rates.size)
+        return jumps, (nothing, nothing, nothing)
     keep, step = batches.keep, ladder.step_of_row
     square = keep * keep
     powers = (keep, square, keep * square, square * square)
@@ -218,43 +156,14 @@ def _copies(work: Work, event: Cumulants, batches: CopyBatches) -> _Copies:
     same = _factorial(*(np.maximum(each[step] - own, 0.0) for own, each in zip(powers, sums, strict=True)))
     high = tuple(each[step] for each in above)
     shared = (same[0] / 2, same[1] / 3, same[2] / 4)
-    ahead = _raw(
-        high[0] + shared[0],
-        high[1] + 2 * high[0] * shared[0] + shared[1],
-        high[2] + 3 * high[1] * shared[0] + 3 * high[0] * shared[1] + shared[2],
-    )
-    count = ladder.total((keep > 0).astype(np.float64))
-    most_ahead = ladder.through(count)[step] - 1
-    if batches.first is None:
-        return _Copies(jumps, nothing, ahead, ahead, most_ahead)
-    first = batches.first
-    return _Copies(
-        jumps,
-        work.rates * work.first_product * (first.lower - first.higher),
-        ahead,
-        _ahead_at_idle(work, ahead, _raw(*high[:3]), first),
-        most_ahead + (ladder.below(count)[step] > 0),
-    )
+    first = high[0] + shared[0]
+    second = high[1] + 2 * high[0] * shared[0] + shared[1]
+    third = high[2] + 3 * high[1] * shared[0] + 3 * high[0] * shared[1] + shared[2]
+    # From factorial to raw moments.
+    return jumps, (first, second + first, third + 3 * second + first)
 
 
-def _ahead_at_idle(
-    work: Work,
-    ahead: tuple[Floats, Floats, Floats],
-    higher: tuple[Floats, Floats, Floats],
-    first: FirstCopies,
-) -> tuple[Floats, Floats, Floats]:
-    """Copies ahead where the first to come has started: one more if it is of a lower class, none if it is the own."""
-    before = first.lower * work.first_mean / work.mean
-    behind = _ratio(first.higher * work.single_mean / work.mean, higher[0])
-    one, two, three = ahead
-    return (
-        np.maximum(one + before - behind * higher[0], 0.0),
-        np.maximum(two + before * (2 * one + 1) - behind * higher[1], 0.0),
-        np.maximum(three + before * (3 * two + 3 * one + 1) - behind * higher[2], 0.0),
-    )
-
-
-def _blocking(work: Work) -> tuple[Floats, Floats, Floats]:
+def _blocking(work: Work) -> Moments:
     """What packets bring a second in squares, cubes and fourth powers of their transmission times."""
     rate = np.where(work.packet_rates > 0, work.packet_rates, 1.0)
     mean = np.where(work.packet_rates > 0, work.rates * work.mean / rate, work.mean)
@@ -263,7 +172,7 @@ def _blocking(work: Work) -> tuple[Floats, Floats, Floats]:
     return work.packet_rates * two, work.packet_rates * three, work.packet_rates * four
 
 
-def _higher_moments(service: Cumulants) -> tuple[Floats, Floats, Floats]:
+def _higher_moments(service: Cumulants) -> Moments:
     """The means of the square, the cube and the fourth power of a time that varies as exponential ones do."""
     mean, second, third = service.moments
     square = mean * mean
@@ -282,11 +191,6 @@ def _factorial(
         np.maximum(one * (square - 3 * two) + 2 * three, 0.0),
         np.maximum(square * (square - 6 * two) + 3 * two * two + 8 * one * three - 6 * four, 0.0),
     )
-
-
-def _raw(first: Floats, second: Floats, third: Floats) -> tuple[Floats, Floats, Floats]:
-    """Moments of a number from its factorial moments."""
-    return first, second + first, third + 3 * second + first
 
 
 def _ratio(top: Floats, bottom: Floats) -> Floats:

@@ -32,7 +32,7 @@ def merged_ca2(
     arrival_rates: ArrayLike,
     ca2: ArrayLike,
     load: ArrayLike,
-    queues: ArrayLike | None = None,
+    queues: ArrayLike,
     *,
     streams: ArrayLike = 1.0,
 ) -> NDArray[np.float64]:
@@ -42,62 +42,29 @@ def merged_ca2(
     v = 1/sum p_i^2, w = 1/(1 + 4 (1 - rho)^2 (v - 1)); a load above 1 counts as 1. Poisson streams give
     exactly 1, as does a queue without input.
 
-    With `queues` (an id per stream) the result has one value per queue: as many as `load` has, or up to the
-    largest id if `load` is a scalar.
+    `queues` has an id per stream, `load` and the result one value per queue. A stream may stand for several `streams`.
 
-    >>> float(merged_ca2([1.0, 1.0], [4.0, 0.0], 1.0))
-    2.0
     >>> merged_ca2([1.0, 1.0, 2.0], [4.0, 0.0, 3.0], [1.0, 0.5], queues=[0, 0, 1])
     array([2., 3.])
     """
     rates = per_row("arrival_rates", arrival_rates)
     variability = per_row("ca2", ca2, rates.size, infinite=True)
     count = per_row("streams", streams, rates.size, positive=True)
-    loads = reals("load", load)
-    if queues is None:
-        if loads.ndim != 0:
-            raise ParameterError(
-                "load", f"has shape {loads.shape}; must be a scalar when queues is not given"
-            )
-        return scalar_or_array(
-            _merge(rates, variability, count, loads.reshape(1), np.zeros(rates.size, np.int64))[0]
-        )
+    loads = per_row("load", load)
     ids = integers("queues", queues, rates.size)
-    if loads.ndim == 0:
-        loads = np.full(int(ids.max(initial=-1)) + 1, loads)
-    per_row("load", loads)
     if ids.size and int(ids.max()) >= loads.size:
         row = int(np.argmax(ids >= loads.size))
         raise ParameterError("queues", f"element {row} is {ids[row]}; load is given for {loads.size} queues")
-    return _merge(rates, variability, count, loads, ids)
-
-
-def split_ca2(ca2: ArrayLike, share: ArrayLike) -> NDArray[np.float64]:
-    """Variability of a stream that keeps each event with probability `share`: share * ca2 + 1 - share.
-
-    Whitt (1983), section 4.4; exact for renewal input.
-
-    >>> split_ca2(5.0, [0.0, 0.25, 1.0])
-    array([1., 2., 5.])
-    """
-    arrival, part = broadcast(ca2=reals("ca2", ca2, infinite=True), share=reals("share", share, high=1.0))
-    return scalar_or_array(1.0 + _weighted(part, arrival - 1.0))
-
-
-def departure_ca2(ca2: ArrayLike, cs2: ArrayLike, load: ArrayLike) -> NDArray[np.float64]:
-    """Variability of what leaves a queue: rho^2 cs2 + (1 - rho^2) ca2.
-
-    Whitt (1983), section 4.5, one server; a load above 1 counts as 1: a server that is never idle sends
-    as it serves.
-
-    >>> departure_ca2(4.0, 0.0, [0.0, 0.5, 1.0])
-    array([4., 3., 0.])
-    """
-    arrival, service, busy = broadcast(
-        ca2=reals("ca2", ca2, infinite=True), cs2=reals("cs2", cs2), load=reals("load", load)
-    )
-    square = np.minimum(busy, 1.0) ** 2
-    return scalar_or_array(square * service + _weighted(1.0 - square, arrival))
+    total = np.bincount(ids, weights=rates, minlength=loads.size)
+    share = np.zeros(rates.size)
+    np.divide(rates, total[ids], out=share, where=rates > 0.0)
+    squares = np.bincount(ids, weights=share**2 / count, minlength=loads.size)
+    streams = np.ones(loads.size)
+    np.divide(1.0, squares, out=streams, where=squares > 0.0)
+    # Deviations from 1 are what is weighted, so that Poisson streams merge to 1 without rounding.
+    deviation = np.bincount(ids, weights=_weighted(share, variability - 1.0), minlength=loads.size)
+    idle = 1.0 - np.minimum(loads, 1.0)
+    return 1.0 + deviation / (1.0 + 4.0 * idle**2 * np.maximum(streams - 1.0, 0.0))
 
 
 def pareto_ca2(shape: ArrayLike) -> NDArray[np.float64]:
@@ -131,25 +98,6 @@ def on_off_ca2(
         off_seconds=reals("off_seconds", off_seconds),
     )
     return scalar_or_array(1.0 + 2.0 * rate * silent**2 / (active + silent))
-
-
-def _merge(
-    rates: NDArray[np.float64],
-    variability: NDArray[np.float64],
-    count: NDArray[np.float64],
-    loads: NDArray[np.float64],
-    queues: NDArray[np.int64],
-) -> NDArray[np.float64]:
-    total = np.bincount(queues, weights=rates, minlength=loads.size)
-    share = np.zeros(rates.size)
-    np.divide(rates, total[queues], out=share, where=rates > 0.0)
-    squares = np.bincount(queues, weights=share**2 / count, minlength=loads.size)
-    streams = np.ones(loads.size)
-    np.divide(1.0, squares, out=streams, where=squares > 0.0)
-    # Deviations from 1 are what is weighted, so that Poisson streams merge to 1 without rounding.
-    deviation = np.bincount(queues, weights=_weighted(share, variability - 1.0), minlength=loads.size)
-    idle = 1.0 - np.minimum(loads, 1.0)
-    return 1.0 + deviation / (1.0 + 4.0 * idle**2 * np.maximum(streams - 1.0, 0.0))
 
 
 def _weighted(weight: NDArray[np.float64], value: NDArray[np.float64]) -> NDArray[np.float64]:

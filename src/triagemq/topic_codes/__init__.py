@@ -1,6 +1,6 @@
 """Topics as bits of an IPv6 multicast address (Shi et al. 4.2): a subtree of topics is a prefix that switches match.
 
-tree      topic trees in files: YAML, or LDIF of an LDAP directory
+tree      topic trees in YAML files
 book      which topic has which bits; grows, and never gives the bits of one topic to another
 address   topic and event type in one address, and back
 """
@@ -15,14 +15,13 @@ from triagemq.topic_codes.address import (
     with_names,
 )
 from triagemq.topic_codes.book import CodeBook, load_book, save_book
-from triagemq.topic_codes.tree import TopicPaths, read_tree
+from triagemq.topic_codes.tree import read_tree
 
 __all__ = [
     "EVENT_PORT",
     "CodeBook",
     "EventAddress",
     "Prefix",
-    "TopicPaths",
     "event_address",
     "load_book",
     "read_address",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from triagemq.atomic_files import write_durably
 from triagemq.errors import CodeError, ParameterError
+from triagemq.files import write_durably
 from triagemq.mqttsn.topics import topic_name_problem
 
 TOPIC_BITS = 100
@@ -157,14 +157,14 @@ def load_book(path: Path) -> CodeBook:
     except FileNotFoundError:
         return book
     try:
-        kept = json.loads(text)
-        if kept["version"] != _VERSION:
+        stored = json.loads(text)
+        if stored["version"] != _VERSION:
             raise CodeError(
-                f"{path}: codes of version {kept['version']}; this triage reads version {_VERSION}"
+                f"{path}: codes of version {stored['version']}; this triage reads version {_VERSION}"
             )
-        for name in kept["types"]:
+        for name in stored["types"]:
             book.add_type(name)
-        book.add(kept["topics"])
+        book.add(stored["topics"])
     except (ValueError, KeyError, TypeError, AttributeError):
         raise CodeError(f"{path}: holds no codes of topics; name another file, or remove it") from None
     return book

@@ -81,7 +81,7 @@ class TableBlocks:
             yield from file.iter_batches(_ROWS_AT_ONCE, row_groups=[row_group], columns=list(columns))
 
     def forget(self) -> None:
-        """What was found so far is not needed again."""
+        """Forget the footers that have been read."""
         self._footers.clear()
 
     def has_ended(self) -> bool:
@@ -111,8 +111,5 @@ class TableBlocks:
         metadata = file.metadata.row_group(row_group)
         if metadata.num_rows == 0:
             return 0, NEVER_NS
-        known = metadata.column(file.schema_arrow.get_field_index(self._time_column)).statistics
-        if known is not None and known.has_min_max:
-            return metadata.num_rows, known.max
-        times = file.read_row_group(row_group, columns=[self._time_column]).column(0).to_numpy()
-        return metadata.num_rows, int(times.max())
+        column = metadata.column(file.schema_arrow.get_field_index(self._time_column))
+        return metadata.num_rows, column.statistics.max

@@ -1,7 +1,7 @@
 """Bins of equal ratio for latencies, 64 to each doubling from 1 ns on: all percentiles use them.
 
 The simulator's kernel counts in the same bins, and so do Spark's expressions in the pipeline, so that the terminal, a
-table and a report say the same of the same deliveries.
+table and a report have the same figures of the same deliveries.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What a run's directory says about itself: `manifest.json` when it is whole, `INCOMPLETE` until then."""
+"""The state of a run in its directory: `manifest.json` when it is complete, `INCOMPLETE` until then."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ INCOMPLETE_NAME = "INCOMPLETE"
 SCENARIO_NAME = "scenario.yaml"
 PLAN_NAME = "plan.json"
 FORECAST_NAME = "forecast.json"
-"""Beside the plan, if its producer forecast it: what the plan was expected to do. The manifest does not list it."""
+"""Next to the plan, if its producer forecast it: what the plan was expected to do. The manifest does not list it."""
 
 CLASSES = "subscription_classes"
 """Key of `extra`: by which class the copies of each subscription are counted, where it is not the one each was sent in.
@@ -25,12 +26,12 @@ CLASSES = "subscription_classes"
 So runs with and without triage are compared group by group.
 """
 
-JUDGED_UNTIL = "judged_until_ns"
-"""Key of `extra`: what was delivered after this time came late, and is no success.
+CUT_OFF = "cut_off_ns"
+"""Key of `extra`: deliveries after this time are late, and no success.
 
-There where the queues of an overloaded run were left to run empty after the last publication; else all that was
-delivered counts.
+Present if the queues of an overloaded run were left to run empty after the last publication; else all deliveries count.
 """
+OLD_CUT_OFF = "judged_until_ns"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Manifest:
         return sum(part.rows for part in self.tables.get(table, ()))
 
     def to_json(self) -> str:
-        """As text, with the row count of every table for people who look at the file."""
+        """JSON, with the row count of every table for people who read the file."""
         content = asdict(self)
         content["rows"] = {table: self.rows(table) for table in self.tables}
         try:
@@ -65,7 +66,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What `INCOMPLETE` holds: who writes this run since when, and, if it was given up, when and why."""
+    """The content of `INCOMPLETE`: the process that writes this run, and, if it was given up, when and why."""
 
     run_id: str
     producer: str
@@ -75,8 +76,20 @@ class Progress:
     reason: str | None = None
 
     def to_json(self) -> str:
-        """As text."""
+        """JSON."""
         return json.dumps(asdict(self), indent=2) + "\n"
+
+    def is_running(self) -> bool:
+        """Whether the process that writes the run lives."""
+        if self.ended is not None or self.process_id is None:
+            return False
+        try:
+            os.kill(self.process_id, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
     def __str__(self) -> str:
         if self.ended is not None:
@@ -95,7 +108,7 @@ def read_manifest(run: Path) -> Manifest | None:
 
 
 def parse_manifest(text: str | bytes, path: str) -> Manifest:
-    """What a manifest says that was found at this path."""
+    """The manifest with this text; the path is for errors."""
     content = _parse_json(text, path)
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
@@ -114,12 +127,17 @@ def parse_manifest(text: str | bytes, path: str) -> Manifest:
 
 
 def read_progress(run: Path) -> Progress | None:
-    """What `INCOMPLETE` says; None if the run has no such file."""
+    """The content of `INCOMPLETE`; None if the run has no such file."""
+    text = _read(run / INCOMPLETE_NAME)
+    return None if text is None else parse_progress(text)
+
+
+def parse_progress(text: bytes) -> Progress:
+    """The state of a run that has not finished."""
     try:
-        text = _read(run / INCOMPLETE_NAME)
-        return None if text is None else Progress(**_parse_json(text, INCOMPLETE_NAME))
+        return Progress(**_parse_json(text, INCOMPLETE_NAME))
     except (TraceError, TypeError):
-        # Killed, or looked at, between making the file and filling it: that it is there says enough.
+        # The writer was killed, or is, between making the file and filling it.
         return Progress(run_id="unknown", producer="unknown", started="an unknown time", process_id=None)
 
 

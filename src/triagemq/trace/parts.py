@@ -1,18 +1,21 @@
-"""The Parquet files of one table: `part-00000.parquet` and so on, each visible only when whole."""
+"""The Parquet files of each table: `part-00000.parquet` and so on, each visible only when whole; and their thread."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import threading
 import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from triagemq.trace.columns import RowBlock, record_batch
+from triagemq.errors import TraceError
 from triagemq.trace.schema import TABLES, delta_columns, dictionary_columns
 
 # Behind delta encoding a higher level finds nothing more: level 3 is no smaller, level -1 is 9 % larger and
@@ -63,7 +66,7 @@ class Rotation:
 
 
 class PartFiles:
-    """Turns the blocks of one table into part files. Used by one thread only.
+    """Turns the rows of one table into part files. Used by one thread only.
 
     A file being written has a leading dot, which Spark, Arrow and shell patterns pass over; when it is closed
     and on disk it is renamed, so a reader of the directory only ever sees whole files.
@@ -89,16 +92,16 @@ class PartFiles:
         self.removed = Removed(table)
         self._published_at: list[float] = []
 
-    def add(self, block: RowBlock) -> None:
+    def add(self, rows: pa.RecordBatch) -> None:
         """Take some rows; write a row group when there are enough of them."""
         if self.due is None:
             self.due = self._due_from_now()
         if not self._waiting_rows and not self._file_rows:
             self._began_ns = time.time_ns()
-        self._waiting.append(record_batch(block))
-        self._waiting_rows += block.rows
-        while self._waiting_rows >= (rows := self._next_group_rows()):
-            self._write(rows)
+        self._waiting.append(rows)
+        self._waiting_rows += rows.num_rows
+        while self._waiting_rows >= (most := self._next_group_rows()):
+            self._write(most)
             if self._file_rows == self._rotation.rotate_rows:
                 self._publish()
                 self.due = self._due_from_now() if self._waiting_rows else None
@@ -208,3 +211,88 @@ class PartFiles:
 
     def _hidden_path(self) -> Path:
         return self._run / self._table / f".part-{self._number():05d}.parquet"
+
+
+class BackgroundWriter:
+    """Hands rows to the part files of their tables on its own thread, which alone touches these until it has ended.
+
+    When the thread fails, `failure` has its exception, and no call waits any more.
+    """
+
+    def __init__(self, tables: Mapping[str, PartFiles], queue_bytes: int, *, pauses: bool = False) -> None:
+        """With `pauses`, rows that the disk does not take are left out, and the thread goes on with the next ones."""
+        self._tables = tables
+        self._pauses = pauses
+        self._queue_bytes = queue_bytes
+        self._queue: deque[tuple[PartFiles, pa.RecordBatch]] = deque()
+        self.waiting_bytes = 0
+        self._closing = False
+        self._aborted = False
+        self.failure: BaseException | None = None
+        self._changed = threading.Condition()
+        # A daemon: a program that dies without ending its run must not hang on a thread waiting for rows.
+        self._thread = threading.Thread(target=self._run, name="trace-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, table: str, rows: pa.RecordBatch) -> None:
+        """Queue some rows, waiting for room; after a failure they are dropped."""
+
+        def has_room() -> bool:
+            # Rows larger than the whole queue must still pass, alone.
+            return not self.waiting_bytes or self.waiting_bytes + rows.nbytes <= self._queue_bytes
+
+        with self._changed:
+            self._changed.wait_for(lambda: self.failure or self._closing or has_room())
+            if self.failure is None:
+                if self._closing:
+                    raise TraceError("the trace has been finished or given up; nothing can be added to it")
+                self._queue.append((self._tables[table], rows))
+                self.waiting_bytes += rows.nbytes
+                self._changed.notify_all()
+
+    def end(self, *, aborted: bool = False) -> None:
+        """Write queued rows and finish all files, or, aborted, drop the rows and remove unfinished files."""
+        with self._changed:
+            self._closing = True
+            self._aborted |= aborted
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._aborted:
+                # Sleep until there are rows, or a part is old enough to be closed.
+                times = [parts.due for parts in self._tables.values() if parts.due is not None]
+                timeout = max(0.0, min(times) - time.monotonic()) if times else None
+                with self._changed:
+                    self._changed.wait_for(lambda: self._queue or self._closing, timeout)
+                    if self._closing and not self._queue:
+                        break
+                    parts, rows = self._queue.popleft() if self._queue else (None, None)
+                    self.waiting_bytes -= rows.nbytes if rows is not None else 0
+                    self._changed.notify_all()
+                if parts is not None:
+                    self._write(parts, parts.add, rows)
+                for each in self._tables.values():
+                    if each.due is not None and each.due <= time.monotonic():
+                        self._write(each, each.close_part)
+            for each in self._tables.values() if not self._aborted else ():
+                each.finish()
+        except BaseException as failure:  # the caller's thread raises it
+            self.failure = failure
+        finally:
+            with self._changed:
+                self._queue.clear()
+                self.waiting_bytes = 0
+                self._changed.notify_all()
+            if self._aborted or self.failure is not None:
+                for each in self._tables.values():
+                    each.discard()
+
+    def _write(self, parts: PartFiles, write: Callable[..., None], *rows: pa.RecordBatch) -> None:
+        try:
+            write(*rows)
+        except OSError:
+            if not self._pauses:
+                raise
+            parts.skip()

@@ -1,20 +1,22 @@
-"""Trace: reads what a run recorded into Arrow and pandas, after checking that all of it is there."""
+"""Reads what a run recorded into Arrow, after checking that all of it is there; and removes runs after their time."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+import contextlib
+import math
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from triagemq.errors import MissingDependencyError, ParameterError, TraceError
+from triagemq.errors import ParameterError, TraceError
 from triagemq.trace.manifest import (
+    FORECAST_NAME,
     INCOMPLETE_NAME,
     MANIFEST_NAME,
     PLAN_NAME,
@@ -25,11 +27,6 @@ from triagemq.trace.manifest import (
     read_progress,
 )
 from triagemq.trace.schema import TABLES, Outcome
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_FILES_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +40,23 @@ class Runs:
 def runs(path: str | Path) -> Runs:
     """The directory itself, if it is a run, or else the runs directly in it, by name."""
     root = Path(path)
-    complete: list[Path] = []
-    incomplete: list[Path] = []
-    if not _sort_run(root, complete, incomplete):
-        try:
-            inside = sorted(child for child in root.iterdir() if child.is_dir())
-        except OSError as error:
-            raise TraceError(f"{root}: cannot be read: {error.strerror}") from error
-        for child in inside:
-            _sort_run(child, complete, incomplete)
-    return Runs(tuple(complete), tuple(incomplete))
+    try:
+        found = [root] if _is_run(root) else sorted(filter(_is_run, root.iterdir()))
+    except OSError as error:
+        raise TraceError(f"{root}: cannot be read: {error.strerror}") from error
+    complete = tuple(run for run in found if (run / MANIFEST_NAME).exists())
+    return Runs(complete, tuple(run for run in found if run not in complete))
+
+
+def _is_run(path: Path) -> bool:
+    # The manifest twice: a run that finishes meanwhile has lost its INCOMPLETE after the first question.
+    return any((path / name).exists() for name in (MANIFEST_NAME, INCOMPLETE_NAME, MANIFEST_NAME))
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """One run. `manifest` is None for a run that is not complete, which `open` gives only to those who ask
-    for it.
+    """One run. `manifest` is None for a run that is not complete, which `open` returns only with
+    `allow_incomplete`.
 
     >>> import tempfile
     >>> from triagemq.trace import TraceWriter
@@ -95,7 +93,7 @@ class Trace:
         if not root.is_dir():
             raise ParameterError(str(root), "there is no such directory")
         found = runs(root)
-        ids = {run: _run_id(run) for run in found.complete + found.incomplete}
+        ids = {run: _state(run).run_id for run in found.complete + found.incomplete}
         if not ids:
             raise TraceError(f"{root}: is no trace: neither a manifest.json nor an INCOMPLETE was found")
         chosen = [run for run, its_id in ids.items() if run_id is None or its_id.startswith(run_id)]
@@ -103,12 +101,20 @@ class Trace:
             problem = "holds several runs" if chosen else f"has no run {run_id}"
             names = ", ".join(f"{its_id} ({run.name})" for run, its_id in ids.items())
             raise TraceError(f"{root}: {problem}; choose by run_id from: {names}")
-        return _open_run(chosen[0], allow_incomplete=allow_incomplete)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the run finished, so that nothing will be added."""
-        return self.manifest is not None
+        run = chosen[0]
+        state = _state(run)
+        if isinstance(state, Manifest):
+            return cls(run, state.run_id, state, _listed_parts(run, state))
+        # Shorter names first: after a day of one file a second the numbers outgrow their five digits.
+        found_parts = sorted(_parts(run), key=lambda part: (len(part.name), part.name))
+        # A table that it did not come to make is empty, not missing.
+        parts = {table: tuple(part for part in found_parts if part.parent.name == table) for table in TABLES}
+        if not allow_incomplete:
+            there = ", ".join(f"{table} {len(files)}" for table, files in parts.items() if files) or "none"
+            raise TraceError(
+                f"{run}: {state}; finished files: {there}; its figures would be wrong: run it again"
+            )
+        return cls(run, state.run_id, None, parts)
 
     @property
     def scenario_text(self) -> str:
@@ -121,82 +127,29 @@ class Trace:
         has_plan = self.manifest.has_plan if self.manifest else (self.path / PLAN_NAME).exists()
         return self._text(PLAN_NAME) if has_plan else None
 
-    def table(self, name: str, columns: Sequence[str] | None = None, filters: Any = None) -> pa.Table:
-        """Some columns of the rows that pass `filters`: an expression, or tuples as pyarrow takes them."""
-        # Imported late: it imports pandas, which would delay every program that only writes.
-        import pyarrow.dataset as ds
-
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, filters: pc.Expression | None = None
+    ) -> pa.Table:
+        """Some columns of the rows that pass `filters`, an expression of pyarrow's over these columns."""
         schema = self._schema(name, columns)
-        expression = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
-        tables, layout = [schema.empty_table()], ds.ParquetFileFormat()
-        parts = self.parts[name]
-        for first in range(0, len(parts), _FILES_AT_ONCE):
-            # Opened and closed here: Arrow closes what it opens on a thread of its own, some time after it has
-            # returned, and a disk that holds an open file cannot be unmounted.
-            with self._explained(name), ExitStack() as stack:
-                fragments = [
-                    layout.make_fragment(stack.enter_context(pa.OSFile(str(part))))
-                    for part in parts[first : first + _FILES_AT_ONCE]
-                ]
-                dataset = ds.FileSystemDataset(fragments, TABLES[name], layout)
-                tables.append(dataset.to_table(columns=schema.names, filter=expression))
-        return pa.concat_tables(tables)
-
-    def batches(
-        self, name: str, columns: Sequence[str] | None = None, batch_rows: int = 1 << 16
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows in the order they were written, some at a time: memory does not grow with the run."""
-        schema = self._schema(name, columns)
+        tables = [schema.empty_table()]
         for part in self.parts[name]:
-            with self._explained(name), pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(batch_size=batch_rows, columns=schema.names):
-                    # A Parquet file keeps the order of its own columns, whatever order was requested.
-                    yield batch.select(schema.names)
-
-    def pandas(self, name: str, columns: Sequence[str] | None = None, filters: Any = None) -> pd.DataFrame:
-        """As `table`, for pandas; nullable integers stay integers (Int64): a float loses nanoseconds."""
-        try:
-            import pandas as pd
-        except ModuleNotFoundError as error:
-            raise MissingDependencyError("pandas", "pipeline") from error
-        keep_integers = {pa.int32(): pd.Int32Dtype(), pa.int64(): pd.Int64Dtype()}.get
-        table = self.table(name, columns, filters)
-        return pd.DataFrame(
-            {
-                field.name: table.column(field.name).to_pandas(
-                    types_mapper=keep_integers if field.nullable else None
-                )
-                for field in table.schema
-            }
-        )
+            try:
+                with pa.OSFile(str(part)) as file:
+                    rows = pq.ParquetFile(file).read(schema.names)
+            except (pa.ArrowException, OSError) as error:
+                raise TraceError(f"{self.path / name}: cannot be read: {error}") from error
+            tables.append(
+                rows.select(schema.names) if filters is None else rows.filter(filters).select(schema.names)
+            )
+        return pa.concat_tables(tables)
 
     def counts(self, from_ns: int = 0) -> dict[str, int]:
         """How many deliveries had each outcome, of those published at `from_ns` or later."""
-        totals = dict.fromkeys((outcome.name for outcome in Outcome), 0)
-        columns = ["outcome", "published_ns"] if from_ns > 0 else ["outcome"]
-        for batch in self.batches("deliveries", columns):
-            outcomes = batch.column("outcome")
-            if from_ns > 0:
-                outcomes = outcomes.filter(pc.greater_equal(batch.column("published_ns"), from_ns))
-            for entry in pc.value_counts(outcomes).to_pylist():
-                totals[entry["values"]] += entry["counts"]
-        return totals
-
-    def verify(self) -> None:
-        """Read every file and compare its SHA-256 with the manifest's; `open` compares only the sizes."""
-        if self.manifest is None:
-            raise TraceError(f"{self.path}: has no manifest to compare with")
-        for part in (part for parts in self.manifest.tables.values() for part in parts):
-            path = self.path / part.name
-            try:
-                with path.open("rb") as file:
-                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-            except OSError as error:
-                raise TraceError(f"{path}: cannot be read: {error.strerror}") from error
-            if sha256 != part.sha256:
-                raise TraceError(
-                    f"{path}: damaged: its content is not what was written; run again or restore it"
-                )
+        later = pc.field("published_ns") >= from_ns
+        outcomes = self.table("deliveries", ["outcome", "published_ns"], later)["outcome"]
+        counted = {entry["values"]: entry["counts"] for entry in pc.value_counts(outcomes).to_pylist()}
+        return {outcome.name: counted.get(outcome.name, 0) for outcome in Outcome}
 
     def _schema(self, name: str, columns: Sequence[str] | None) -> pa.Schema:
         if name not in self.parts:
@@ -215,48 +168,14 @@ class Trace:
         except OSError as error:
             raise TraceError(f"{self.path / name}: cannot be read: {error.strerror}") from error
 
-    @contextmanager
-    def _explained(self, name: str) -> Iterator[None]:
-        try:
-            yield
-        except (pa.ArrowException, OSError) as error:
-            raise TraceError(f"{self.path / name}: cannot be read: {error}") from error
-
-
-def _sort_run(path: Path, complete: list[Path], incomplete: list[Path]) -> bool:
-    # The manifest decides: a run killed between writing it and removing INCOMPLETE has both, and is whole.
-    # Looked at again, because a run that finishes meanwhile has lost its INCOMPLETE after the first question.
-    manifest = path / MANIFEST_NAME
-    if manifest.exists():
-        complete.append(path)
-    elif (path / INCOMPLETE_NAME).exists():
-        incomplete.append(path)
-    elif manifest.exists():
-        complete.append(path)
-    else:
-        return False
-    return True
-
 
 def _state(run: Path) -> Manifest | Progress:
+    # The manifest decides: a run killed between writing it and removing INCOMPLETE has both, and is whole.
+    # Read twice: a run that finishes meanwhile has lost its INCOMPLETE after the first read.
     state = read_manifest(run) or read_progress(run) or read_manifest(run)
     if state is None:
         raise TraceError(f"{run}: was removed while it was being opened")
     return state
-
-
-def _run_id(run: Path) -> str:
-    return _state(run).run_id
-
-
-def _open_run(run: Path, *, allow_incomplete: bool) -> Trace:
-    state = _state(run)
-    if isinstance(state, Manifest):
-        return Trace(run, state.run_id, state, _listed_parts(run, state))
-    parts = _visible_parts(run)
-    if not allow_incomplete:
-        raise TraceError(_incomplete_message(run, state, parts))
-    return Trace(run, state.run_id, None, parts)
 
 
 def _listed_parts(run: Path, manifest: Manifest) -> dict[str, tuple[Path, ...]]:
@@ -275,17 +194,49 @@ def _listed_parts(run: Path, manifest: Manifest) -> dict[str, tuple[Path, ...]]:
     return {table: tuple(run / part.name for part in parts) for table, parts in manifest.tables.items()}
 
 
-def _visible_parts(run: Path) -> dict[str, tuple[Path, ...]]:
-    """Finished files of a run without a manifest. A table that it did not come to make is empty, not missing."""
-    return {
-        # Shorter names first: after a day of one file a second the numbers outgrow their five digits.
-        table: tuple(
-            sorted((run / table).glob("part-*.parquet"), key=lambda part: (len(part.name), part.name))
-        )
-        for table in TABLES
-    }
+def remove_old_runs(directory: Path, keep_seconds: float) -> list[Path]:
+    """Remove the runs in a directory that ended longer ago; returns them.
+
+    A reader of one of them gets an error that names a missing file: the manifest goes last. A run that was killed
+    has none; it ended when its last file was written, and its process must be gone.
+    """
+    if not directory.is_dir():
+        return []
+    before = time.time() - keep_seconds
+    removed = []
+    found = runs(directory)
+    for run in (*found.complete, *found.incomplete):
+        with contextlib.suppress(TraceError):
+            state = _state(run)
+            if isinstance(state, Manifest):
+                ended = datetime.fromisoformat(state.finished).timestamp()
+                files = [run / part.name for parts in state.tables.values() for part in parts]
+            else:
+                ended = math.inf if state.is_running() else _last_write(run)
+                files = [*_parts(run), *run.glob(".outcomes-*")]
+            if ended < before:
+                _remove(run, files)
+                removed.append(run)
+    return removed
 
 
-def _incomplete_message(run: Path, progress: Progress, parts: Mapping[str, tuple[Path, ...]]) -> str:
-    there = ", ".join(f"{table} {len(files)}" for table, files in parts.items() if files) or "none"
-    return f"{run}: {progress}; finished files: {there}; its figures would be wrong: run it again"
+def _last_write(run: Path) -> float:
+    times = [0.0]
+    for path in (run / INCOMPLETE_NAME, *_parts(run)):
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime)
+    return max(times)
+
+
+def _parts(run: Path) -> list[Path]:
+    return [part for table in TABLES for part in (run / table).glob("part-*.parquet")]
+
+
+def _remove(run: Path, files: list[Path]) -> None:
+    """Files first, the manifest last; directories only if nothing else is in them."""
+    names = (SCENARIO_NAME, PLAN_NAME, FORECAST_NAME, INCOMPLETE_NAME, MANIFEST_NAME)
+    for path in (*files, *(run / name for name in names)):
+        path.unlink(missing_ok=True)
+    for folder in (*(run / table for table in TABLES), run):
+        with contextlib.suppress(OSError):
+            folder.rmdir()

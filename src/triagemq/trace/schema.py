@@ -1,4 +1,4 @@
-"""The tables of a Trace: every column, its type, and what one row means. No files and no threads here.
+"""The tables of a Trace: every column, its type, and what one row means; NumPy columns become rows of them.
 
 Times are whole nanoseconds (`_ns`, int64) on one clock per run: simulated time from 0, or Unix time of a live
 run. Numbers are never negative; a column marked nullable is null where the thing did not happen or is not
@@ -10,18 +10,24 @@ conversion.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from triagemq.errors import TraceError
 
 SCHEMA_VERSION = 1
 """Raised whenever a column changes its name, type or meaning; a reader refuses any version but its own."""
 
 
 class Outcome(IntEnum):
-    """What became of one copy of a publication for one subscription."""
+    """The outcome of one copy of a publication for one subscription."""
 
     delivered = 0
     dropped_by_policy = 1
@@ -152,3 +158,110 @@ def delta_columns(schema: pa.Schema) -> list[str]:
 def dictionary_columns(schema: pa.Schema) -> list[str]:
     """Columns stored with a dictionary: text and outcomes. For ids it costs time and saves nothing."""
     return [field.name for field in schema if field.type in (OUTCOME_TYPE, pa.string())]
+
+
+Columns: TypeAlias = Mapping[str, "npt.NDArray[Any] | Sequence[Any]"]
+"""One array per column of a table. -1 stands for null in nullable integer columns, None in nullable text."""
+
+
+def record_batches(table: str, columns: Columns, most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Check the columns (all of them, before the first batch) and copy them into Arrow, so many rows at a time.
+
+    Nullable columns are null where they say -1, and outcomes have names instead of codes. A copy, so that a producer
+    may fill the same arrays again at once; in batches, so that the memory needed does not grow with what is handed in.
+
+    >>> import numpy as np
+    >>> rows = {"publication_id": np.arange(5), "topic_id": [0] * 5, "publisher_id": [-1] * 5,
+    ...         "published_ns": np.arange(5) * 10, "size_bytes": [100] * 5}
+    >>> [batch.num_rows for batch in record_batches("publications", rows, 2)]
+    [2, 2, 1]
+    """
+    arrays, schema = _checked(table, columns), TABLES[table]
+    for start in range(0, len(next(iter(arrays.values()))), most_rows):
+        made = [_arrow(field, arrays[field.name][start : start + most_rows]) for field in schema]
+        yield pa.RecordBatch.from_arrays(made, schema=schema)
+
+
+def _arrow(field: pa.Field, values: npt.NDArray[Any]) -> pa.Array:
+    if field.type == pa.string():
+        return _texts(values)
+    copied = values.astype(_numpy_type(field), order="C", copy=True)
+    if field.type == OUTCOME_TYPE:
+        names = _texts([outcome.name for outcome in Outcome])
+        return pa.DictionaryArray.from_arrays(_integers(copied, pa.int8()), names)
+    return _integers(copied, field.type)
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""Half a character, which no encoding can write."""
+
+
+# These two build arrays from their buffers because `pa.array` imports pandas, which takes most of a second.
+def _integers(values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
+    present = values >= 0
+    return pa.Array.from_buffers(kind, len(values), [_validity(present), pa.py_buffer(values)])
+
+
+def _texts(values: Iterable[str | None]) -> pa.Array:
+    texts = [None if text is None else text.encode() for text in values]
+    offsets = np.zeros(len(texts) + 1, dtype=np.int32)
+    np.cumsum([len(text or b"") for text in texts], out=offsets[1:])
+    present = np.array([text is not None for text in texts], dtype=bool)
+    characters = pa.py_buffer(b"".join(text or b"" for text in texts))
+    return pa.Array.from_buffers(
+        pa.string(), len(texts), [_validity(present), pa.py_buffer(offsets), characters]
+    )
+
+
+def _validity(present: npt.NDArray[np.bool_]) -> pa.Buffer | None:
+    return None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
+
+
+def _checked(table: str, columns: Columns) -> dict[str, npt.NDArray[Any]]:
+    schema = TABLES[table]
+    missing = [name for name in schema.names if name not in columns]
+    extra = [str(name) for name in columns if name not in schema.names]
+    if missing or extra:
+        problems = [f"missing {', '.join(missing)}"] if missing else []
+        problems += [f"unknown {', '.join(extra)}"] if extra else []
+        raise TraceError(f"{table}: columns do not fit the schema: {'; '.join(problems)}")
+    arrays = {field.name: _array(table, field, columns[field.name]) for field in schema}
+    lengths = {name: len(array) for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1:
+        raise TraceError(f"{table}: columns of unequal length: {lengths}")
+    return arrays
+
+
+def _array(table: str, field: pa.Field, values: Any) -> npt.NDArray[Any]:
+    """The values as a NumPy array, not copied if they are one, once all of them fit the column."""
+    column, is_text = f"{table}.{field.name}", field.type == pa.string()
+    try:
+        array = np.asarray(values, dtype=object if is_text else None)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise TraceError(f"{column}: not a column of numbers: {error}") from error
+    if array.ndim != 1:
+        raise TraceError(f"{column}: needs one dimension, has {array.ndim}")
+    if is_text:
+        for row, text in enumerate(array):
+            is_valid = (
+                not _SURROGATE.search(text) if isinstance(text, str) else text is None and field.nullable
+            )
+            if not is_valid:
+                raise TraceError(f"{column}: row {row} is {text!r}, not Unicode text")
+    elif len(array) == 0:
+        return np.empty(0, dtype=_numpy_type(field))
+    elif array.dtype.kind not in "iu":
+        raise TraceError(f"{column}: needs whole numbers, is {array.dtype}")
+    else:
+        lowest, highest = int(array.min()), int(array.max())
+        least = -1 if field.nullable else 0
+        most = max(Outcome) if field.type == OUTCOME_TYPE else np.iinfo(_numpy_type(field)).max
+        if lowest < least or highest > most:
+            null = " (null)" if field.nullable else ""
+            raise TraceError(f"{column}: holds {lowest} to {highest}; it takes {least}{null} to {most:d}")
+    return array
+
+
+def _numpy_type(field: pa.Field) -> np.dtype[Any]:
+    kind: type[Any] = (pa.int8() if field.type == OUTCOME_TYPE else field.type).to_pandas_dtype()
+    return np.dtype(kind)

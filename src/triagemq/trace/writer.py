@@ -12,16 +12,14 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
 import triagemq
-from triagemq.atomic_files import flush_directory, write_durably
 from triagemq.errors import OutputError, ParameterError, TraceError
-from triagemq.trace.background import BackgroundWriter
-from triagemq.trace.columns import Columns, blocks
+from triagemq.files import flush_directory, write_durably
 from triagemq.trace.manifest import (
     FORECAST_NAME,
     INCOMPLETE_NAME,
@@ -31,8 +29,8 @@ from triagemq.trace.manifest import (
     Manifest,
     Progress,
 )
-from triagemq.trace.parts import PartFiles, Rotation
-from triagemq.trace.schema import TABLES
+from triagemq.trace.parts import BackgroundWriter, PartFiles, Rotation
+from triagemq.trace.schema import TABLES, Columns, record_batches
 
 _ADVICE = {
     errno.ENOSPC: "make room there or write to another disk",
@@ -54,10 +52,10 @@ class TraceWriter:
     of writing; a file is closed and becomes visible after `rotate_rows` rows or, for a run that is watched
     while it lasts, `rotate_seconds` after its first row. A run that must not end with a full disk `pauses`: rows that
     cannot be written are left out, and the manifest lists the gaps. With `keep_seconds` files are removed after that
-    time; the manifest says how many, and figures begin behind them.
+    time; the manifest has their number, and figures begin behind them.
 
     `finish` makes the trace valid. Leaving the context otherwise gives it up: there is no manifest
-    then, and the file INCOMPLETE says when and why.
+    then, and the file INCOMPLETE has the time and the reason.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -127,18 +125,13 @@ class TraceWriter:
 
     @property
     def run_id(self) -> str:
-        """What tells this run from all others."""
+        """The id of this run."""
         return self._progress.run_id
 
     @property
     def with_hops(self) -> bool:
-        """Whether this run records the ports that deliveries pass; a producer asks before collecting them."""
+        """Whether this run records the ports that deliveries pass; a producer looks before it collects them."""
         return "hops" in self._tables
-
-    @property
-    def waiting_bytes(self) -> int:
-        """How much waits to be written; a live producer that must not block looks here first."""
-        return self._background.waiting_bytes
 
     def shown(self, table: str) -> int:
         """How many rows of a table are visible to readers by now, or never will be."""
@@ -180,8 +173,8 @@ class TraceWriter:
         if self._ended:
             raise TraceError(f"the trace {self._path} has already been finished or given up")
         try:
-            if not self._background.close():
-                self._raise_failure()
+            self._background.end()
+            self._raise_failure()
             manifest = Manifest(
                 run_id=self.run_id,
                 producer=self._progress.producer,
@@ -220,11 +213,11 @@ class TraceWriter:
         return ({"gaps": gaps} if gaps else {}) | ({"removed": removed} if removed else {})
 
     def abort(self, reason: str) -> None:
-        """Give the trace up and say why in INCOMPLETE; finished files stay. Does nothing after `finish`."""
+        """Give the trace up, with the reason in INCOMPLETE; finished files stay. Does nothing after `finish`."""
         if self._ended:
             return
         self._ended = True
-        self._background.abort()
+        self._background.end(aborted=True)
         if (self._path / MANIFEST_NAME).exists():
             # Interrupted between the manifest and the return of `finish`: nothing is missing.
             self._note_success()
@@ -249,11 +242,9 @@ class TraceWriter:
     def _add(self, table: str, columns: Columns) -> None:
         if table not in self._tables:
             raise TraceError(f"this run does not record {table}; open its TraceWriter with with_{table}=True")
-        if self._background.failure is not None:
+        for rows in record_batches(table, columns, self._row_group_rows):
+            self._background.put(table, rows)
             self._raise_failure()
-        for block in blocks(table, columns, self._row_group_rows):
-            if not self._background.put(block):
-                self._raise_failure()
 
     def _note_success(self) -> None:
         # With a manifest the run is whole, whether or not this file can still be removed.
@@ -266,12 +257,12 @@ class TraceWriter:
         with contextlib.suppress(OSError):
             write_durably(self._path / INCOMPLETE_NAME, given_up.to_json())
 
-    def _raise_failure(self) -> NoReturn:
+    def _raise_failure(self) -> None:
         failure = self._background.failure
-        assert failure is not None
         if isinstance(failure, OSError):
             raise self._output_error(failure) from failure
-        raise TraceError(f"cannot write the trace {self._path}: {_describe(failure)}") from failure
+        if failure is not None:
+            raise TraceError(f"cannot write the trace {self._path}: {_describe(failure)}") from failure
 
     def _output_error(self, error: OSError) -> OutputError:
         what = os.strerror(error.errno) if error.errno is not None else str(error)
@@ -280,7 +271,7 @@ class TraceWriter:
 
 
 def add_forecast(run: str | Path, text: str) -> None:
-    """Put the forecast of a run's plan beside it, while it is written or afterwards."""
+    """Store the forecast of a run's plan with it, while it is written or afterwards."""
     path = Path(run) / FORECAST_NAME
     try:
         write_durably(path, text)

@@ -14,10 +14,10 @@ PUBLISH = """
 import contextlib, json, sys
 from triagemq.client.direct import BlockingDirectPublisher, NetworkSettings
 given = json.loads(sys.argv[1])
-network = NetworkSettings(interface=given.get("interface"))
+network = NetworkSettings(interface=given.get("interface", "lo"))
 with contextlib.suppress(KeyboardInterrupt), BlockingDirectPublisher(
-    given["topic"], given.get("address"), max_size_bytes=given["size"], network=network,
-    min_separation_seconds=given.get("separation", 0.0), shared_memory=given.get("shared_memory", True),
+    given["topic"], given["address"], max_size_bytes=given["size"], network=network,
+    min_separation_seconds=given.get("separation", 0.0),
 ) as publisher:
     print(json.dumps("ready"), flush=True)
     for line in sys.stdin:
@@ -31,9 +31,9 @@ SUBSCRIBE = """
 import contextlib, json, sys
 from triagemq.client.direct import BlockingDirectSubscriber, NetworkSettings
 given = json.loads(sys.argv[1])
-network = NetworkSettings(interface=given.get("interface"))
+network = NetworkSettings(interface=given.get("interface", "lo"))
 with contextlib.suppress(KeyboardInterrupt), BlockingDirectSubscriber(
-    given["topic"], given.get("address"), network=network, shared_memory=given.get("shared_memory", True)
+    given["topic"], given["address"], network=network
 ) as subscriber:
     print(json.dumps("ready"), flush=True)
     for event in subscriber:

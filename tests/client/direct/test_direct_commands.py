@@ -10,22 +10,21 @@ from pathlib import Path
 
 import pytest
 from tests.client.test_commands import TRIAGE, run
-from tests.exchange.real import Child, ended
+from tests.gateway.real import Child, ended
 from tests.ports import own_port
 
 from triagemq.cli.main import run as run_command
-from triagemq.client.direct.memory import meeting_place
 
 
 def test_lines_go_from_process_to_process_without_a_broker(tmp_path: Path) -> None:
-    topic, address = f"lines/{secrets.token_hex(4)}", f"239.255.3.4:{own_port(kind=socket.SOCK_DGRAM)}"
+    topic, port = f"lines/{secrets.token_hex(4)}", own_port(kind=socket.SOCK_DGRAM)
+    address = f"239.255.3.4:{port}"
     where = ("--direct", address, "--interface", "lo", "--topic", topic)
     child = Child(
         [sys.executable, "-c", TRIAGE, "sub", *where, "--json", "--count", "3"], tmp_path / "sub.log"
     )
     with ended(child):
-        place = meeting_place(topic, address)
-        while not list(place.glob("r-*.sock")):
+        while f":{port:04X} " not in Path("/proc/net/udp").read_text():
             assert child.process.poll() is None
         done = run("pub", *where, "--json", "--min-separation", "0.001", text="one\ntwo\nthree\n")
         assert done.returncode == 0, done.stderr

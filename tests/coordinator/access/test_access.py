@@ -25,21 +25,20 @@ from tests.coordinator.coordinating import (
     subscriber,
 )
 from tests.coordinator.managed import ManagedProcess
-from tests.exchange.real import Mosquitto, SnClient
+from tests.gateway.real import Mosquitto, SnClient
 from typer.testing import CliRunner
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from triagemq.broker import BrokerProcess
+from triagemq.broker.users import BrokerUser
 from triagemq.cli.token import app as token_command
 from triagemq.coordinator.access.rights import BrokerRights
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token, session_key
-from triagemq.coordinator.channel import reconciler
+from triagemq.coordinator.gateways import reconciler
 from triagemq.coordinator.refusals import StoreError, UnauthorisedError
-from triagemq.coordinator.store.store import Store
-from triagemq.coordinator.store.tables import add_token, revoke_token
+from triagemq.coordinator.store import Store, add_token, revoke_token
 from triagemq.errors import ParameterError, TriageError
-from triagemq.exchange import BrokerProcess
-from triagemq.exchange.broker.users import BrokerUser
 from triagemq.mqttsn import Disconnect, PingReq, PingResp
 
 
@@ -177,13 +176,11 @@ BAD = [
             ("crew", "GET", "/v1/ports", None),
             ("both", "PUT", "/v1/ports/port", {"bandwidth_bps": 1e6}),
             ("both", "POST", "/v1/what-if", {"rate_factors": {"#": 2}}),
-            ("both", "POST", "/v1/measurements", {"table": "topic_rates", "batch": 0, "rows": []}),
             ("both", "POST", "/v1/tokens", {"roles": ["operator"]}),
             ("both", "GET", "/v1/tokens", None),
             ("both", "DELETE", "/v1/tokens/x", None),
             ("viewer", "PUT", "/v1/ports/port", {"bandwidth_bps": 1e6}),
             ("viewer", "POST", "/v1/what-if", {"rate_factors": {"#": 2}}),
-            ("viewer", "POST", "/v1/measurements", {"table": "topic_rates", "batch": 0, "rows": []}),
             ("viewer", "POST", "/v1/tokens", {"roles": ["operator"]}),
             ("viewer", "DELETE", "/v1/tokens/x", None),
         ]
@@ -334,7 +331,7 @@ def test_a_client_is_told_an_address_that_it_can_reach(tmp_path: Path) -> None:
     async def run() -> None:
         async with running(tmp_path) as here:
             for listens, told in (("0.0.0.0:9", "{}:9"), ("mqttsns://0.0.0.0:9", "mqttsns://{}:9")):
-                here.coordinator.gateway_address = listens
+                here.coordinator.configured_gateway.address = listens
                 settings = replace(here.coordinator.settings, broker="mqtts://0.0.0.0:8883")
                 here.coordinator.settings = settings
                 for host, shown in (("localhost", "localhost"), ("[2001:db8::7]", "[2001:db8::7]")):
@@ -344,7 +341,7 @@ def test_a_client_is_told_an_address_that_it_can_reach(tmp_path: Path) -> None:
                     connection = answer.json()["connection"]
                     assert connection["gateway"] == told.format(shown)
                     assert connection["broker"] == f"mqtts://{shown}:8883"
-            here.coordinator.gateway_address = "192.0.2.4:9"
+            here.coordinator.configured_gateway.address = "192.0.2.4:9"
             answer = await here.client.put("http://localhost/v1/publishers/p", json={"publications": []})
             assert answer.json()["connection"]["gateway"] == "192.0.2.4:9"
 
@@ -465,7 +462,7 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
                 figures['triage_in_force_version{gateway="gateway"}']
             )
             assert float(figures['triage_not_in_force_seconds{gateway="gateway"}']) == pytest.approx(7.2)
-            assert float(figures['triage_tellings_failed_total{gateway="gateway"}']) >= 1
+            assert float(figures['triage_state_sends_failed_total{gateway="gateway"}']) >= 1
 
             async def is_noted() -> bool:
                 rows = (await here.client.get("/v1/decisions?limit=1000", headers=bearer(operator))).json()
@@ -512,7 +509,7 @@ def test_rights_that_were_told_while_a_change_failed_are_put_right(
 
             async def full(change: object, *arguments: object) -> None:
                 lead.want_grants()
-                assert await lead.tell(), "as somebody else's change would have it"
+                assert await lead.sync(), "as somebody else's change would have it"
                 assert base not in here.link.state.grants.by_base
                 raise StoreError("the database cannot be written: disk full")
 
@@ -599,7 +596,7 @@ def test_tokens_over_rest(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_on_the_command_line(tmp_path: Path) -> None:
     def triage(*arguments: str) -> Any:
         result = CliRunner().invoke(token_command, [*arguments, "--json"])
         if result.exception is not None:
@@ -607,39 +604,30 @@ def test_tokens_on_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return json.loads(result.stdout)
 
     state = ("--state", str(tmp_path))
-    operator = triage("create", "--role", "operator", *state)["token"]
+    triage("create", "--role", "operator", *state)
     assert [row["roles"] for row in triage("list", *state)["tokens"]] == [["operator"]]
 
     async def run() -> None:
-        async with running(tmp_path, access=True) as here, served(here.app) as address:
-            monkeypatch.setenv("TRIAGE_TOKEN", operator)
-            url = ("--url", f"http://{address}")
+        async with running(tmp_path, access=True) as here:
             wanted = ("--role", "subscriber", "--subscribe", "a/#", "--name", "ff-*")
-            made = await asyncio.to_thread(triage, "create", *wanted, *url)
+            made = await asyncio.to_thread(triage, "create", *wanted, *state)
             body = subscriber("ff-1", "a/b")
             answer = await here.client.post("/v1/subscribers", json=body, headers=bearer(made["token"]))
             assert answer.status_code == 201
-            listed = await asyncio.to_thread(triage, "list", *url)
+            listed = await asyncio.to_thread(triage, "list", *state)
             assert len(listed["tokens"]) == 2
             assert made["token"] not in json.dumps(listed)
-            revoked = await asyncio.to_thread(triage, "revoke", made["token_id"][:8], *url)
+            revoked = await asyncio.to_thread(triage, "revoke", made["token_id"][:8], *state)
             assert revoked == {"revoked": made["token_id"]}
             await here.until(lambda: here.coordinator.service.registry.get(("subscriber", "ff-1")) is None)
-            with pytest.raises(TriageError, match="there is no token 'x'"):
-                await asyncio.to_thread(triage, "revoke", "x", *url)
-            monkeypatch.delenv("TRIAGE_TOKEN")
-            with pytest.raises(TriageError, match="a valid token is needed"):
-                await asyncio.to_thread(triage, "list", *url)
 
     asyncio.run(run())
     for bad, words in (
         (("create", "--role", "king", *state), "roles"),
         (("create", "--role", "publisher", "--publish", "a/#/b", *state), "publish"),
         (("revoke", "x", *state), "there is no token 'x'"),
-        (("list",), "give one of --state DIR, --store URL, --file FILE and --url ADDRESS"),
+        (("list",), "give one of --state DIR, --store URL and --file FILE"),
         (("list", "--state", str(tmp_path / "nowhere")), "is no directory"),
-        (("list", "--url", "ftp://x"), "must be http://"),
-        (("list", "--url", "http://127.0.0.1:9"), "refused"),
     ):
         with pytest.raises(TriageError, match=words):
             triage(*bad)
@@ -799,7 +787,7 @@ def test_a_broker_that_cannot_be_told_of_a_revocation_is_told_again(tmp_path: Pa
         _, looker = new_token(TokenRequest(label="", roles=(Role.VIEWER,), names=("eye",)))
         for each in (token, looker):
             store.write_now(add_token, each)
-        rights = BrokerRights(cast(BrokerProcess, broker), database)
+        rights = BrokerRights(cast(BrokerProcess, broker), Store(database))
         await rights.start()
         try:
             assert broker.told == [{token.token_id, "pump"}]

@@ -20,13 +20,14 @@ from tests.coordinator.coordinating import (
 )
 from websockets.asyncio.client import connect
 
+from triagemq.channel.messages import Measured
+from triagemq.child import load_config
 from triagemq.client import Assignment
-from triagemq.coordinator.channel.messages import Measured
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.figures import Live
-from triagemq.coordinator.settings import Settings, check_listening, load_settings
+from triagemq.coordinator.settings import Settings, check_listening
 from triagemq.errors import ParameterError
-from triagemq.plan import PortCounters, QueueCounters
+from triagemq.plan.dataplane import PortCounters, QueueCounters
 from triagemq.scenario import loads
 
 
@@ -38,7 +39,6 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
             assert said.json()["connection"] == {
                 "gateway": "127.0.0.1:10000",
                 "client_id": "p",
-                "flows": None,
                 "broker": "mqtt://127.0.0.1:1883",
                 "may_move": False,
             }
@@ -54,16 +54,14 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
             assert made.json()["connection"]["client_id"] == "ff:7@x"
             way = "/v1/subscribers/ff:7@x/assignment?wait_seconds=60&after="
             waited = await here.client.get(f"{way}0")
-            if not waited.json()["slots"]:  # A plan was under way when it announced itself.
+            if not waited.json()["classes"]:  # A plan was under way when it announced itself.
                 waited = await here.client.get(f"{way}{waited.json()['generation']}")
-            assert set(waited.json()["slots"]) == {"a/1", "a/2"}
             assert set(waited.json()["classes"]) == set(waited.json()["drop_rates"]) == {"a/1", "a/2"}
             read = (await here.client.get("/v1/subscribers/ff:7@x")).json()
             assert read["in_force"] is True
             assert read["subscriptions"] == [
                 {"topic": "a/+", "utility": {"shape": "step", "weight": 3.0, "threshold": 0.5}}
             ]
-            assert read["connection"]["flows"] == waited.json()["flows"] == 1
             assert (read["port"], read["flows"]) == ("port", 5)
             again = await here.client.put("/v1/subscribers/ff:7@x", json=read_back(read))
             assert again.status_code == 200, "what is read may be written again"
@@ -72,7 +70,6 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
             assert beat.json() == {
                 "lease_seconds": 30.0,
                 "generation": waited.json()["generation"],
-                "flows": 1,
                 "refused_delays": [],
             }
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 204
@@ -92,11 +89,11 @@ def test_a_change_that_is_none_makes_no_plan(tmp_path: Path) -> None:
             await here.client.post("/v1/publishers", json=publisher("p", "a"))
             await here.client.post("/v1/subscribers", json=subscriber("s", "a"))
             await here.settled()
-            plans = here.coordinator.metrics.plan_seconds.count
+            plans = here.coordinator.runtime.metrics.plans
             answer = await here.client.post("/v1/subscribers", json=subscriber("s", "a"))
             assert answer.json()["in_force"] is True
             await asyncio.sleep(1.0)
-            assert here.coordinator.metrics.plan_seconds.count == plans
+            assert here.coordinator.runtime.metrics.plans == plans
 
     asyncio.run(run())
 
@@ -183,12 +180,8 @@ WRONG: list[tuple[str, Any, int, str]] = [
     ("/v1/publishers", publisher("a", "x", rate=-1.0), 422, "rate_per_second"),
     ("/v1/publishers", publisher("a", "x", rate=1e300), 422, "rate_per_second"),
     ("/v1/publishers", {"name": "a"}, 422, "publications: Field required"),
-    ("/v1/what-if", {}, 422, "give a scenario, or changes"),
-    ("/v1/what-if", {"scenario": "nonsense: ["}, 400, "scenario"),
-    ("/v1/what-if", {"scenario": "ports: {a: {switch: b, bandwidth_bps: -1}}"}, 400, "bandwidth_bps"),
     ("/v1/what-if", {"rate_factors": {"no/such": 2}}, 400, "no topic is matched by 'no/such'"),
     ("/v1/what-if", {"bandwidths_bps": {"nowhere": 1e6}}, 400, "no port 'nowhere'"),
-    ("/v1/what-if", {"remove_subscriptions": [{"subscriber": "nobody"}]}, 400, "no subscriber 'nobody'"),
     ("/v1/tokens", {"roles": []}, 422, "body.roles: List should have at least 1 item"),
     ("/v1/tokens", {"roles": "viewer"}, 422, "body.roles: Input should be a valid list"),
     (
@@ -270,8 +263,7 @@ def test_what_can_be_read(tmp_path: Path) -> None:
             get = here.client.get
             text = (await get("/v1/scenario")).text
             assert len(loads(text).subscriptions) == 3
-            assert (await get("/v1/scenario?format=json")).json()["publishers"]["p"]
-            assert (await get("/v1/scenario?format=xml")).status_code == 422
+            assert "publishers:" in (await get("/v1/scenario")).text
             plan = (await get("/v1/plan?full=true")).json()
             assert plan["subscriptions"] == 3
             assert plan["plan"]["format"] == "triagemq-plan"
@@ -349,8 +341,7 @@ def test_a_share_within_a_time_can_be_asked_for_is_planned_by_and_explained(tmp_
             assert (
                 f"{words['forecast']['share_within_max_latency']:.1%} within 0.15 s" in words["explanation"]
             )
-            supposed = {"add_subscriptions": [{"subscriber": "patient", **asked}]}
-            answer = (await here.client.post("/v1/what-if", json=supposed)).json()
+            answer = (await here.client.post("/v1/what-if", json={"subscribers_factor": 2.0})).json()
             assert (answer["before"]["deadlines"]["judged"], answer["after"]["deadlines"]["judged"]) == (1, 2)
 
     asyncio.run(run())
@@ -373,13 +364,8 @@ def test_what_if_changes_nothing_and_forecasts_the_change(tmp_path: Path) -> Non
             assert doubled < now
             now, wider = await ask(bandwidths_bps={"port": 1e7})
             assert now < wider == pytest.approx(1.0)
-            now, fewer = await ask(remove_subscriptions=[{"subscriber": "s", "topic": "a/+"}])
-            assert fewer > now
-            more = [{"subscriber": "new", "topic": "#", "utility": "linear:5", "max_latency_seconds": 1.0}]
-            now, crowded = await ask(add_subscriptions=more)
+            now, crowded = await ask(subscribers_factor=2.0)
             assert crowded < now
-            now, other = await ask(scenario=before.replace("bandwidth_bps: 100000", "bandwidth_bps: 1e8"))
-            assert other == pytest.approx(1.0)
             assert (await here.client.get("/v1/scenario")).text == before
             assert here.coordinator.runtime.generation == generation
 
@@ -394,10 +380,11 @@ def test_live_figures_come_and_a_slow_listener_is_dropped(tmp_path: Path) -> Non
             async with connect(f"ws://{address}/v1/live") as socket:
                 link.topics = {"b": (1_000, 100_000)}
                 received = {"b": {"count": 40, "latency_seconds_sum": 8.0, "latency_seconds_max": 0.5}}
-                beat = await here.client.post("/v1/subscribers/s/heartbeat", json={"received": received})
-                assert beat.status_code == 200
                 counted = latency = None
                 while counted is None or latency is None:
+                    # Figures are of the last seconds; a busy machine may be later than that.
+                    beat = await here.client.post("/v1/subscribers/s/heartbeat", json={"received": received})
+                    assert beat.status_code == 200
                     figures = json.loads(await asyncio.wait_for(socket.recv(), LONG_SECONDS))
                     counted = counted or next(
                         (each for each in figures["topics"] if each["topic"] == "b"), None
@@ -413,9 +400,8 @@ def test_live_figures_come_and_a_slow_listener_is_dropped(tmp_path: Path) -> Non
         live = Live()
         queue = live.listen()
         for number in range(7):
-            live.tell({"number": number})
+            live.publish({"number": number})
         assert live.listeners == 0
-        assert live.dropped_listeners == 1
         taken = [queue.get_nowait() for _ in range(queue.qsize())]
         assert taken[-1] is None
 
@@ -450,7 +436,7 @@ def test_prometheus_is_told_load_backlog_drops_and_success(tmp_path: Path) -> No
         async with running(tmp_path, link=link) as here:
             await _with_three_topics(here)
             passed = here.coordinator.live.traffic
-            await here.until(lambda: sum(row.offered for row in passed.values()) >= 20)
+            await here.until(lambda: sum(row["offered"] for row in passed.values()) >= 20)
             text = (await here.client.get("/metrics")).text
             level = min(passed)
             label = f'{{priority_class="{level}"}}'
@@ -463,8 +449,8 @@ def test_prometheus_is_told_load_backlog_drops_and_success(tmp_path: Path) -> No
                 assert dropped == pytest.approx(share * offered)
             assert figure(text, f"triage_sent_total{label}") == pytest.approx(0.6 * offered)
             assert figure(text, f"triage_success_rate{label}") == pytest.approx(0.6)
-            # 8,000 bits in a second or a little more, of 100,000 that it could have sent.
-            assert 0 < figure(text, 'triage_port_load{port="port"}') <= 0.085
+            # 8,000 bits in 0.8 s (measurements are out of step by up to 0.2 s) or more, of 100,000 bit/s.
+            assert 0 < figure(text, 'triage_port_load{port="port"}') <= 0.1
             assert figure(text, 'triage_port_planned_load{port="port"}') > 0.5
             waiting = '{port="port",priority_class="1"}'
             assert figure(text, f"triage_port_backlog_packets{waiting}") == 7
@@ -484,10 +470,10 @@ def figure(text: str, sample: str) -> float:
 
 
 def test_reports_about_topics_that_are_not_assigned_count_nowhere() -> None:
-    from triagemq.coordinator.api.models import ReceivedBody
+    from triagemq.coordinator.loop.figures import Received
 
     live = Live()
-    live.received(Assignment(classes={"a": 1}), {"a": ReceivedBody(count=2), "b": ReceivedBody(count=7)})
+    live.received(Assignment(classes={"a": 1}), {"a": Received(count=2), "b": Received(count=7)})
     assert {level: row.count for level, row in live.total.items()} == {1: 2}
 
 
@@ -549,4 +535,4 @@ def test_a_configuration_is_checked_as_a_whole(tmp_path: Path) -> None:
     ):
         file.write_text(text)
         with pytest.raises(ParameterError, match=words):
-            load_settings(file)
+            load_config(Settings, file)

@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed
 
 from triagemq.coordinator.api import requests as module
 from triagemq.coordinator.api.requests import (
+    BACKLOG,
     ConnectionListener,
     Connections,
     WebSocketProtocol,
@@ -42,7 +43,14 @@ async def listening(app: Any, most: int) -> AsyncIterator[int]:
     port = bound.getsockname()[1]
     known = Connections(most)
     server = uvicorn.Server(
-        uvicorn.Config(app, log_config=None, lifespan="off", http=http_protocol(known), ws=WebSocketProtocol)
+        uvicorn.Config(
+            app,
+            log_config=None,
+            lifespan="off",
+            http=http_protocol(known),
+            ws=WebSocketProtocol,
+            backlog=BACKLOG,
+        )
     )
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     looking = asyncio.create_task(known.keep_looking())

@@ -10,10 +10,10 @@ import pytest
 from tests.coordinator.coordinating import FakeLink, Running, running
 from tests.coordinator.promising import publisher, subscriber, ward
 
-from triagemq.coordinator.channel.messages import ControlError, DesiredState
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
-from triagemq.plan import FlowCounters
+from triagemq.channel.messages import ControlError, DesiredState
+from triagemq.channel.orders import Orders
+from triagemq.intents import Intent, PublicationIntent, PublisherIntent, SubscriberIntent, SubscriptionIntent
+from triagemq.plan.dataplane import FlowCounters
 
 
 async def announce(here: Running, *intents: Intent) -> None:
@@ -106,13 +106,13 @@ class Interrupted(FakeLink):
         super().__init__()
         self.left = most
 
-    async def tell(self, before: DesiredState | None, after: DesiredState) -> bool:
+    async def send_state(self, before: DesiredState | None, after: DesiredState) -> bool:
         if after.orders is not None and after.orders is not self.state.orders and self._is_news(after.orders):
             if not self.left:
                 self.connected = False
                 raise ControlError("the gateway is not there")
             self.left -= 1
-        return await super().tell(before, after)
+        return await super().send_state(before, after)
 
     def _is_news(self, orders: Orders) -> bool:
         before = self.state.orders
@@ -177,7 +177,7 @@ def test_the_next_stage_waits_until_queues_and_switches_have_carried_one_out(tmp
             while len(runtime._stages) != 1 or not runtime.is_in_force(("subscriber", "nurse")):
                 generation = link.told_orders[-1].generation
                 # Told again and again, and never the next one.
-                await runtime._tell()
+                await runtime._send()
                 assert link.told_orders[-1].generation == generation
                 seen.append(generation)
                 link.carried = generation
@@ -217,8 +217,8 @@ def test_a_publisher_that_exceeds_what_it_declared_is_a_decision_once(tmp_path: 
 def test_plan_forecast_explanation_and_what_if_know_promises(tmp_path: Path) -> None:
     async def scene() -> None:
         async with running(tmp_path, network=ward()) as here:
-            chat = PublisherIntent((Declared("chat", 5.0, 100.0),), name="pump")
-            listener = SubscriberIntent((Wanted("chat"),), "monitor", name="visitor")
+            chat = PublisherIntent((PublicationIntent("chat", 5.0, 100.0),), name="pump")
+            listener = SubscriberIntent((SubscriptionIntent("chat"),), "monitor", name="visitor")
             await announce(
                 here, publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02), chat, listener
             )

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import numpy as np
 
-from triagemq.coordinator.decide.campus_balance import CampusBalance, GatewayLoad, whole_subscribers
-from triagemq.coordinator.decide.orders import Orders
-from triagemq.coordinator.decide.placement import ClientMove, Placements, Site
+from triagemq.coordinator.decide.placement import (
+    CampusBalance,
+    ClientMove,
+    GatewayLoad,
+    Placements,
+    Site,
+    whole_subscribers,
+)
 from triagemq.coordinator.intents.registry import Key
-from triagemq.plan import FlowCounters
-from triagemq.plan.balancing import LoadReport, Migration
+from triagemq.plan.balancing.detection import LoadReport, Migration
 from triagemq.plan.campus import Campus, Metric
+from triagemq.plan.dataplane import FlowCounters
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.model import Brokers
 
@@ -38,8 +43,12 @@ def loads_with(**matched: float) -> dict[str, GatewayLoad]:
 def moves_of(
     balance: CampusBalance, loads: dict[str, GatewayLoad], now: float, burst: float = 1.0
 ) -> list[ClientMove]:
-    rates = {topic: rate * (burst if topic.startswith("labs") else 1.0) for topic, rate in RATES.items()}
-    return balance.moves(CAMPUS, Orders(), placements_of(CAMPUS), loads, rates, now)
+    published = CAMPUS.publications
+    is_of_labs = np.array([topic.startswith("labs") for topic in CAMPUS.topics.name])[published.topic]
+    rates = np.array([RATES[CAMPUS.topics.name[topic]] for topic in published.topic.tolist()])
+    rates = rates / np.bincount(published.topic)[published.topic] * np.where(is_of_labs, burst, 1.0)
+    scenario = replace(CAMPUS, publications=replace(published, rate_per_second=rates))
+    return balance.moves(scenario, placements_of(CAMPUS), loads, now)
 
 
 def test_nobody_moves_while_brokers_have_room() -> None:
@@ -144,7 +153,7 @@ def test_without_clusters_nobody_is_balanced() -> None:
     assert isinstance(plain.brokers, Brokers)
     placements = placements_of(plain)
     loads = loads_with(labs=1e6)
-    assert not CampusBalance().moves(plain, Orders(), placements, loads, RATES, 0.0)
+    assert not CampusBalance().moves(plain, placements, loads, 0.0)
 
 
 def test_clients_of_a_dead_broker_stay_in_their_cluster_and_with_their_kind() -> None:

@@ -6,7 +6,8 @@ import numpy as np
 from tests.plan.campuses import campus_scenario
 
 from triagemq.coordinator.decide.placement import FRESH_SECONDS, CampusPlaces, Placements, Site
-from triagemq.coordinator.intents.registry import Key
+from triagemq.coordinator.intents.registry import Key, Record, Registry
+from triagemq.intents import PublisherIntent, SubscriberIntent, SubscriptionIntent
 from triagemq.scenario import Scenario
 
 EDGES = ["c0-e0", "c0-e1"]
@@ -14,13 +15,12 @@ EDGES = ["c0-e0", "c0-e1"]
 
 def choice(
     places: CampusPlaces,
-    scenario: Scenario | None,
-    *wanted: str,
+    scenario: Scenario,
+    *filters: str,
     placements: dict[Key, str] | None = None,
-    kind: str = "subscriber",
     now: float = 0.0,
 ) -> str | None:
-    return places.choice((kind, "new"), wanted, EDGES, scenario, lambda: placements or {}, now)
+    return places.choice(filters, EDGES, scenario, placements or {}, now)
 
 
 def campus() -> tuple[Scenario, dict[Key, str]]:
@@ -47,30 +47,36 @@ def test_those_who_come_together_are_counted_and_after_a_second_the_load_is_look
     assert choice(places, scenario, "t00", placements=placements, now=2 * FRESH_SECONDS) == "c0-e0"
 
 
-def test_nothing_is_said_of_publishers_or_without_clusters_and_capacities() -> None:
-    scenario, placements = campus()
-    assert choice(CampusPlaces(), scenario, "t00", placements=placements, kind="publisher") is None
-    assert choice(CampusPlaces(), None, "t00", placements=placements) is None
+def test_nothing_is_said_without_capacities() -> None:
     endless = campus_scenario(rates=[[200, 50]], subscribers=[[1, 1]], edges=((np.inf, np.inf),))
-    assert choice(CampusPlaces(), endless, "t00", placements=placements) is None
+    assert choice(CampusPlaces(), endless, "t00", placements=campus()[1]) is None
 
 
-def test_homes_ask_for_a_place_within_the_cluster_and_count_clients_if_there_is_none() -> None:
-    placements = Placements({("subscriber", "ff-1"): "e0"})
+def test_newcomers_get_a_gateway_of_their_cluster_by_its_load_and_by_clients_without_a_plan() -> None:
+    scenario, _ = campus()
+    registry = Registry()
+    for name in ("new", "ff-1"):
+        intent = SubscriberIntent((SubscriptionIntent("t00"),), name=name)
+        registry.put(Record(intent, "", ""))
+    placements = Placements({("subscriber", "ff-1"): "c0-e0"}, registry)
     sites = [
-        Site("h", "", "north", True),
-        Site("e0", "", "north"),
-        Site("e1", "", "north"),
-        Site("f0", "", "south"),
+        Site("c0", "", "c0", True),
+        Site("c0-e0", "", "c0"),
+        Site("c0-e1", "", "c0"),
+        Site("d0", "", "d0"),
     ]
-    asked: list[list[str]] = []
+    assert placements.of(("subscriber", "ff-1"), sites) == "c0-e0"
+    assert placements.of(("subscriber", "other"), sites) == "c0-e1"
+    placements.scenario = scenario
+    assert placements.of(("subscriber", "new"), sites[1:3]) == "c0-e0"
+    dead = [sites[0], Site("c0-e0", "it is away", "c0"), *sites[2:]]
+    assert dict(placements.evacuations(dead))["subscriber", "ff-1"] == "c0-e1"
 
-    def placing(key: Key, names: list[str]) -> str | None:
-        asked.append(list(names))
-        return "e1" if key[1] == "ff-1" else None
 
-    placements.placing = placing  # type: ignore[assignment]
-    assert placements.of(("subscriber", "ff-1"), sites) == "e0"
-    dead = [Site("h", "", "north", True), Site("e0", "it is away", "north"), *sites[2:]]
-    assert placements.evacuations(dead) == [(("subscriber", "ff-1"), "e1")]
-    assert asked == [["e1"]]
+def test_publishers_are_placed_by_the_number_of_clients() -> None:
+    scenario, _ = campus()
+    registry = Registry([Record(PublisherIntent((), name="new"), "", "")])
+    placements = Placements(clients=registry)
+    placements.scenario = scenario
+    placements.move(("subscriber", "ff-1"), "c0-e0")
+    assert placements.of(("publisher", "new"), [Site("c0-e0"), Site("c0-e1")]) == "c0-e1"

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from triagemq.channel.orders import Orders, client_id_of
 from triagemq.coordinator.decide.decide import (
     Decided,
     PlannerSettings,
@@ -15,15 +16,14 @@ from triagemq.coordinator.decide.decide import (
     decide,
 )
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import Orders, client_id_of
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import (
-    Declared,
+    PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
+    SubscriptionIntent,
     Utility,
-    Wanted,
 )
 from triagemq.scenario.model import take
 
@@ -47,7 +47,7 @@ def situation(world: World) -> Question:
         PublisherIntent(
             name="room",
             publications=tuple(
-                Declared(topic, rate or None, 20.0 + 30 * place)
+                PublicationIntent(topic, rate or None, 20.0 + 30 * place)
                 for place, (topic, rate) in enumerate(zip(TOPICS, rates, strict=True))
             ),
         )
@@ -57,7 +57,8 @@ def situation(world: World) -> Question:
             SubscriberIntent(
                 name=name,
                 subscriptions=tuple(
-                    Wanted(topic, Utility("log", float(weight))) for topic, weight in wishes.items()
+                    SubscriptionIntent(topic, Utility("log", float(weight)))
+                    for topic, weight in wishes.items()
                 ),
                 flows=flows,
             )
@@ -143,13 +144,13 @@ def test_those_whose_topics_or_classes_change_are_named_and_nobody_else(first: W
 
 def test_a_subscriber_that_is_moved_to_another_port_has_its_flow_there_under_the_same_number() -> None:
     book = IntentBook()
-    book.announce(PublisherIntent((Declared("t", 5.0, 50.0),), name="room"))
+    book.announce(PublisherIntent((PublicationIntent("t", 5.0, 50.0),), name="room"))
     scenario = Network.plain(bandwidth_bps=20_000.0).scenario
     ports = replace(take(scenario.ports, np.zeros(2, dtype=np.int64)), name=("left", "right"))
     network = Network(replace(scenario, ports=ports))
 
     def decided(port: str, previous: Decided | None = None) -> Decided:
-        book.announce(SubscriberIntent((Wanted("t"),), port, name="anna"))
+        book.announce(SubscriberIntent((SubscriptionIntent("t"),), port, name="anna"))
         return decide(Question(book.scenario(network, Rates())), previous)
 
     first = decided("left")

@@ -10,8 +10,14 @@ import numpy as np
 import pytest
 from tests.coordinator.announcing import publisher_intents, subscriber_intents
 
-from triagemq.coordinator.decide.account import MOST_ROWS
+from triagemq.channel.orders import (
+    Orders,
+    dump_orders,
+    parse_orders,
+    subscriber_of,
+)
 from triagemq.coordinator.decide.decide import (
+    MOST_ROWS,
     Decided,
     PlannerSettings,
     Question,
@@ -19,18 +25,13 @@ from triagemq.coordinator.decide.decide import (
     flows_per_subscriber,
 )
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import (
-    Orders,
-    dump_orders,
-    parse_orders,
-    subscriber_of,
-)
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
 from triagemq.errors import ParameterError
 from triagemq.forecast import forecast
 from triagemq.lab.generators import table2
-from triagemq.plan import Decision, SetPort, explain, rounds
+from triagemq.plan import Decision, explain, rounds
+from triagemq.plan.dataplane import SetPort
 from triagemq.scenario import Scenario, UtilityShape, load, loads
 from triagemq.scenario.building import building
 
@@ -54,7 +55,7 @@ def faster(scenario: Scenario, topic: str, factor: float) -> Scenario:
 
 def wider(scenario: Scenario, port: str, factor: float) -> Scenario:
     width = float(scenario.ports.bandwidth_bps[scenario.ports.name.index(port)])
-    return Network(scenario).with_bandwidth(port, width * factor).scenario
+    return Network(scenario).with_bandwidths({port: width * factor}).scenario
 
 
 def kinds(decided: Decided) -> list[str]:

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from tests.coordinator.promising import planned_for, publisher, subscriber, ward
 
+from triagemq.channel.orders import Orders, dump_orders, parse_orders
+from triagemq.coordinator.decide import promised
 from triagemq.coordinator.decide.decide import NO_SWITCHES, Decided, PlannerSettings, Question, decide
-from triagemq.coordinator.decide.orders import Orders, dump_orders, parse_orders
-from triagemq.coordinator.decide.promised import MulticastRange, publication_name
+from triagemq.coordinator.decide.promised import publication_name
 from triagemq.coordinator.decide.what_if import promise_facts
 from triagemq.errors import PlanError
-from triagemq.intents import Declared, Intent, PublisherIntent, SubscriberIntent, Wanted
-from triagemq.plan.admission import ledger_of
+from triagemq.intents import Intent, PublicationIntent, PublisherIntent, SubscriberIntent, SubscriptionIntent
+from triagemq.plan.admission.planning import ledger_of
 
 PULSE = (publisher("ecg", "pulse"), subscriber("nurse", "pulse", 0.02))
 URGENT = (publisher("alarm", "fire"), subscriber("doctor", "fire", 0.0064))
@@ -75,9 +76,11 @@ def test_an_admitted_promise_has_an_address_a_level_at_every_port_and_a_limiter_
 
 def test_what_is_promised_is_no_topic_of_a_connection() -> None:
     both = SubscriberIntent(
-        (Wanted("pulse", max_latency_seconds=0.02, guaranteed=True), Wanted("chat")), "monitor", name="nurse"
+        (SubscriptionIntent("pulse", max_latency_seconds=0.02, guaranteed=True), SubscriptionIntent("chat")),
+        "monitor",
+        name="nurse",
     )
-    chat = PublisherIntent((Declared("chat", 1.0, 100.0),), name="pump")
+    chat = PublisherIntent((PublicationIntent("chat", 1.0, 100.0),), name="pump")
     found = decided(PULSE[0], chat, both)
     assert found.orders.topics["nurse"] == {"chat": (1, 0.0)}
     again = decided(PULSE[0], chat, both, previous=found)
@@ -170,7 +173,10 @@ def test_a_promise_whose_terms_changed_while_nobody_looked_is_decided_on_again()
         ([publisher("lamp", "x"), subscriber("late", "x", 0.02, "screen")], "no path"),
         ([publisher("pump", "x", 1e-4), subscriber("late", "x", 0.02)], "cannot carry it"),
         (
-            [PublisherIntent((Declared("x", 1.0, 10.0),), name="pump"), subscriber("late", "x", 0.02)],
+            [
+                PublisherIntent((PublicationIntent("x", 1.0, 10.0),), name="pump"),
+                subscriber("late", "x", 0.02),
+            ],
             "max_size_bytes",
         ),
     ],
@@ -214,9 +220,10 @@ def test_an_address_is_one_topics_and_publishers_of_a_topic_differ_by_port() -> 
     assert third.orders.promised.addresses["pump new"].address not in {key.address for key in shared.values()}
 
 
-def test_when_there_is_no_address_left_that_is_said() -> None:
+def test_when_there_is_no_address_left_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promised, "ADDRESSES", 1)
     with pytest.raises(PlanError, match="all 1 multicast addresses"):
-        decided(*PULSE, *URGENT, multicast=MulticastRange(addresses=1))
+        decided(*PULSE, *URGENT)
 
 
 def test_the_network_says_where_publishers_are_plugged_in() -> None:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from triagemq.channel.orders import dump_orders, parse_orders
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import dump_orders, parse_orders
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
-from triagemq.intents import SubscriberIntent, Utility, Wanted
+from triagemq.intents import SubscriberIntent, SubscriptionIntent, Utility
 
 NETWORK = Network.plain(bandwidth_bps=200_000.0)
 
 
 def subscriber(name: str, **worths: float) -> SubscriberIntent:
     return SubscriberIntent(
-        tuple(Wanted(each.replace("_", "/"), Utility("log", worth)) for each, worth in worths.items()),
+        tuple(
+            SubscriptionIntent(each.replace("_", "/"), Utility("log", worth))
+            for each, worth in worths.items()
+        ),
         name=name,
     )
 
@@ -36,10 +39,10 @@ def planned(book: IntentBook, rates: dict[str, float], previous: Decided | None 
 
 FIRE = SubscriberIntent(
     (
-        Wanted("b1/fire/+", Utility("log", 1000.0)),
-        Wanted("alarms", Utility("log", 50.0)),
-        Wanted("telemetry/#", Utility("log", 5.0)),
-        Wanted("camera", Utility("log", 1.0)),
+        SubscriptionIntent("b1/fire/+", Utility("log", 1000.0)),
+        SubscriptionIntent("alarms", Utility("log", 50.0)),
+        SubscriptionIntent("telemetry/#", Utility("log", 5.0)),
+        SubscriptionIntent("camera", Utility("log", 1.0)),
     ),
     name="chief",
 )

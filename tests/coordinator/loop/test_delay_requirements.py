@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinating import FakeLink, running
 
-from triagemq.coordinator.channel.messages import Measured, PortDelays
+from triagemq.channel.messages import Measured, PortDelays
 from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
@@ -138,7 +138,7 @@ def test_a_delay_that_ports_can_hold_by_now_is_refused_no_more() -> None:
 
 def test_the_same_requirements_keep_what_constraints_were_adjusted_to() -> None:
     delays, _ = required()
-    delays.measured(waits(0.01, 0.5), 0.0)
+    delays.on_delays(waits(0.01, 0.5), 0.0)
     adjusted = delays.constraints
     assert adjusted["radio"][0] < 0.09
     decided = decide(Question(network(), settings=PlannerSettings(drops="none")))
@@ -146,7 +146,7 @@ def test_the_same_requirements_keep_what_constraints_were_adjusted_to() -> None:
     assert delays.constraints == adjusted
     # In time again they rise to what they were.
     for second in range(20):
-        delays.measured(waits(0.001, 0.01), float(second))
+        delays.on_delays(waits(0.001, 0.01), float(second))
     assert delays.constraints["radio"][0] == pytest.approx(0.09, rel=0.06)
 
 
@@ -157,7 +157,7 @@ def test_publishers_slow_down_when_a_port_cannot_be_quick_enough_and_come_back()
     while not news:
         second += 1.0
         assert second < 30
-        news = delays.measured(waits(0.0, 2.0), second)
+        news = delays.on_delays(waits(0.0, 2.0), second)
     assert [each.kind for each in news] == ["slow_down"]
     assert news[0].subject == "pump pressure"
     asked = delays.slow_down("pump", second)
@@ -166,14 +166,14 @@ def test_publishers_slow_down_when_a_port_cannot_be_quick_enough_and_come_back()
     assert delays.slow_down("other", second) == {}
     # Asked again it is less, but never nothing; and nothing is said twice.
     for more in range(1, 20):
-        assert delays.measured(waits(0.0, 2.0), second + more) == []
+        assert delays.on_delays(waits(0.0, 2.0), second + more) == []
     least = delays.slow_down("pump", second + 19)["pressure"]
     assert least == pytest.approx(5.0)
     calm = second + 19
     # Half of the way back quickly, then by hundredths.
     over = calm + HOLD_SECONDS + 0.475 / RETURN_PER_SECOND + 0.475 / PROBE_PER_SECOND
     assert delays.slow_down("pump", over - 1)["pressure"] == pytest.approx(100 - 100 * PROBE_PER_SECOND)
-    assert [each.kind for each in delays.measured(waits(0.0, 0.01), over + 1e-6)] == ["as_before"]
+    assert [each.kind for each in delays.on_delays(waits(0.0, 0.01), over + 1e-6)] == ["as_before"]
     assert delays.slow_down("pump", over + 1e-6) == {}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from triagemq.client.events import Event, ReceivedCounts
-from triagemq.coordinator.loop.figures import Live, class_figures
+from triagemq.coordinator.loop.figures import Live, Received, class_figures
 
 
 def _figures(*latencies: float | None) -> dict[str, Any]:
@@ -16,9 +16,9 @@ def _figures(*latencies: float | None) -> dict[str, Any]:
     for latency in latencies:
         stamp = None if latency is None else 1_000_000_000
         counts.count(Event("a", b"", stamp, 1_000_000_000 + round((latency or 0.0) * 1e9)))
-    reports = {topic: SimpleNamespace(**figures) for topic, figures in counts.report()["received"].items()}
+    reports = {topic: Received(**figures) for topic, figures in counts.report()["received"].items()}
     live.received(SimpleNamespace(classes={"a": 0}), reports)  # type: ignore[arg-type]
-    (row,) = class_figures({}, 1.0, live.take_received(), {})
+    (row,) = class_figures({}, 1.0, live.total, {})
     return row
 
 

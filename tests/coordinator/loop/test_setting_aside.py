@@ -6,33 +6,40 @@ from typing import Any
 
 import pytest
 
-from triagemq.coordinator.decide.decide import PlannerSettings
+from triagemq.channel.orders import Orders
+from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.decide.orders import Orders
+from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.loop import replanning
-from triagemq.coordinator.loop.replanning import Planned, Replanner
+from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.ports import PortsNow
 from triagemq.coordinator.rates import Rates, RateWatch
-from triagemq.intents import SubscriberIntent, Utility, Wanted
+from triagemq.intents import Intent, SubscriberIntent, SubscriptionIntent, Utility
 
 RATES = {"mayday": 3.0, "lamp/7": 2.0}
 
 
 def subscriber(name: str, *topics: str, worth: float = 1.0) -> SubscriberIntent:
-    return SubscriberIntent(tuple(Wanted(topic, Utility("log", worth)) for topic in topics), name=name)
+    return SubscriberIntent(
+        tuple(SubscriptionIntent(topic, Utility("log", worth)) for topic in topics), name=name
+    )
+
+
+def intents(*several: SubscriberIntent) -> dict[Key, Intent]:
+    return {(each.kind, each.name): each for each in several}
 
 
 def replanner(most_worth: float = 1e12) -> Replanner:
     return Replanner(Network.plain(), PlannerSettings(), Orders(), most_worth=most_worth)
 
 
-def plan(here: Replanner, rates: dict[str, float], **sizes: float) -> Planned:
+def plan(here: Replanner, rates: dict[str, float], **sizes: float) -> Decided:
     measured = Rates(rates, {topic.replace("_", "/"): size for topic, size in sizes.items()})
     return here.plan(measured, {}, PortsNow(), ["asked for"])
 
 
-def set_aside(planned: Planned) -> list[str]:
-    return [each.subject for each in planned.decided.decisions if each.kind == "set_aside"]
+def set_aside(planned: Decided) -> list[str]:
+    return [each.subject for each in planned.decisions if each.kind == "set_aside"]
 
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
@@ -53,43 +60,41 @@ def test_an_empty_message_is_planned_like_any_other() -> None:
     for window in range(1, 20):
         watch.observe(0.2 * window, {"lamp/7": (2, 0), "mayday": (1, 20)})
     here = replanner()
-    here.take([subscriber("crew", "mayday", "lamp/7")])
+    here.take(intents(subscriber("crew", "mayday", "lamp/7")))
     planned = here.plan(watch.rates(), {}, PortsNow(), ["asked for"])
-    assert set(planned.decided.orders.topics["crew"]) == {"mayday", "lamp/7"}
+    assert set(planned.orders.topics["crew"]) == {"mayday", "lamp/7"}
     # As the mean size that was measured of messages that were not empty before.
     planned = plan(here, RATES, mayday=0.0, lamp_7=0.0)
-    assert set(planned.decided.orders.topics["crew"]) == {"mayday", "lamp/7"}
+    assert set(planned.orders.topics["crew"]) == {"mayday", "lamp/7"}
 
 
-def test_a_topic_that_cannot_be_planned_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measured_rate_or_size_counts_for_no_more_than_one_that_is_announced() -> None:
     here = replanner()
-    here.take([subscriber("crew", "mayday", "lamp/7")])
-    plan(here, {"mayday": 3.0})
-    fail_for(monkeypatch, "lamp/7")
-    planned = plan(here, RATES)
-    assert set_aside(planned) == ["lamp/7"]
-    assert set(planned.decided.orders.topics["crew"]) == {"mayday"}
-    # It is not tried again while nothing is new about it.
-    assert set_aside(plan(here, RATES)) == []
-    monkeypatch.undo()
-    assert set(plan(here, {"mayday": 3.0, "lamp/7": 2.5}).decided.orders.topics["crew"]) == set(RATES)
+    here.take(intents(subscriber("crew", "mayday", "lamp/7")))
+    planned = plan(here, {"mayday": 1e300, "lamp/7": 2.0}, lamp_7=1e300)
+    assert planned.scenario.publications.rate_per_second.max() == 1e9
+    assert planned.scenario.publications.size_bytes.max() == 65_535
+    assert set(planned.orders.topics["crew"]) == set(RATES)
 
 
 def test_a_client_that_cannot_be_planned_for_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replanner()
-    here.take([subscriber("crew", "mayday")])
+    crew = subscriber("crew", "mayday")
+    here.take(intents(crew))
     plan(here, RATES)
     fail_for(monkeypatch, "bad-1", "bad-2")
-    here.take([subscriber(name, "mayday") for name in ("good-1", "bad-1", "good-2", "bad-2", "good-3")])
+    names = ("good-1", "bad-1", "good-2", "bad-2", "good-3")
+    here.take(intents(crew, *(subscriber(name, "mayday") for name in names)))
     planned = plan(here, RATES)
     assert sorted(set_aside(planned)) == ["subscriber bad-1", "subscriber bad-2"]
-    assert set(planned.decided.orders.topics) == {"crew", "good-1", "good-2", "good-3"}
+    assert set(planned.orders.topics) == {"crew", "good-1", "good-2", "good-3"}
     assert set_aside(plan(here, RATES)) == []
 
 
 def test_an_intent_that_cannot_be_planned_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replanner()
-    here.take([subscriber("crew", "mayday"), subscriber("other", "mayday")])
+    other = subscriber("other", "mayday")
+    here.take(intents(subscriber("crew", "mayday"), other))
     plan(here, {"mayday": 3.0, "lamp/7": 2.0})
     decide = replanning.decide
 
@@ -99,15 +104,15 @@ def test_an_intent_that_cannot_be_planned_leaves_the_one_before(monkeypatch: pyt
         return decide(question, previous)
 
     monkeypatch.setattr(replanning, "decide", failing)
-    here.take([subscriber("crew", "mayday", "lamp/7")])
+    here.take(intents(subscriber("crew", "mayday", "lamp/7"), other))
     planned = plan(here, RATES)
     assert set_aside(planned) == ["subscriber crew"]
-    assert planned.decided.orders.topics["crew"].keys() == {"mayday"}
+    assert planned.orders.topics["crew"].keys() == {"mayday"}
 
 
 def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     here = replanner()
-    here.take([subscriber("crew", "mayday")])
+    here.take(intents(subscriber("crew", "mayday")))
 
     def failing(question: Any, previous: Any) -> Any:
         raise FloatingPointError("nothing can be planned")
@@ -116,12 +121,13 @@ def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.Monk
         patch.setattr(replanning, "decide", failing)
         with pytest.raises(FloatingPointError, match="nothing can be planned"):
             plan(here, RATES)
-    assert set(plan(here, RATES).decided.orders.topics["crew"]) == {"mayday"}
+    assert set(plan(here, RATES).orders.topics["crew"]) == {"mayday"}
 
 
 def test_a_claim_beyond_the_cap_is_recorded() -> None:
     here = replanner(most_worth=1000.0)
-    taken = here.take([subscriber("visitor", "chat", worth=1e12), subscriber("crew", "mayday", worth=50.0)])
-    assert [(each.kind, each.subject, each.after) for each in taken.news] == [
+    visitor, crew = subscriber("visitor", "chat", worth=1e12), subscriber("crew", "mayday", worth=50.0)
+    _, news, _ = here.take(intents(visitor, crew))
+    assert [(each.kind, each.subject, each.after) for each in news] == [
         ("worth_capped", "visitor chat", "1000")
     ]

@@ -11,15 +11,16 @@ import pytest
 from triagemq.coordinator.decide.decide import Decided, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
-from triagemq.coordinator.ports import Loss, PortChange, PortWatch
+from triagemq.coordinator.ports import Loss, PortWatch
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import (
-    Declared,
+    PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
-    Wanted,
+    SubscriptionIntent,
 )
-from triagemq.plan import FlowCounters
+from triagemq.plan import Decision
+from triagemq.plan.dataplane import FlowCounters
 
 LOOK_SECONDS = 0.2
 
@@ -28,9 +29,9 @@ def decided(count: int, error_rate: float = 0.0) -> Decided:
     """Subscribers of one topic behind one port, planned with an error rate."""
     network = Network(Network.plain(1e9).scenario, {"port": 1 - error_rate})
     book = IntentBook()
-    book.announce(PublisherIntent((Declared("t", 20.0, 50.0),), name="p"))
+    book.announce(PublisherIntent((PublicationIntent("t", 20.0, 50.0),), name="p"))
     for number in range(count):
-        book.announce(SubscriberIntent((Wanted("t"),), name=f"s{number}"))
+        book.announce(SubscriberIntent((SubscriptionIntent("t"),), name=f"s{number}"))
     return decide(Question(book.scenario(network, Rates())))
 
 
@@ -56,7 +57,7 @@ class Crowd:
         self.watch.planned(self.plan.scenario, {})
         self.random = np.random.default_rng(seed)
         self.now = 0.0
-        self.changes: list[tuple[float, PortChange]] = []
+        self.changes: list[tuple[float, Decision]] = []
         self.reporting = range(count)
         self.lies: dict[int, int] = {}
         """What some report instead, whatever came."""
@@ -124,7 +125,7 @@ def test_a_loss_as_planned_is_never_found_otherwise_and_lies_in_the_interval(tru
     crowd.watch.planned(crowd.plan.scenario, {})
     for _ in range(40):
         crowd.run(45)
-        found = crowd.watch.facts()["port"].error_rate
+        found = crowd.watch.facts()["port"].measured_error_rate
         assert found is not None
         assert found.low <= true <= found.high
     assert crowd.changes == []
@@ -145,10 +146,10 @@ def test_a_link_that_gets_worse_is_noticed_planned_with_and_left_when_it_is_bett
     assert len(crowd.changes) <= 3
     assert crowd.survival == pytest.approx(0.75, abs=0.05)
     assert crowd.plan.scenario.subscribers.error_rate == pytest.approx(np.full(5, 0.25), abs=0.05)
-    assert change.decision.kind == "error_rate_measured"
-    assert change.decision.before == "0.00%"
-    assert share(change.decision.after) > 0.15
-    assert "its subscribers report" in change.decision.reason
+    assert change.kind == "error_rate_measured"
+    assert change.before == "0.00%"
+    assert share(change.after) > 0.15
+    assert "its subscribers report" in change.reason
     crowd.run(60)
     assert crowd.survival == pytest.approx(1.0, abs=0.06)
 
@@ -188,8 +189,8 @@ def test_intervals_hold_the_truth_as_often_as_they_should() -> None:
     inside = 0
     for _ in range(2_000):
         true, sent = float(random.uniform(0, 0.6)), int(random.integers(20, 3_000))
-        copies = sent, sent, random.binomial(sent, 1 - true), sent, 0.0
-        found = Loss([np.array(copies, dtype=np.float64)], alone=True).interval()
+        copies = sent, sent, random.binomial(sent, 1 - true), 60.0
+        found = Loss.of([np.array(copies, dtype=np.float64)], 1.0).interval()
         inside += found.low <= true <= found.high
     assert inside >= 1_998
 
@@ -200,7 +201,7 @@ def test_who_lies_makes_a_loss_that_others_have_neither_larger_nor_smaller(says:
     crowd.lies[2] = says
     crowd.run(600)
     assert crowd.changes
-    assert all(share(change.decision.after) == pytest.approx(0.1, abs=0.05) for _, change in crowd.changes)
+    assert all(share(change.after) == pytest.approx(0.1, abs=0.05) for _, change in crowd.changes)
     assert crowd.survival == pytest.approx(0.9, abs=0.03)
 
 

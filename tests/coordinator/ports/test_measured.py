@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.coordinator.coordinating import running, served
 from tests.coordinator.managed import ManagedProcess
-from tests.exchange.real import Mosquitto, ended
+from tests.gateway.real import Mosquitto, ended
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import ConnectionSettings, Publisher, Subscriber
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import Publish, decode
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
@@ -50,7 +50,7 @@ def test_a_radio_that_begins_to_lose_events_is_planned_with_and_stays_so_after_a
         air = Air()
         lossy = ConnectionSettings(make_socket=air.socket)
         async with running(tmp_path, gateway=gateway.socket) as here, served(here.app) as address:
-            here.coordinator.gateway_address = f"127.0.0.1:{gateway.port}"
+            here.coordinator.configured_gateway.address = f"127.0.0.1:{gateway.port}"
             watch = here.coordinator.runtime.port_watch
             watch.window_seconds = 2.0
             crew = Subscriber(
@@ -65,7 +65,7 @@ def test_a_radio_that_begins_to_lose_events_is_planned_with_and_stays_so_after_a
                 await crew.subscribe("smoke", utility="log:10")
                 publishing = asyncio.create_task(_publish(sensor))
                 try:
-                    await here.until(lambda: watch.facts()["port"].error_rate is not None)
+                    await here.until(lambda: watch.facts()["port"].measured_error_rate is not None)
                     air.loss = LOSS
                     await here.until(lambda: abs(_planned_error(here.coordinator) - LOSS) < 0.2)
                 finally:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from tests.coordinator.managed import ManagedProcess
-from tests.exchange.real import Mosquitto, Publisher, SnClient, ended
+from tests.gateway.real import Mosquitto, Publisher, SnClient, ended
 
-from triagemq.coordinator.channel.handle import TopicIncrements
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, Measured
+from triagemq.broker.process import find_mosquitto
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError, Measured
+from triagemq.coordinator.gateways.handle import TopicIncrements
 from triagemq.coordinator.rates import DeclaredRate, RateWatch
-from triagemq.exchange.broker.process import find_mosquitto
 
 pytestmark = pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
 

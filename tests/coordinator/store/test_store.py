@@ -12,25 +12,28 @@ import pytest
 from sqlalchemy import Connection, event, insert, text
 from tests.coordinator.coordinating import database_in
 
+from triagemq.channel.orders import Orders
+from triagemq.coordinator import store as tables
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
-from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.intents.registry import Record
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store import tables
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store import Store
 from triagemq.errors import TriageError
 from triagemq.intents import (
-    Declared,
+    PublicationIntent,
     PublisherIntent,
     SubscriberIntent,
+    SubscriptionIntent,
     Utility,
-    Wanted,
 )
-from triagemq.plan import Decision, SetFlow, SetPort
+from triagemq.plan import Decision
+from triagemq.plan.dataplane import SetFlow, SetPort
 
 
 def record(name: str, topic: str = "a/b") -> Record:
-    return Record(SubscriberIntent((Wanted(topic),), lease_seconds=7.5, name=name), "owner", "key")
+    return Record(
+        SubscriberIntent((SubscriptionIntent(topic),), lease_seconds=7.5, name=name), "owner", "key"
+    )
 
 
 def decision(number: int) -> Decision:
@@ -43,7 +46,10 @@ OLD = {
         '{"shape":"step","weight":3.0,"threshold":0.5,"freshness_seconds":2.5},"max_latency_seconds":0.5,'
         '"max_separation_seconds":4.0,"qos":2,"max_latency_share":0.95}],"port":"radio","flows":3}',
         SubscriberIntent(
-            (Wanted("floor3/#"), Wanted("a/+", Utility("step", 3.0, 0.5, 2.5), 0.5, 4.0, 2, 0.95)),
+            (
+                SubscriptionIntent("floor3/#"),
+                SubscriptionIntent("a/+", Utility("step", 3.0, 0.5, 2.5), 0.5, 4.0, 2, 0.95),
+            ),
             "radio",
             3,
             name="ff-7",
@@ -51,7 +57,7 @@ OLD = {
     ),
     ("publisher", "pump"): (
         '{"publications":[{"topic":"pump/1","rate_per_second":2.5,"size_bytes":40.0},{"topic":"pump/2"}]}',
-        PublisherIntent((Declared("pump/1", 2.5, 40.0), Declared("pump/2")), name="pump"),
+        PublisherIntent((PublicationIntent("pump/1", 2.5, 40.0), PublicationIntent("pump/2")), name="pump"),
     ),
 }
 """Rows as 0.1.0 has written them from the first, and what they mean."""
@@ -81,20 +87,20 @@ def test_what_cannot_be_asked_for_is_named_and_keeps_nobody_else_out(
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
         database.execute("insert into intents values ('publisher', 'p', '', '', 10, '{\"publications\": 1}')")
     assert store.records() == [record("s")]
-    assert "what publisher 'p' cannot ask for (publications: " in caplog.text
+    assert "intent of publisher 'p' is not valid (publications: " in caplog.text
     store.close_now()
 
 
 def test_everything_is_there_again(tmp_path: Path) -> None:
     store = Store(database_in(tmp_path))
-    publishing = Record(PublisherIntent((Declared("a", 2.5, None),), 3.0, name="p"), "", "")
+    publishing = Record(PublisherIntent((PublicationIntent("a", 2.5, None),), 3.0, name="p"), "", "")
     store.write_now(tables.announce, [record("s", "x/#"), publishing, record("gone")])
     store.write_now(tables.withdraw, [("subscriber", "gone")])
     store.write_now(tables.announce, [record("s", "y/#")])
     store.write_now(tables.set_bandwidth, "radio", 1e6)
     store.write_now(tables.set_bandwidth, "radio", 2e6)
-    store.write_now(tables.keep_measured, {"a": {"rate_per_second": 1.0}})
-    store.write_now(tables.keep_measured, {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}})
+    store.write_now(tables.store_measured, {"a": {"rate_per_second": 1.0}})
+    store.write_now(tables.store_measured, {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}})
     orders = Orders(
         7,
         {"radio": SetPort("radio", 1e6, float("inf"), 8)},
@@ -116,8 +122,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert again.bandwidths() == {"radio": 2e6}
     assert again.measured() == {"b": {"rate_per_second": 2.5, "size_bytes": 40.0}}
     assert again.orders() == orders
-    assert again.generation() == 7
-    assert [each.decision for each in again.decisions()] == [decision(0), decision(1)]
+    assert [each.subject for each in again.decisions()] == [decision(0).subject, decision(1).subject]
     assert [each.number for each in again.decisions(after=1)] == [2]
     assert again.tokens() == [token]
     assert TokenBook(again.tokens()).caller(secret).publish == ("a/#",)
@@ -199,14 +204,14 @@ def test_ten_thousand_intents_in_one_change(tmp_path: Path) -> None:
 
 
 def test_the_oldest_decisions_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "KEPT_DECISIONS", 1_500)
+    monkeypatch.setattr(tables, "STORED_DECISIONS", 1_500)
     store = Store(database_in(tmp_path))
     for start in range(0, 5_000, 250):
         store.write_now(tables.decide, 1, 1, [decision(number) for number in range(start, start + 250)])
     kept = store.decisions(limit=10_000)
     assert 1_500 <= len(kept) < 3_500
     assert kept[-1].number == 5_000
-    assert kept[-1].decision.subject == "subject 4999"
+    assert kept[-1].subject == "subject 4999"
     store.close_now()
 
 
@@ -339,8 +344,8 @@ def test_a_disk_that_is_full_is_said_and_recovers_when_there_is_room(tmp_path: P
 
 CHILD = """
 import sys
-from triagemq.coordinator.store import tables
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator import store as tables
+from triagemq.coordinator.store import Store
 from triagemq.plan import Decision
 store = Store(sys.argv[1])
 number = 0
@@ -366,7 +371,7 @@ def test_what_was_committed_survives_kill_9(tmp_path: Path) -> None:
     child.stdout.close()
     child.wait()
     store = Store(database_in(tmp_path))
-    subjects = [each.decision.subject for each in store.decisions(limit=10_000)]
+    subjects = [each.subject for each in store.decisions(limit=10_000)]
     assert subjects[: last + 1] == [str(number) for number in range(last + 1)]
     assert len(subjects) <= last + 2
     store.close_now()

@@ -36,26 +36,26 @@ conditions:
 
 @dataclass
 class Log:
-    """Actors that write down what they are told, and when."""
+    """Actors that write down each change, and when."""
 
     now: float = 0.0
-    told: list[tuple[object, ...]] = field(default_factory=list)
+    changes: list[tuple[object, ...]] = field(default_factory=list)
     situations: list[Situation] = field(default_factory=list)
 
     async def set_publisher(self, name: str, *, works: bool) -> None:
-        self.told.append((self.now, name, works))
+        self.changes.append((self.now, name, works))
 
     async def set_subscriber(self, name: str, *, present: bool) -> None:
-        self.told.append((self.now, name, present))
+        self.changes.append((self.now, name, present))
 
     async def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
-        self.told.append((self.now, port, bandwidth_bps))
+        self.changes.append((self.now, port, bandwidth_bps))
 
     async def set_worth(self, situation: Situation) -> None:
-        self.told.append((self.now, "worth", situation.utility_weight.tolist()))
+        self.changes.append((self.now, "worth", situation.utility_weight.tolist()))
 
     async def situation_changed(self, situation: Situation) -> None:
-        self.told.append((self.now, "changed"))
+        self.changes.append((self.now, "changed"))
         self.situations.append(situation)
 
     async def sleep_until(self, at_seconds: float) -> None:
@@ -67,7 +67,7 @@ def test_each_condition_comes_at_its_time_to_whom_it_concerns(tmp_path: Path) ->
     file.write_text(FILE)
     log = Log()
     asyncio.run(play(load(file), load_with_conditions(file)[1], log, sleep_until=log.sleep_until))
-    assert log.told == [
+    assert log.changes == [
         (0, "janitor", False),
         (1, "changed"),
         (2, "radio", 160000),
@@ -102,13 +102,13 @@ conditions:
 
     class Losing:
         def set_error_rate(self, of: str, name: str, error_rate: float) -> None:
-            log.told.append((log.now, of, name, error_rate))
+            log.changes.append((log.now, of, name, error_rate))
 
     scenario = load(file)
     box: Any = Losing()
     asyncio.run(play(scenario, load_with_conditions(file)[1], log, box, sleep_until=log.sleep_until))
     doors = scenario.subscriptions.topic == scenario.topics.name.index("door")
-    assert log.told == [
+    assert log.changes == [
         (0, "subscriber", "janitor", 0.2),
         (1, "port", "trunk", 0.1),
         (1, "changed"),
@@ -154,4 +154,4 @@ def test_the_clock_of_a_run_is_real_time(tmp_path: Path) -> None:
         return loop.time() - start
 
     assert asyncio.run(timed()) >= 0.2
-    assert [what for _, *what in log.told] == [["radio", 160000.0], ["changed"]]
+    assert [what for _, *what in log.changes] == [["radio", 160000.0], ["changed"]]

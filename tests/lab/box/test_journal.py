@@ -68,7 +68,7 @@ def test_half_written_and_strange_files_do_no_harm(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     (tmp_path / ".00000000000000000001-1-0").write_text("{")
     assert open_entries(tmp_path) == []
-    journal.note("interface", name="v0")
+    journal.note("directory", path="x")
     (tmp_path / "1.json").write_text("[]")
     with pytest.raises(NetworkError, match="not a journal entry"):
         open_entries(tmp_path)

@@ -15,7 +15,7 @@ from triagemq.lab.box import Host, Layout, Link, lay_out
 from triagemq.lab.box.forwarding import ForwardingEntry, active_links, forwarding
 from triagemq.lab.generators import prototype
 from triagemq.scenario import loads, port_paths
-from triagemq.scenario.conditions import Conditions, LinkState, situations
+from triagemq.scenario.conditions import Condition, Conditions, situations
 
 KINDS = st.sampled_from(["bridge", "openvswitch"])
 
@@ -142,9 +142,20 @@ def test_with_any_links_down_the_tables_reach_whom_the_situation_says(
     campus: Campus, kind: str, data: st.DataObject
 ) -> None:
     scenario, layout = campus.scenario, drawn(campus, kind)
-    links = sorted({link.port for link in layout.links if link.feeds is not None and link.port})
+    ports, switches = scenario.ports, scenario.switches
+    # A backup beside the link that it replaces has the same ends, which name the latter.
+    feeders = dict(zip(switches.name, (ports.name[port] for port in switches.fed_by_port), strict=True))
+    ends_of: dict[tuple[str, ...], str] = {}
+    for switch, port in (*feeders.items(), *campus.backups.items()):
+        if switches.fed_by_port[switches.name.index(switch)] >= 0:
+            ends_of.setdefault((switches.name[ports.switch[ports.name.index(port)]], switch), port)
+    links = sorted(
+        {link.port for link in layout.links if link.feeds is not None and link.port} & {*ends_of.values()}
+    )
     down = data.draw(st.sets(st.sampled_from(links))) if links else set()
-    failing = tuple(LinkState(1.0, port, up=False) for port in sorted(down))
+    failing = tuple(
+        Condition(1.0, link=ends, state="fails") for ends, port in ends_of.items() if port in down
+    )
     now = situations(scenario, Conditions(failing, campus.backups))[-1]
     in_use = now.feeding_ports(scenario)
     assert not in_use & down

@@ -83,13 +83,16 @@ def test_switches_have_the_numbers_of_their_names(box: Box) -> None:
         assert int(shown.strip().strip('"'), 16) == datapath_id(box.layout, name)
 
 
-def test_a_switch_that_cannot_be_started_removes_the_box(tmp_path: Path) -> None:
+def test_a_switch_that_cannot_be_started_removes_the_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = lay_out(loads(TWO_SWITCHES), new_run(), switches="openvswitch")
 
     def fail(layout: Layout, journal: Journal) -> VirtualSwitches:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), Box(layout, journal=Journal(tmp_path), start_switches=fail):
+    monkeypatch.setattr("triagemq.lab.box.box.start_virtual_switches", fail)
+    with pytest.raises(ZeroDivisionError), Box(layout, journal=Journal(tmp_path)):
         pass
     assert traces_of(layout.run) == []
     assert open_entries(tmp_path) == []

@@ -11,7 +11,7 @@ import pytest
 from triagemq.lab.emulate.merging import merge_trace
 from triagemq.lab.emulate.receipts import Receipts
 from triagemq.lab.generators import prototype
-from triagemq.plan import Counters, PortCounters, QueueCounters
+from triagemq.plan.dataplane import Counters, PortCounters, QueueCounters
 from triagemq.trace import Outcome, Trace, TraceWriter
 
 SCENARIO = prototype(subscribers=2)

@@ -20,29 +20,26 @@ from triagemq.lab.box.journal import Journal
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
-    plugged_publishers,
     require_buckets,
     with_idle_port,
 )
 from triagemq.lab.emulate.promised import (
     IDLE,
-    PromisedAddress,
     PromisedClients,
-    PromisedPublishers,
-    PromisedSubscribers,
+    PromisedPublications,
+    PromisedReceipts,
     RealMessages,
 )
 from triagemq.lab.emulate.promises import (
     ActiveInterval,
-    AdmittedPromise,
+    MeasuredPromise,
     PromisedRun,
-    also_brokered,
     cut_packets,
     promised_run,
 )
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import in_namespace
-from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetLimiter, SetPort
 from triagemq.scenario import Scenario, loads
 from triagemq.scenario.conditions import Conditions, situations
 from triagemq.trace import Trace
@@ -76,26 +73,15 @@ KEY = FlowKey("239.192.0.0", 17000)
 
 def test_real_messages_take_of_a_wire_what_those_of_the_scenario_take() -> None:
     messages = RealMessages(1500, 66.0)
-    for size in (13, 100, 1434, 1435, 4000, 192_192):
+    for size in (24, 100, 1434, 1435, 4000, 192_192):
         packets = messages.packets(size)
         real = messages.payload_bytes(size)
         assert real + 78 * packets == size + 66 * packets
         assert -(-real // (1500 - 78)) <= packets
     with pytest.raises(NetworkError, match="state an overhead_bytes of 78 or more"):
-        messages.require(12, "pulse")
-
-
-def test_what_is_promised_to_some_goes_both_ways() -> None:
-    ward = loads(WARD)
-    assert plugged_publishers(ward) == ["ecg"]
-    nurse = ward.subscriptions.guaranteed.tolist().index(1)
-    assert also_brokered(
-        ward, [AdmittedPromise(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
-    ) == [0]
-    only = [AdmittedPromise(PromisedAddress(0, nurse, ADDRESS), 0.02, (0, 1), (0, 0))]
-    assert also_brokered(ward, only, away=["guest"]) == []
-    everyone = [AdmittedPromise(PromisedAddress(0, row, ADDRESS), 0.02, (0, 1), (0, 0)) for row in (0, 1)]
-    assert also_brokered(ward, everyone) == []
+        messages.require(23, "pulse")
+    # A publisher of the product sends no message that is longer than declared.
+    assert RealMessages(1500, 102.0).payload_bytes(200) == 200
 
 
 def test_open_vswitch_has_no_windows() -> None:
@@ -118,7 +104,7 @@ class Clients:
         names = self.ward.ports.name
         row = self.ward.subscriptions.guaranteed.tolist().index(1)
         path = (names.index("over"), names.index("monitor"))
-        self.promise = AdmittedPromise(PromisedAddress(0, row, ADDRESS), 0.02, path, (0, 0))
+        self.promise = MeasuredPromise(0, row, ADDRESS, 0, 0.02, path, (0, 0))
 
     async def run(self, *limiters: SetLimiter, babbling: bool = False) -> PromisedRun:
         """Until some messages have come."""
@@ -127,10 +113,16 @@ class Clients:
         babblers = ["ecg"] if babbling else []
         sent, got = self.folder / "sent", self.folder / "got"
         course = situations(self.ward, Conditions())
-        publishers = PromisedPublishers(
-            self.ward, course, PromisedClients(access, str(sent), babbling=babblers), 0
+        publishers = PromisedPublications(
+            self.ward,
+            course,
+            PromisedClients(access, str(sent), babbling=babblers),
+            {name: one.namespace for name, one in self.layout.access.items()},
         )
-        subscribers = PromisedSubscribers(self.ward, PromisedClients(hosts, str(got)))
+        subscribers = PromisedReceipts(
+            PromisedClients(hosts, str(got)),
+            {name: one.namespace for name, one in self.layout.subscribers.items()},
+        )
         with Box(self.layout, journal=Journal(self.folder / "journal")) as box:
             ports = {one.name: Interface(one.interface, namespace=one.namespace) for one in self.layout.ports}
             plane = LinuxDataPlane(ports)
@@ -138,12 +130,12 @@ class Clients:
             copying.apply([*idle_instructions(1e7), *(SetPort(name, 1e7, 1000, 7) for name in ports)])
             copying.apply([SetFlow(KEY, name, 1, 0, 0.0) for name in ("over", "monitor")])
             copying.apply(limiters)
-            at = [self.promise.at]
-            await subscribers.open(at, {name: one.namespace for name, one in self.layout.subscribers.items()})
-            await publishers.open(at, {name: one.namespace for name, one in self.layout.access.items()})
+            await subscribers.listen_to_idle_port()
+            await subscribers.listen(self.ward, 0, self.promise.subscription, ADDRESS)
+            await publishers.promise([(0, ADDRESS)])
             await self._until_groups_are_known(plane)
             ended = asyncio.Event()
-            sending = asyncio.create_task(publishers.publish(time.time_ns(), ended))
+            sending = asyncio.create_task(publishers.run(time.time_ns(), ended))
             before = plane.counters().flows[KEY].packets_out
             while plane.counters().flows[KEY].packets_out < before + 60:
                 await asyncio.sleep(0.01)

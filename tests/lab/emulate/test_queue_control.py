@@ -94,4 +94,3 @@ def test_queues_on_an_interface_are_controlled_while_packets_pass(tmp_path: Path
             client.finish()
         running.signal(signal.SIGINT)
         assert running.finish().returncode == 0
-        assert (tmp_path / "state" / "widths.json").exists()

@@ -12,8 +12,8 @@ import typer
 from typer.testing import CliRunner
 
 from triagemq import progress
-from triagemq.cli.lab.reproduce import reproduce
 from triagemq.errors import ParameterError
+from triagemq.lab.commands.reproduce import reproduce
 from triagemq.lab.papers import registry, runs
 from triagemq.lab.papers.experiment import Claim, Effort, Experiment, Findings, Panel, PrintedTable, Series
 

@@ -36,7 +36,7 @@ def check(paper: str, figure: str) -> None:
     found = reproduce(paper, figure).findings
     for page in tables.PAGES:
         text = page.read_text()
-        assert tables.remade(text, lambda *asked: found if asked == (paper, figure) else None) == text, (
+        assert tables.remade(text, lambda *options: found if options == (paper, figure) else None) == text, (
             f"{page.name} is stale: python docs/tables.py '{paper} {figure}'"
         )
 

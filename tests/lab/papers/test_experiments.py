@@ -177,18 +177,18 @@ def test_many_seeds_on_spark_give_the_same_figures_as_in_process(
 ) -> None:
     effort = {"seeds": 2, "publications": 2000}
     here = reproduce("firedex", "9", **effort)  # type: ignore[arg-type]
-    asked: list[int] = []
+    requested: list[int] = []
     on_spark = runs.simulate_cases
 
     def counted(cases: Any, **given: Any) -> Any:
-        asked.append(len(cases))
+        requested.append(len(cases))
         return on_spark(cases, **given)
 
     monkeypatch.setattr(runs, "simulate_cases", counted)
     shares: list[float] = []
     where = OnSpark(SparkOptions(master="local[2]"), tmp_path, least_seconds=0.0)
     there = reproduce("firedex", "9", **effort, spark=where, progress=shares.append)  # type: ignore[arg-type]
-    assert asked == [2 * 8]
+    assert requested == [2 * 8]
     assert there.findings.figures == here.findings.figures
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 BUILDING_FIRE = ROOT / "examples" / "building-fire.yaml"
 CAMPUS = ROOT / "examples" / "campus.yaml"
-CAMPUS_SITES: dict[str, Any] = {"name": "library", "beside": {"labs": None, "hall": None}}
+CAMPUS_SITES: dict[str, Any] = {"name": "library", "peer_brokers": {"labs": None, "hall": None}}
 """The options by which it has its three gateways."""
 TWO_PORTS = HERE / "two-ports.yaml"
 LONG_SECONDS = 60.0

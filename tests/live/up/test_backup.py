@@ -36,10 +36,10 @@ from triagemq.client import (
     Publisher,
     Subscriber,
 )
-from triagemq.coordinator.gateway.trace import next_run
+from triagemq.gateway.trace import next_run
 from triagemq.live.up.state import back_up
 from triagemq.trace import Trace, TraceWriter, runs
-from triagemq.trace.retention import remove_old_runs
+from triagemq.trace.reader import remove_old_runs
 
 VANISHING = """
 import os, sys

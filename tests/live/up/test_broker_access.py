@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 from tests.client.loopback import QUICK
 from tests.coordinator.coordinating import database_in, make_token
-from tests.exchange.guarded import Guest
-from tests.exchange.real import ended
+from tests.gateway.guarded import Guest
+from tests.gateway.real import ended
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.client import BlockingSubscriber
-from triagemq.coordinator.store.store import Store
-from triagemq.coordinator.store.tables import revoke_token
-from triagemq.exchange.broker.process import find_mosquitto
+from triagemq.coordinator.store import Store, revoke_token
 
 
 def _wait(what: Callable[[], Any]) -> None:
@@ -49,18 +48,13 @@ def _code(port: int, user: str | None, password: str | None) -> int | None:
     return guest.code
 
 
-@pytest.mark.parametrize(
-    "embedded", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["mosquitto", "embedded"]
-)
-def test_tokens_open_the_built_in_broker_until_they_are_revoked(tmp_path: Path, embedded: bool) -> None:
-    if not embedded and find_mosquitto() is None:
-        pytest.skip("needs Mosquitto (apt install mosquitto)")
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs Mosquitto (apt install mosquitto)")
+def test_tokens_open_the_built_in_broker_until_they_are_revoked(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir(mode=0o700)
     pump, pump_id = _token(state, "publisher", publish=("pump/#",), names=("pump",))
     crew, _ = _token(state, "subscriber", subscribe=("pump/#",))
-    kind = ("--broker", "embedded") if embedded else ()
-    with Up(tmp_path, "--access", "--state", str(state), *kind) as running:
+    with Up(tmp_path, "--access", "--state", str(state)) as running:
         ready = running.ready()
         port = int(ready["broker"].rpartition(":")[2])
         for user, password in ((None, None), ("pump", "guessed"), ("pump", crew), ("triage-gateway-1", crew)):
@@ -83,7 +77,6 @@ def test_tokens_open_the_built_in_broker_until_they_are_revoked(tmp_path: Path, 
             _wait(lambda: _code(port, late_id, late) == 0)
             _revoke(state, pump_id)
             _wait(lambda: _code(port, "pump", pump) != 0)
-            if not embedded:
-                assert guest.collect(5.0) == []
-                assert guest.closed
+            assert guest.collect(5.0) == []
+            assert guest.closed
             assert ask(ready["coordinator"], "/v1/health")["broker_connected"]

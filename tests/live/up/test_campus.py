@@ -49,7 +49,7 @@ def test_control_of_the_kernels_queues_is_for_one_gateway(tmp_path: Path) -> Non
 
 
 def test_a_broker_that_cannot_be_reached_is_said_in_a_line_and_the_others_serve_all(tmp_path: Path) -> None:
-    ended = run(tmp_path / "state", "--for", "5", "--beside", "labs=mqtt://127.0.0.1:9")
+    ended = run(tmp_path / "state", "--for", "5", "--peer-broker", "labs=mqtt://127.0.0.1:9")
     assert ended.returncode == 0, ended.stderr
     said = [line for line in ended.stderr.splitlines() if line.startswith("triage: ")]
     assert len(said) == 1
@@ -58,6 +58,6 @@ def test_a_broker_that_cannot_be_reached_is_said_in_a_line_and_the_others_serve_
 
 
 def test_a_broker_that_the_scenario_does_not_have_is_refused(tmp_path: Path) -> None:
-    ended = run(tmp_path / "state", "--beside", "attic=mqtt://127.0.0.1:9")
+    ended = run(tmp_path / "state", "--peer-broker", "attic=mqtt://127.0.0.1:9")
     assert ended.returncode != 0
     assert "'attic' is no other broker of the scenario; there are: labs, library" in ended.stderr

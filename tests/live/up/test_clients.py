@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.loopback import QUICK
-from tests.exchange.real import SnClient
+from tests.gateway.real import SnClient
 from tests.live.up.exchanging import (
     LONG_SECONDS,
     ROOT,

@@ -28,7 +28,6 @@ def wire(alone: Machine, folder: Path) -> None:
         "ip -n crew address add 192.168.77.2/24 dev eth0",
         "ip -n crew link set eth0 up",
         "ip -n crew link set lo up",
-        "tc qdisc add dev eth1 root handle 77: pfifo limit 123",
     ):
         done = alone.run(*words.split(), folder=folder)
         assert done.returncode == 0, (words, done.stderr)

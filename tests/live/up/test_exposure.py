@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 from tests.coordinator.coordinating import database_in, make_token
-from tests.exchange.guarded import Guest
+from tests.gateway.guarded import Guest
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask, children_of
 from tests.ports import own_port
 from typer.testing import CliRunner
 
+from triagemq.broker.process import find_mosquitto
 from triagemq.certificates import own_certificate
 from triagemq.cli.app import app
 from triagemq.client import BlockingPublisher
 from triagemq.errors import ParameterError
-from triagemq.exchange.broker.process import find_mosquitto
 
 
 @pytest.mark.parametrize(

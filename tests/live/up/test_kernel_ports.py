@@ -1,4 +1,4 @@
-"""The loops beside the kernel's queues: whatever fails, the queues are put back, and what fails is told."""
+"""The loops beside the kernel's queues: whatever fails, the queues are put back, and what fails is reported."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError
+from triagemq.channel.link import GatewayLink
 from triagemq.live.up import kernel_ports
 from triagemq.live.up.kernel_ports import KernelPorts
-from triagemq.plan import Counters, FlowCounters, FlowKey, Instruction, PortCounters, QueueCounters
+from triagemq.plan.dataplane import Counters, FlowCounters, FlowKey, Instruction, PortCounters, QueueCounters
 
 KEY = FlowKey("10.0.0.1", 2000)
 COUNTED = Counters({"radio": PortCounters((QueueCounters(),), QueueCounters())}, {KEY: FlowCounters(1, 7)})
@@ -39,22 +38,18 @@ class Queues:
 
 
 class Link:
-    """A gateway that counts what it is told."""
+    """A gateway that counts the reports that it receives."""
 
     def __init__(self, answer: Callable[[], Coroutine[Any, Any, str]]) -> None:
         self._answer = answer
-        self.told = 0
+        self.reports = 0
 
-    async def queues(self, ports: Mapping[str, object], *_: object) -> tuple[str, dict[tuple[str, int], int]]:
-        self.told += 1
-        return await self._answer(), {}
+    async def queues(self, ports: Mapping[str, object], *_: object) -> None:
+        self.reports += 1
+        await self._answer()
 
-    async def events(self) -> Any:
+    async def news(self, *_: object) -> None:
         await asyncio.Event().wait()
-        yield None
-
-    async def measure(self, **_: object) -> None:
-        raise ControlError("not here")
 
 
 async def answers() -> str:
@@ -67,7 +62,7 @@ async def hangs() -> str:
 
 
 async def fails() -> str:
-    raise KeyError("a fault that nobody foresaw")
+    raise KeyError("an unforeseen fault")
 
 
 @pytest.fixture
@@ -79,8 +74,8 @@ def queues(monkeypatch: pytest.MonkeyPatch) -> Queues:
     return made
 
 
-def ports(**links: Link) -> KernelPorts:
-    return KernelPorts(cast("dict[str, GatewayLink]", links), {"radio": "eth1"})
+def ports(link: Link) -> KernelPorts:
+    return KernelPorts(cast("GatewayLink", link), {"radio": "eth1"})
 
 
 def run(work: Coroutine[object, object, None]) -> None:
@@ -99,7 +94,7 @@ def test_queues_are_put_back_whatever_fails_at_the_end(
     reading: Callable[[], Counters],
 ) -> None:
     async def work() -> None:
-        made = ports(first=Link(answer))
+        made = ports(Link(answer))
         made.open([])
         queues.reading = reading
         await asyncio.sleep(0.05)
@@ -112,30 +107,16 @@ def test_queues_are_put_back_whatever_fails_at_the_end(
 def test_a_loop_that_fails_says_so_and_goes_on(queues: Queues) -> None:
     async def work() -> None:
         link = Link(answers)
-        made = ports(first=link)
+        made = ports(link)
         queues.reading = broken
         made.open([])
         while not made.problem:
             await asyncio.sleep(0.01)
         assert "the interface is gone" in made.problem
         queues.reading = lambda: COUNTED
-        while made.problem or not link.told:
+        while made.problem or not link.reports:
             await asyncio.sleep(0.01)
         await made.close()
         assert made.counters == COUNTED
-
-    run(work())
-
-
-def test_a_gateway_that_hangs_keeps_no_other_from_being_told(queues: Queues) -> None:
-    async def work() -> None:
-        hung, other = Link(hangs), Link(answers)
-        made = ports(hung=hung, other=other)
-        made.open([])
-        while other.told < 10:
-            await asyncio.sleep(0.01)
-        assert hung.told == 1
-        await made.close()
-        assert queues.closed
 
     run(work())

@@ -21,8 +21,8 @@ from tests.live.up.exchanging import (
     until,
 )
 
+from triagemq.channel.messages import ControlError
 from triagemq.client import Publisher, Subscriber
-from triagemq.coordinator.channel.messages import ControlError
 from triagemq.live.up.exchange import Exchange
 
 PROCESSES = ("broker", "gateway", "coordinator", "publishers", "subscribers")
@@ -83,10 +83,14 @@ async def _is_well(running: Exchange) -> bool:
     return bool(health["status"] == "ok" and health["subscribers"] == 3 and health["publishers"] == 2)
 
 
+async def _endpoints(running: Exchange) -> dict[str, tuple[str, int]]:
+    return {client.client_id: client.endpoint for client in (await running.link.sessions()).sessions}
+
+
 async def _kill(running: Exchange, name: str, load: Load) -> float:
     """Kill it; the seconds until what it does is done again."""
     before, pid = running.restarts[name], running.pids[name]
-    sessions = await running.link.sessions()
+    sessions = await _endpoints(running)
     os.kill(pid, signal.SIGKILL)
 
     async def recovered() -> bool:
@@ -108,7 +112,7 @@ async def _kill(running: Exchange, name: str, load: Load) -> float:
 
         async def listen_elsewhere() -> bool:
             try:
-                found = await running.link.sessions()
+                found = await _endpoints(running)
             except ControlError:
                 return False
             return all(found.get(crew, sessions[crew]) != sessions[crew] for crew in ("crew-1~0", "crew-2~0"))
@@ -165,7 +169,7 @@ def test_the_brokers_of_all_gateways_store_a_subscription_that_a_client_of_one_h
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where Mosquitto's regular snapshots are far apart, too, as on a busy disk."""
-    monkeypatch.setattr("triagemq.exchange.broker.process._SAVE_EVERY_SECONDS", (600.0, 600.0))
+    monkeypatch.setattr("triagemq.broker.process._SAVE_EVERY_SECONDS", (600.0, 600.0))
 
     async def scene() -> None:
         async with exchange(tmp_path, scenario=CAMPUS, **CAMPUS_SITES) as running:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +16,16 @@ from tests.live.machine import TRIAGE, Machine, machine, until
 from tests.live.up.test_existing_interface import GATEWAY, wire
 
 from triagemq.lab.box.losing import attach_at_arrival
-from triagemq.network.linux.bpf import ArrayMap, Assembler, load_program
-from triagemq.network.linux.netlink import Netlink, find_link
+from triagemq.network.linux.bpf import ArrayMap, compiled_program, load_program
+from triagemq.network.linux.netlink import Netlink, interface_index
 
 pytestmark = [pytest.mark.needs_root("it makes namespaces of the network"), pytest.mark.slow]
 
 STATED_BPS = 100_000
 SUBSCRIBERS, RATE = 3, 40.0
 """Forty events a second of some 150 bytes for each of three: a little more than the port takes."""
+
+_LOSING = Path(__file__).with_name("losing_datagrams.o")
 
 _GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).read().decode())"
 
@@ -55,9 +56,9 @@ class Site:
     def losing(self, percent: int) -> Iterator[None]:
         """Of the datagrams that come to the crew so many are lost."""
         with closing(ArrayMap(8, 1)) as share:
-            program = load_program(losing_datagrams(share.file))
+            program = load_program(compiled_program(_LOSING, "tc/lose", {"share": share}))
             with closing(Netlink(str(self._alone.root / "run/netns/crew"))) as crew:
-                attach_at_arrival(crew, find_link(crew, "eth0").index, program)
+                attach_at_arrival(crew, interface_index(crew, "eth0"), program)
             os.close(program)
             share.set(0, ((percent << 32) // 100).to_bytes(8, sys.byteorder))
             try:
@@ -88,32 +89,6 @@ class Site:
         )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
-
-
-def losing_datagrams(share: int) -> bytes:
-    """A program that loses UDP over IPv4 at random: the share of it that stands, of 2^32, in a map."""
-    a = Assembler()
-    a.set(2, 14 + 9)  # the protocol in the header of IPv4
-    a.copy(3, 10)
-    a.compute(3, "+", -8)
-    a.set(4, 1)
-    a.call(26)  # bpf_skb_load_bytes
-    a.jump_if(0, "!=", 0, "pass")
-    a.load(1, 1, 10, -8)
-    a.jump_if(1, "!=", socket.IPPROTO_UDP, "pass")
-    a.call(7)  # bpf_get_prandom_u32
-    a.compute(0, "<<", 32)
-    a.compute(0, ">>", 32)
-    a.load_value(1, share)
-    a.load(8, 1, 1, 0)
-    a.jump_if_by(0, "<", 1, "lost")
-    a.label("pass")
-    a.set(0, 0)
-    a.exit()
-    a.label("lost")
-    a.set(0, 2)
-    a.exit()
-    return a.program()
 
 
 @pytest.fixture(scope="module")

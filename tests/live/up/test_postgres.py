@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from triagemq.cli.token import app as token_command
 from triagemq.client import BlockingSubscriber
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store.tables import open_database
+from triagemq.coordinator.store import open_database
 from triagemq.errors import MissingDependencyError, TriageError
 
 needs_server = pytest.mark.skipif(PROGRAMS is None, reason="needs PostgreSQL (apt install postgresql)")

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from tests.live.up.exchanging import LONG_SECONDS, TRIAGE, TWO_PORTS, Up
 
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.store import Store
 from triagemq.errors import ParameterError
-from triagemq.exchange.private_files import private_directory
-from triagemq.exchange.store import GatewayStore
+from triagemq.files import private_directory
+from triagemq.gateway.store import GatewayStore
 
 NOBODY = 65_534
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -83,16 +83,13 @@ def test_another_user_reads_nothing_of_a_running_exchange(tmp_path: Path) -> Non
         assert outside.stdout == ""
 
 
-def test_a_state_directory_that_an_earlier_version_left_open_is_closed(tmp_path: Path) -> None:
+def test_a_state_directory_that_was_opened_to_others_is_closed(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    (state / "gateway").mkdir(parents=True)
-    for path in (state, state / "gateway"):
-        path.chmod(0o755)
-    for name in ("coordinator.sqlite", "gateway/gateway.sqlite", "gateway/state.json"):
-        (state / name).touch()
-        (state / name).chmod(0o644)
+    state.mkdir()
+    state.chmod(0o755)
+    (state / "gateway.sqlite").touch()
     private_directory(state)
-    assert _open_to_others(state) == []
+    assert stat.S_IMODE(state.stat().st_mode) == 0o700
 
 
 def test_a_directory_of_other_things_is_not_closed_but_refused(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.exchange.real import Mosquitto, SnClient, ended
+from tests.gateway.real import Mosquitto, SnClient, ended
 from tests.live.up.exchanging import LONG_SECONDS, TRIAGE, TWO_PORTS, Up, ask, children_of
 
+from triagemq.broker import BrokerAddress
+from triagemq.broker.process import find_mosquitto
 from triagemq.errors import ParameterError
-from triagemq.exchange import BrokerAddress
-from triagemq.exchange.broker.process import find_mosquitto
 from triagemq.mqttsn import ConnAck, Connect, ReturnCode
 
 PASSWORD = "s3cret-of-the-broker"

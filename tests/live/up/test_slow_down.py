@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.exchange.real import Child
+from tests.gateway.real import Child
 from tests.live.up.exchanging import LONG_SECONDS, TRIAGE
 
 from triagemq.client import Subscriber

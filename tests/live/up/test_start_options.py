@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import triagemq.cli.up as up_module
 from triagemq.cli.app import app
 from triagemq.errors import ParameterError
 from triagemq.live.up.exchange import ExchangeOptions
-from triagemq.live.up.state import back_up, hold, remember_start
+from triagemq.live.up.state import back_up, lock_state, remember_start
 
 SITE = "mqtt://triage:hush@broker.example:1884"
 
@@ -76,7 +77,7 @@ def test_a_restart_without_options_is_as_the_start_was(
     assert started[-1].coordinator["bandwidth_bps"] == 300000
     assert (tmp_path / "state" / "started.json").stat().st_mode & 0o077 == 0
     # As is one from a copy.
-    os.close(hold(tmp_path / "state"))
+    os.close(lock_state(tmp_path / "state"))
     asyncio.run(back_up(tmp_path / "state", tmp_path / "copy"))
     assert not up(tmp_path / "copy")
     assert started[-1].broker == SITE
@@ -130,11 +131,18 @@ def test_brokers_of_other_gateways_are_remembered_as_well(
 
     monkeypatch.setattr(up_module, "_run", run)
     campus = str(Path(__file__).parents[3] / "examples" / "campus.yaml")
-    assert "enough" in up(tmp_path, campus, "--beside", f"labs={SITE}")
+    assert "enough" in up(tmp_path, campus, "--peer-broker", f"labs={SITE}")
     assert "enough" in up(tmp_path, campus)
-    assert ran[-1].beside == ran[0].beside
-    assert ran[-1].beside["labs"] == SITE
-    assert "--other-broker" in up(tmp_path, campus, "--beside", "labs=mqtt://other.example")
+    assert ran[-1].peer_brokers == ran[0].peer_brokers
+    assert ran[-1].peer_brokers["labs"] == SITE
+    assert "--other-broker" in up(tmp_path, campus, "--peer-broker", "labs=mqtt://other.example")
+    # Names of the version before.
+    options = json.loads((tmp_path / "started.json").read_text())
+    options["beside"] = options.pop("peer_broker")
+    (tmp_path / "started.json").write_text(json.dumps(options))
+    assert "enough" in up(tmp_path, campus)
+    assert "enough" in up(tmp_path, campus, "--beside", f"labs={SITE}")
+    assert [each.peer_brokers["labs"] for each in ran] == [SITE] * 4
 
 
 def test_a_state_of_before_options_were_remembered_has_its_broker(

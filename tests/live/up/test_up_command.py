@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.client.loopback import QUICK
-from tests.exchange.guarded import Guest
+from tests.gateway.guarded import Guest
 from tests.live.up.exchanging import (
     LONG_SECONDS,
     TWO_PORTS,
@@ -25,11 +25,11 @@ from tests.live.up.exchanging import (
 )
 from tests.ports import own_port
 
+from triagemq.broker import BrokerProcess, FurtherListener
+from triagemq.broker.process import find_mosquitto
+from triagemq.broker.users import BrokerUser, hashed_password
 from triagemq.certificates import own_certificate
 from triagemq.client import BlockingPublisher, BlockingSubscriber
-from triagemq.exchange import BrokerProcess, FurtherListener
-from triagemq.exchange.broker.process import find_mosquitto
-from triagemq.exchange.broker.users import BrokerUser, hashed_password
 from triagemq.trace import runs
 
 

@@ -13,7 +13,7 @@ from tests.network.virtual_time import VirtualTime
 
 from triagemq.datagrams import Datagrams
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan.dataplane import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
 from triagemq.trace import Outcome
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]

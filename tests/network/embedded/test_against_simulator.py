@@ -10,7 +10,7 @@ from tests.network.bench import Offer, VirtualBench
 from tests.network.eight_classes import BANDWIDTH_BPS, eight_classes, simulated_deliveries
 from tests.simulate.port_alone import port_alone
 
-from triagemq.plan import SetFlow, SetPort
+from triagemq.plan.dataplane import SetFlow, SetPort
 from triagemq.scenario import Discipline, Scenario
 from triagemq.trace import Outcome
 

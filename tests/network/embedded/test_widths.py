@@ -12,7 +12,15 @@ from tests.network.virtual_time import VirtualTime
 from triagemq.datagrams import Datagrams
 from triagemq.errors import PlanError
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan import FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort, Treatment
+from triagemq.plan.dataplane import (
+    FlowKey,
+    OutgoingPacket,
+    RemoveFlow,
+    RemovePort,
+    SetFlow,
+    SetPort,
+    Treatment,
+)
 
 PACKET_NS = round(WIRE_BYTES * 8 / 2e6 * 1e9)
 """A packet at 2 Mbit/s."""

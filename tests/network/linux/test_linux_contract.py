@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 from tests.network.bench import Bench
-from tests.network.contract import DataPlaneContract
+from tests.network.contract import LimiterContract
 from tests.network.linux.kernel_bench import KernelBench
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
 
-class TestInTheKernel(DataPlaneContract):
+class TestInTheKernel(LimiterContract):
+    follows_flows = False
     served_share = 0.95
 
     @pytest.fixture

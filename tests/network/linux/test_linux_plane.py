@@ -11,21 +11,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.network.linux.wires import SENDER, Wires, count_waiting
+from tests.network.linux.wires import CONFIGURED_HANDLE, SENDER, Wires, configure_root, count_waiting
 
 from triagemq.datagrams import DatagramSender
 from triagemq.errors import NetworkError, PlanError
-from triagemq.exchange.listening import bind_udp, control_socket
+from triagemq.gateway.sockets import bind_udp
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
-from triagemq.network.linux.netlink import Netlink, attribute, find_link, in_namespace
-from triagemq.network.linux.queues import (
-    QueueStatistics,
-    RootQueue,
-    queue_statistics,
-    restore_root,
-    root_queue,
-)
-from triagemq.plan import FlowKey, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.network.linux.netlink import Netlink, attribute, in_namespace, interface_index
+from triagemq.network.linux.plane import capabilities
+from triagemq.network.linux.queues import RootQueue, queue_counters, root_queue
+from triagemq.plan.dataplane import FlowKey, QueueCounters, RemoveFlow, RemovePort, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -47,7 +42,7 @@ class Host:
         self.input = self.wires.receiving_socket()
         self.key = FlowKey(*self.input.getsockname())
         self.netlink = Netlink(self.wires.switch)
-        self.radio = find_link(self.netlink, "radio")
+        self.radio = interface_index(self.netlink, "radio")
 
     def send(self, count: int, datagram: bytes = PUBLISH) -> None:
         for _ in range(count):
@@ -64,11 +59,11 @@ class Host:
                 time.sleep(0.005)
         return count
 
-    def queues(self) -> list[QueueStatistics]:
-        return queue_statistics(self.netlink, self.radio.index)
+    def queues(self) -> list[QueueCounters]:
+        return queue_counters(self.netlink, self.radio)
 
     def root(self) -> RootQueue:
-        return root_queue(self.netlink, self.radio.index)
+        return root_queue(self.netlink, self.radio)
 
     def close(self) -> None:
         self.plane.close()
@@ -83,6 +78,10 @@ def host() -> Iterator[Host]:
     made = Host()
     yield made
     made.close()
+
+
+def test_root_can_do_everything() -> None:
+    assert capabilities() == dict.fromkeys(("namespaces", "queues", "classifier"))
 
 
 def test_a_bandwidth_changes_with_every_packet_in_its_place(host: Host) -> None:
@@ -107,7 +106,7 @@ def test_a_full_queue_drops_and_counts(host: Host) -> None:
     queue, flow = counters.ports["radio"].queues[0], counters.flows[host.key]
     assert queue.backlog_packets <= 10
     assert queue.drops > 20
-    assert (flow.flow_id, flow.packets_in, flow.dropped_by_buffer) == (5, 50, queue.drops)
+    assert (flow.flow_id, flow.packets_in, queue.packets_in) == (5, 50, 50)
     assert queue.bytes_in == 50 * 142
 
 
@@ -148,31 +147,9 @@ def test_what_a_removed_port_and_flow_hold_is_still_sent(host: Host) -> None:
     host.send(40)
     host.plane.apply([RemoveFlow(host.key), RemovePort("radio")])
     counters = host.plane.counters()
-    assert counters.ports["radio"].queues[0].backlog_packets > 0
-    assert counters.flows[host.key].backlog_packets == counters.ports["radio"].queues[0].backlog_packets
+    assert (counters.ports, counters.flows) == ({}, {})
     assert host.received(40) == 40
-    host.plane.counters()
-    left = host.plane.counters()
-    assert (left.ports, left.flows) == ({}, {})
     assert host.root().is_default
-
-
-def test_what_a_flow_has_counted_last_is_told_once_after_it_has_gone(host: Host) -> None:
-    flow = SetFlow(host.key, "radio", 7, 0, 0.0)
-    host.plane.apply([SetPort("radio", 1e8, 100, 1), flow])
-    host.plane.counters()
-    for sent in (3, 2):
-        host.send(sent)
-        assert host.received(sent) == sent
-        host.plane.apply([RemoveFlow(host.key)])
-        host.plane.apply([flow])
-    found = host.plane.counters()
-    assert [(key, gone.flow_id, gone.packets_in, gone.packets_out) for key, gone in found.gone] == [
-        (host.key, 7, 3, 3),
-        (host.key, 7, 2, 2),
-    ]
-    assert found.flows[host.key].packets_in == 0
-    assert host.plane.counters().gone == ()
 
 
 def test_a_flow_that_comes_back_starts_from_nothing(host: Host) -> None:
@@ -187,26 +164,6 @@ def test_a_flow_that_comes_back_starts_from_nothing(host: Host) -> None:
     assert host.plane.counters().ports["radio"].queues[0].packets_out == 5
 
 
-def test_flows_that_share_a_class_share_its_drops(host: Host) -> None:
-    other = FlowKey(host.key.address, 9)
-    host.plane.apply(
-        [
-            SetPort("radio", SLOW_BPS, 11, 1),
-            SetFlow(host.key, "radio", 0, 0, 0.0),
-            SetFlow(other, "radio", 1, 0, 0.0),
-        ]
-    )
-    for _ in range(30):
-        host.send(1)
-        host.output.sendto(PUBLISH, (other.address, other.udp_port))
-    counters = host.plane.counters()
-    queue, flows = counters.ports["radio"].queues[0], list(counters.flows.values())
-    assert [flow.packets_in for flow in flows] == [30, 30]
-    assert sum(flow.dropped_by_buffer for flow in flows) == queue.drops
-    assert sum(flow.backlog_packets for flow in flows) == queue.backlog_packets
-    assert abs(flows[0].dropped_by_buffer - flows[1].dropped_by_buffer) <= 1
-
-
 def test_closing_sends_what_waits_and_leaves_the_interface_as_it_was(host: Host) -> None:
     before = host.root()
     host.plane.apply([SetPort("radio", SLOW_BPS, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
@@ -216,23 +173,16 @@ def test_closing_sends_what_waits_and_leaves_the_interface_as_it_was(host: Host)
     assert host.root() == before
 
 
-def test_a_queueing_discipline_that_was_configured_comes_back(host: Host) -> None:
-    restore_root(host.netlink, host.radio.index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
-    before = host.root()
-    host.plane.apply([SetPort("radio", 1e6, 100, 1)])
-    assert host.root().is_ours
-    host.plane.close()
-    assert host.root() == before
-    assert (before.kind, before.handle, before.options[:1]) == ("pfifo", 0xABCD0000, b"\x2a")
-
-
-def test_an_interface_with_classes_of_its_own_is_left_alone(host: Host) -> None:
-    restore_root(host.netlink, host.radio.index, RootQueue("htb", 0xABCD0000, HTB_OPTIONS))
+@pytest.mark.parametrize(("kind", "options"), [("htb", HTB_OPTIONS), ("pfifo", b"\x2a\0\0\0")])
+def test_an_interface_that_an_administrator_has_configured_is_left_alone(
+    host: Host, kind: str, options: bytes
+) -> None:
+    configure_root(host.netlink, host.radio, kind, options)
     with pytest.raises(NetworkError, match="tc qdisc del dev radio root"):
         host.plane.apply([SetPort("cable", 1e6, 100, 1), SetPort("radio", 1e6, 100, 1)])
-    assert host.root().handle == 0xABCD0000
+    assert (host.root().kind, host.root().handle) == (kind, CONFIGURED_HANDLE)
     assert host.plane.counters().ports == {}
-    assert root_queue(host.netlink, find_link(host.netlink, "cable").index).is_default
+    assert root_queue(host.netlink, interface_index(host.netlink, "cable")).is_default
 
 
 def test_one_interface_is_managed_by_one_data_plane(host: Host) -> None:
@@ -244,7 +194,7 @@ def test_one_interface_is_managed_by_one_data_plane(host: Host) -> None:
     finally:
         second.close()
     assert host.root().is_ours
-    assert len(queue_statistics(host.netlink, host.radio.index)) == 9
+    assert len(queue_counters(host.netlink, host.radio)) == 9
 
 
 def test_ports_without_an_interface_are_refused_by_name(host: Host) -> None:
@@ -283,17 +233,16 @@ def test_more_flows_than_there_is_room_for_change_nothing(host: Host) -> None:
 def test_what_a_failing_link_loses_is_counted_as_dropped(host: Host) -> None:
     host.plane.apply([SetPort("radio", SLOW_BPS, 100, 1), SetFlow(host.key, "radio", 0, 0, 0.0)])
     host.send(60)
-    assert host.plane.counters().flows[host.key].backlog_packets > 40
+    assert host.plane.counters().ports["radio"].queues[0].backlog_packets > 40
     for up in (0, 1):
         # RTM_NEWLINK with the flag IFF_UP.
-        host.netlink.request(16, 0, struct.pack("=BxHiII", 0, 0, host.radio.index, up, 1))
+        host.netlink.request(16, 0, struct.pack("=BxHiII", 0, 0, host.radio, up, 1))
     before = host.plane.counters()
     counters = host.plane.counters()
-    queue, flow = counters.ports["radio"].queues[0], counters.flows[host.key]
+    queue = counters.ports["radio"].queues[0]
     assert before.ports["radio"].queues[0].packets_out == queue.packets_out < 20
     assert (queue.packets_in, queue.backlog_packets, queue.drops) == (60, 0, 60 - queue.packets_out)
     assert queue.bytes_in == 60 * 142
-    assert (flow.dropped_by_buffer, flow.backlog_packets) == (queue.drops, 0)
     host.plane.apply([SetPort("radio", 1e8, 100, 1)])
     host.send(5)
     assert host.received(queue.packets_out + 5) == queue.packets_out + 5
@@ -303,7 +252,7 @@ def test_what_a_failing_link_loses_is_counted_as_dropped(host: Host) -> None:
 def test_an_interface_that_vanishes_does_not_stop_the_rest(host: Host) -> None:
     host.plane.apply([SetPort("radio", 1e6, 100, 1), SetPort("cable", 1e6, 100, 1)])
     host.netlink.request(
-        17, 0, b"\0\0\0\0" + find_link(host.netlink, "cable").index.to_bytes(4, "little") + bytes(8)
+        17, 0, b"\0\0\0\0" + interface_index(host.netlink, "cable").to_bytes(4, "little") + bytes(8)
     )
     counters = host.plane.counters()
     assert counters.ports["cable"].queues[0].packets_in == 0
@@ -338,7 +287,7 @@ class Flood:
             sent = due
 
 
-def bytes_in(queue: QueueStatistics) -> int:
+def bytes_in(queue: QueueCounters) -> int:
     return queue.bytes_out + queue.backlog_bytes
 
 
@@ -434,7 +383,7 @@ def test_a_flood_of_strangers_marks_does_not_delay_the_first_class(host: Host) -
     counters = host.plane.counters()
     assert counters.ports["radio"].strange_marks > 500
     assert counters.ports["radio"].control.packets_in == 0
-    assert counters.flows[host.key].packets_out == counters.flows[host.key].packets_in == 100
+    assert counters.ports["radio"].queues[0].packets_out == counters.flows[host.key].packets_in == 100
 
 
 def test_fragments_of_a_large_event_go_with_its_class(host: Host) -> None:
@@ -455,8 +404,8 @@ def test_fragments_of_a_large_event_go_with_its_class(host: Host) -> None:
             while host.plane.counters().flows[host.key].packets_in < 3 * sent:
                 time.sleep(0.005)
             assert len(host.input.recv(5000)) == 4000
-    flow = host.plane.counters().flows[host.key]
-    assert (flow.packets_in, flow.dropped_by_buffer) == (60, 0)
+    counters = host.plane.counters()
+    assert counters.flows[host.key].packets_in == counters.ports["radio"].queues[0].packets_out == 60
 
 
 def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor_the_first_class(
@@ -466,9 +415,16 @@ def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor
     starved = FlowKey(host.key.address, 9)
     own = LinuxDataPlane({"eth0": Interface("eth0", host.wires.sender)})
     data = in_namespace(host.wires.sender, lambda: bind_udp(SENDER, 0))
-    control = in_namespace(host.wires.sender, lambda: control_socket(data))
-    assert control is not None
-    loop = asyncio.new_event_loop()
+
+    async def full_socket() -> None:
+        # Three times what a socket's buffer of 8 MB holds of such packets.
+        assert sender([((starved.address, starved.udp_port), PUBLISH)] * 20_000) == []
+        sender([((host.key.address, host.key.udp_port), PUBLISH)])
+        assert host.received(1) == 1
+        sender.control([((host.key.address, host.key.udp_port), PINGRESP)])
+        assert host.received(1) == 1
+        sender.close()
+
     try:
         own.apply(
             [
@@ -478,19 +434,8 @@ def test_a_starved_class_on_the_gateways_own_interface_stops_neither_control_nor
             ]
         )
         own.trust([TrustedAddress("udp", *data.getsockname())])
-        sender = DatagramSender(data, control, loop=loop)
-        # Three times what a socket's buffer of 8 MB holds of such packets.
-        assert sender([((starved.address, starved.udp_port), PUBLISH)] * 20_000) == []
-        sender([((host.key.address, host.key.udp_port), PUBLISH)])
-        assert host.received(1) == 1
-        # A full socket, as anybody without root has it, still has control pass.
-        data.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        assert sender([((host.key.address, host.key.udp_port), PUBLISH)])[0].problem is None
-        sender.control([((host.key.address, host.key.udp_port), PINGRESP)])
-        assert host.received(1) == 1
-        sender.close()
+        sender = DatagramSender(data)
+        asyncio.run(full_socket())
     finally:
-        loop.close()
         data.close()
-        control.close()
         own.close()

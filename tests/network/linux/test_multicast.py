@@ -18,7 +18,15 @@ from tests.network.linux.wires import RECEIVER, RECEIVER_ON_CABLE, SENDER, Wires
 from triagemq.errors import PlanError
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.netlink import in_namespace
-from triagemq.plan import FlowCounters, FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimiter, SetPort
+from triagemq.plan.dataplane import (
+    FlowCounters,
+    FlowKey,
+    RemoveFlow,
+    RemoveLimiter,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+)
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.exchange.planned import DROP_RATE, OneDropRate, is_as_planned
-from tests.exchange.virtual import VirtualGateway
+from tests.gateway.planned import DROP_RATE, OneDropRate, is_as_planned
+from tests.gateway.virtual import VirtualGateway
 from tests.network.linux.wires import Wires
 
-from triagemq.exchange.senders import SocketSender
+from triagemq.gateway.core import GatewayCore
+from triagemq.gateway.sockets import Sender, SocketPlane
 from triagemq.mqttsn import (
     Connect,
     PingReq,
@@ -27,7 +28,7 @@ from triagemq.mqttsn import (
 )
 from triagemq.network.linux import LinuxDataPlane
 from triagemq.network.linux.netlink import in_namespace
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
@@ -42,9 +43,7 @@ class Exchange:
         self.plane = LinuxDataPlane(self.wires.interfaces)
         self.output, self.input = self.wires.sending_socket(), self.wires.receiving_socket()
         self.output.setblocking(False)
-        self.gateway = VirtualGateway(
-            outlet=lambda core: SocketSender(core, self.output), policy=OneDropRate(), seed=1
-        )
+        self.gateway = VirtualGateway(outlet=self._outlet, policy=OneDropRate(), seed=1)
         self.plane.apply(
             [
                 SetPort("radio", 1e9, 10_000, 7),
@@ -52,6 +51,11 @@ class Exchange:
             ]
         )
         self.payloads: list[bytes] = []
+
+    def _outlet(self, core: GatewayCore) -> Sender:
+        outlet = Sender(core)
+        outlet.attach(SocketPlane(self.output, outlet.settled))
+        return outlet
 
     def send(self, message: Connect | Subscribe | PingReq | PubAck | PubRec | PubComp) -> None:
         self.input.sendto(encode(message), self.output.getsockname())
@@ -72,10 +76,10 @@ class Exchange:
                 quiet_at = time.monotonic() + 0.03
 
     def _under_way(self) -> int:
-        (flow,) = self.plane.counters().flows.values()
+        (port,) = self.plane.counters().ports.values()
         counted = [udp_datagrams(namespace) for namespace in (self.wires.sender, self.wires.receiver)]
         sent, received = (sum(numbers) for numbers in zip(*counted, strict=True))
-        return sent - received - flow.dropped_by_buffer
+        return sent - received - sum(queue.drops for queue in port.queues)
 
     def _gateway(self, datagram: bytes, address: tuple[str, int]) -> None:
         self.gateway.core.datagram(address, datagram)

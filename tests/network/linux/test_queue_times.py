@@ -15,7 +15,7 @@ from triagemq.lab.emulate.receipts import stamping
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.linux.queue_times import BEGINNING_BYTES
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 

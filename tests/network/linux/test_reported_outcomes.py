@@ -12,8 +12,8 @@ from tests.network.linux.wires import Wires, count_waiting
 from triagemq.datagrams import DatagramSender
 from triagemq.network import ReportedDataPlane
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
-from triagemq.network.linux.netlink import Netlink, find_link
-from triagemq.plan import Fate, FlowKey, OutgoingPacket, SetFlow, SetPort
+from triagemq.network.linux.netlink import Netlink, interface_index
+from triagemq.plan.dataplane import Fate, FlowKey, OutgoingPacket, SetFlow, SetPort
 from triagemq.trace import Outcome
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
@@ -60,7 +60,7 @@ class Exchange:
     def report(self) -> None:
         at_ns = time.time_ns()
         counters = self.queues.counters()
-        self.plane.report(counters.ports, {}, (), at_ns)
+        self.plane.report(counters.ports, {}, at_ns)
         said = self.outcomes(Outcome.delivered)
         # What is said to have left arrives in a moment: as soon as the kernel's own thread for packets has its turn.
         deadline = time.monotonic() + 30.0
@@ -90,7 +90,7 @@ class Exchange:
     def set_link(self, *, up: bool) -> None:
         netlink = Netlink(self.wires.switch)
         # RTM_NEWLINK with the flag IFF_UP.
-        index = find_link(netlink, "radio").index
+        index = interface_index(netlink, "radio")
         netlink.request(16, 0, struct.pack("=BxHiII", 0, 0, index, int(up), 1))
         netlink.close()
 

@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from tests.network.linux.wires import RECEIVER, Wires, count_waiting
+from tests.network.linux.wires import CONFIGURED_HANDLE, RECEIVER, Wires, configure_root, count_waiting
 
 from triagemq.network.linux import LinuxDataPlane
-from triagemq.network.linux.netlink import Netlink, find_link, in_namespace
+from triagemq.network.linux.netlink import Netlink, in_namespace, interface_index
 from triagemq.network.linux.port import restore_queues
-from triagemq.network.linux.queues import RootQueue, remove_queues, restore_root, root_queue
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.network.linux.queues import RootQueue, remove_queues, root_queue
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
 
 _RUN = """
 import sys, time
 from triagemq.network.linux import Interface, LinuxDataPlane
-from triagemq.plan import FlowKey, SetFlow, SetLimiter, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetLimiter, SetPort
 (udp_port,) = sys.argv[1:]
 plane = LinuxDataPlane({"radio": Interface("radio")})
 key = FlowKey("10.9.0.2", int(udp_port))
@@ -68,7 +68,7 @@ def restore(wires: Wires) -> tuple[list[str], list[str]]:
 def root(wires: Wires) -> RootQueue:
     netlink = Netlink(wires.switch)
     try:
-        return root_queue(netlink, find_link(netlink, "radio").index)
+        return root_queue(netlink, interface_index(netlink, "radio"))
     finally:
         netlink.close()
 
@@ -83,17 +83,6 @@ def test_what_a_killed_run_left_is_undone_once(wires: Wires) -> None:
     assert restore(wires) == (["radio"], [])
     assert root(wires).is_default
     assert restore(wires) == ([], [])
-
-
-def test_what_was_configured_before_comes_back(wires: Wires) -> None:
-    netlink = Netlink(wires.switch)
-    restore_root(netlink, find_link(netlink, "radio").index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
-    netlink.close()
-    before = root(wires)
-    with run(wires):
-        assert root(wires).is_ours
-    assert restore(wires) == (["radio"], [])
-    assert root(wires) == before
 
 
 def test_the_last_plan_outlives_its_process(wires: Wires) -> None:
@@ -135,9 +124,9 @@ def test_what_an_administrator_changed_since_is_left_alone(wires: Wires) -> None
     with run(wires):
         pass
     netlink = Netlink(wires.switch)
-    index = find_link(netlink, "radio").index
+    index = interface_index(netlink, "radio")
     remove_queues(netlink, index)
-    restore_root(netlink, index, RootQueue("pfifo", 0xABCD0000, b"\x2a\0\0\0"))
+    configure_root(netlink, index, "pfifo", b"\x2a\0\0\0")
     netlink.close()
     assert restore(wires) == ([], [])
-    assert root(wires).handle == 0xABCD0000
+    assert root(wires).handle == CONFIGURED_HANDLE

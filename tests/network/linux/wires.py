@@ -11,14 +11,17 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import struct
 from pathlib import Path
 
 from pyroute2 import NetNS, netns
 
 from triagemq.network.linux import Interface
-from triagemq.network.linux.netlink import in_namespace
+from triagemq.network.linux.netlink import Netlink, attribute, in_namespace, text_attribute
 
 _numbers = itertools.count()
+
+CONFIGURED_HANDLE = 0xABCD0000
 
 SENDER = "10.9.0.1"
 RECEIVER = "10.9.0.2"
@@ -114,6 +117,12 @@ def count_waiting(receiver: socket.socket) -> int:
         except BlockingIOError:
             return count
         count += 1
+
+
+def configure_root(netlink: Netlink, interface: int, kind: str, options: bytes) -> None:
+    """A queueing discipline as an administrator puts it there (RTM_NEWQDISC, CREATE and EXCL)."""
+    message = struct.pack("=BxxxiIII", 0, interface, CONFIGURED_HANDLE, 0xFFFFFFFF, 0)
+    netlink.request(36, 0x600, message + text_attribute(1, kind) + attribute(2, options))
 
 
 def _be_quiet() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.plan import Counters, DataPlane, FlowCounters, Instruction
+from triagemq.plan.dataplane import Counters, DataPlane, FlowCounters, Instruction
 
 
 class SwitchesAndQueues:

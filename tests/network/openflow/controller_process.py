@@ -1,8 +1,8 @@
-"""Run as a program: switches that follow given flows, until it is killed.
+"""Run as a program: switches that copy topics to given ports, until it is killed.
 
-    controller_process.py PLACE SWITCH,SWITCH,... SOURCE ADDRESS PORT,PORT,...
+    controller_process.py PLACE SWITCH/PORT,SWITCH/PORT,... HOST,HOST,... GROUP UDP_PORT,UDP_PORT,...
 
-Prints a line of JSON when hosts are known and the plan is applied, then one whenever it is asked by a line.
+Prints a line of JSON when the hosts are known and the plan is applied, then one whenever it is asked by a line.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ import sys
 import time
 
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.plan import FlowKey, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
 
-def main(place: str, switches: str, source: str, address: str, ports: str) -> None:
-    plane = OpenFlowSwitches([int(each) for each in switches.split(",")], listen=[place], sources=[source])
-    keys = [FlowKey(address, int(port)) for port in ports.split(",")]
-    flows = [SetFlow(key, "radio", number, number, 0.0) for number, key in enumerate(keys)]
-    plane.apply([SetPort("radio", 1e6, 100, 7), *flows])
-    while source not in plane.network.hosts or address not in plane.network.hosts:
+def main(place: str, ports: str, hosts: str, group: str, udp_ports: str) -> None:
+    places = {each: (int(each.partition("/")[0]), each.partition("/")[2]) for each in ports.split(",")}
+    plane = OpenFlowSwitches({switch for switch, _ in places.values()}, listen=[place], ports=places)
+    keys = [FlowKey(group, int(port)) for port in udp_ports.split(",")]
+    flows = [SetFlow(key, name, number, number, 0.0) for number, key in enumerate(keys) for name in places]
+    plane.apply([*(SetPort(name, 1e6, 100, 7) for name in places), *flows])
+    while not set(hosts.split(",")) <= plane.network.hosts.keys():
         time.sleep(0.02)
     # The network is known a moment before the switches have their rules for it; a change comes after those.
     plane.apply([])

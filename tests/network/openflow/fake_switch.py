@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
 from triagemq.network.openflow.rules import Rule
-from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
+from triagemq.network.openflow.session import SessionTimes, SwitchSession
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY, FEATURES_REQUEST, FEATURES_REPLY = 0, 1, 2, 3, 5, 6
 PACKET_IN, PORT_STATUS, MULTIPART_REQUEST, MULTIPART_REPLY, BARRIER_REQUEST, BARRIER_REPLY = (
@@ -108,9 +108,9 @@ async def connection() -> AsyncIterator[tuple[tuple[asyncio.StreamReader, asynci
 @asynccontextmanager
 async def session(
     ports: bytes = b"", times: SessionTimes = QUICK
-) -> AsyncIterator[tuple[SwitchSession, FakeSwitch, Told, SessionCounters]]:
+) -> AsyncIterator[tuple[SwitchSession, FakeSwitch, Told, Counter[str]]]:
     async with connection() as (streams, switch):
-        told, counters = Told(), SessionCounters()
+        told, counters = Told(), Counter[str]()
         opened, _ = await asyncio.gather(
             SwitchSession(*streams, told, counters, times).open(), switch.shake_hands(ports=ports)
         )

@@ -133,6 +133,18 @@ class Lab:
         self._undo.callback(made.close)
         return made
 
+    def multicast_sender(self, name: str, address: str) -> socket.socket:
+        made = self.udp(name, address, 0)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+        return made
+
+    def member(self, name: str, address: str, group: str, port: int) -> socket.socket:
+        """A socket of a host that gets what is sent to a group."""
+        made = self.udp(name, "0.0.0.0", port)
+        membership = socket.inet_aton(group) + socket.inet_aton(address)
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        return made
+
     def _offloads_off(self, namespace: str, interface: str) -> None:
         in_namespace(namespace, lambda: switch_offloads_off(interface))
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from hypothesis import strategies as st
 
-from triagemq.network.openflow.rule_sets import LimitedFlow
+from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import RateLimit
 from triagemq.network.openflow.topology import HostPlace, PortId, Topology
-from triagemq.plan import FlowKey, SetFlow
+from triagemq.plan.dataplane import FlowKey, SetFlow
 
 HOST_PORT = 100
 """Hosts are at this port and the next of their switch; links have lower ones."""
@@ -32,16 +34,33 @@ def make_network(
     return Topology(ports, links, placed)
 
 
-def flow(address: str, udp_port: int, priority_class: int = 0) -> LimitedFlow:
-    return LimitedFlow(SetFlow(FlowKey(address, udp_port), "radio", udp_port, priority_class, 0.0))
+TOPIC = FlowKey("239.1.2.3", 5000)
+
+
+def edge(switch: int, port: int = HOST_PORT) -> str:
+    """The name of a port to hosts in plans."""
+    return f"edge {switch} {port}"
+
+
+def edges(network: Topology) -> dict[str, PortId]:
+    """The ports to hosts of a network, as plans call them."""
+    return {
+        edge(switch, port): PortId(switch, port)
+        for switch in network.ports
+        for port in (HOST_PORT, HOST_PORT + 1)
+    }
+
+
+def at_edges(key: FlowKey, switches: Iterable[int], priority_class: int = 0) -> FlowRules:
+    """Events of a topic leave by the first port to hosts of some switches; they enter by the second."""
+    return tuple(
+        LimitedFlow(SetFlow(key, edge(switch), 7, priority_class, 0.0)) for switch in sorted(switches)
+    )
 
 
 def topic(limit: RateLimit | None = None, **classes: int) -> tuple[LimitedFlow, ...]:
     """The flows of a multicast key, by port."""
-    return tuple(
-        LimitedFlow(SetFlow(FlowKey("239.1.2.3", 5000), port, 7, rank, 0.0), limit)
-        for port, rank in classes.items()
-    )
+    return tuple(LimitedFlow(SetFlow(TOPIC, port, 7, rank, 0.0), limit) for port, rank in classes.items())
 
 
 BROKER = "10.0.0.1"
@@ -66,12 +85,8 @@ def networks(draw: st.DrawFn) -> Topology:
 
 
 @st.composite
-def flows_to(draw: st.DrawFn, network: Topology) -> dict[str, list[LimitedFlow]]:
-    addresses = draw(st.lists(st.sampled_from(sorted(network.hosts)), unique=True))
-    return {
-        address: [
-            flow(address, port, draw(st.integers(0, 6)))
-            for port in draw(st.lists(st.integers(2000, 2003), unique=True))
-        ]
-        for address in addresses
-    }
+def topics_of(draw: st.DrawFn, network: Topology) -> dict[FlowKey, FlowRules]:
+    keys = st.builds(FlowKey, st.sampled_from(["239.1.2.3", "ff15::7"]), st.integers(2000, 2002))
+    switches = st.sets(st.sampled_from(sorted(network.ports)), min_size=1)
+    wanted = draw(st.dictionaries(keys, st.tuples(switches, st.integers(0, 6)), max_size=4))
+    return {key: at_edges(key, at, priority_class) for key, (at, priority_class) in wanted.items()}

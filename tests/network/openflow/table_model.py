@@ -131,15 +131,15 @@ class TableModel:
             rule = tables[table].lookup(packet) if table in tables else None
             if rule is None:
                 break
-            if deciding is None or rule.outputs:
+            if deciding is None or rule.copies:
                 deciding = rule
             if step in path:
                 raise RuleError(
                     switch_name(at.switch), str(rule), "sends packets in a circle: they pass here again"
                 )
-            if rule.mark is not None:
-                packet["ip_dscp"] = rule.mark
-            for port in rule.outputs:
+            for port, mark in rule.copies:
+                if mark is not None:
+                    packet["ip_dscp"] = mark
                 if port in (CONTROLLER, at.port):
                     continue
                 out = PortId(at.switch, port)

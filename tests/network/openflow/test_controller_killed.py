@@ -13,14 +13,15 @@ from tests.network.openflow.lab import Lab, Traffic, eventually
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 
-BROKER, CLIENT = "10.9.0.1", "10.9.0.2"
+BROKER, CLIENT, GROUP = "10.9.0.1", "10.9.0.2", "239.1.2.3"
 PORTS = (2000, 2001, 2002)
 PROGRAM = Path(__file__).with_name("controller_process.py")
 
 
 class ControllerProcess:
     def __init__(self, lab: Lab) -> None:
-        words = [lab.switches.controller, "1,2,3", BROKER, CLIENT, ",".join(map(str, PORTS))]
+        ports = ",".join(map(str, PORTS))
+        words = [lab.switches.controller, "1/l12,2/l23,3/p-client", f"{BROKER},{CLIENT}", GROUP, ports]
         self.process = subprocess.Popen(
             [sys.executable, str(PROGRAM), *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
@@ -54,13 +55,15 @@ def test_no_packet_is_lost_and_no_rule_is_changed(lab: Lab) -> None:
     lab.switches.add_switch("s2", 2, [first[1], second[0]])
     lab.switches.add_switch("s3", 3, [second[1], client])
     run = Traffic(
-        lab.udp("broker", BROKER, 0), {(CLIENT, port): lab.udp("client", CLIENT, port) for port in PORTS}
+        lab.multicast_sender("broker", BROKER),
+        {(GROUP, port): lab.member("client", CLIENT, GROUP, port) for port in PORTS},
     )
     controller = ControllerProcess(lab)
     try:
-        # Hosts are found by what they say; before there are rules, packets wait for an answer to ARP, and not many can.
+        # Hosts are found by what they say.
         for _ in range(1000):
             run.send(1, 5)
+            run.receivers[GROUP, PORTS[0]].sendto(b"", (BROKER, 9))
             if controller.has_spoken():
                 break
         assert controller.changes()["rules put"] > 0

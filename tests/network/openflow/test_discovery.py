@@ -5,7 +5,7 @@ from __future__ import annotations
 from triagemq.network.openflow.discovery import MOST_HOSTS, Discovery
 from triagemq.network.openflow.rule_sets import base_rules, known_host
 from triagemq.network.openflow.rules import matching
-from triagemq.network.openflow.topology import HostPlace, PortId, Routes
+from triagemq.network.openflow.topology import HostPlace, PortId, ShortestPaths
 
 A, B = PortId(1, 1), PortId(2, 1)
 MAC = "02:00:00:00:00:02"
@@ -130,9 +130,9 @@ def test_over_a_reserved_link_nobody_is_found_and_nothing_is_flooded() -> None:
         assert discovery.speaker_seen(PortId(switch, 2), MAC, "10.0.0.2")
     assert not discovery.speaker_seen(A, MAC, "10.0.0.2")
     assert places(discovery, "10.0.0.2") == [PortId(1, 2), PortId(2, 2)]
-    routes = Routes(discovery.network)
+    routes = ShortestPaths(discovery.network)
     assert [routes.flood_ports(switch) for switch in (1, 2)] == [frozenset({2}), frozenset({2})]
-    assert routes.path(1, 2) == ()
+    assert 1 not in routes.towards(2)
     # What comes over it goes on by the rules of its flow, and is told to no controller.
     assert matching(in_port=1) in [key.match for key in base_rules(routes)[2]]
 

@@ -15,7 +15,7 @@ from tests.network.openflow.lab import Lab, eventually
 
 from triagemq.errors import PlanError
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.plan import FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimiter, SetPort
+from triagemq.plan.dataplane import FlowKey, RemoveFlow, RemoveLimiter, SetFlow, SetLimiter, SetPort
 
 pytestmark = pytest.mark.needs_root("it makes namespaces of the network")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyroute2 import NetNS
 from tests.network.bench import Bench
-from tests.network.contract import DataPlaneContract
+from tests.network.contract import LimiterContract
 from tests.network.linux.kernel_bench import KernelBench
 from tests.network.linux.wires import RECEIVER, SENDER
 from tests.network.openflow.beside import SwitchesAndQueues
@@ -22,7 +22,7 @@ from triagemq.lab.box.interfaces import switch_offloads_off
 from triagemq.lab.box.journal import Journal
 from triagemq.network.linux.netlink import in_namespace
 from triagemq.network.openflow import OpenFlowSwitches
-from triagemq.plan import DataPlane
+from triagemq.plan.dataplane import DataPlane
 
 WINDOW_PACKETS = 150
 """So many may be on their way into the switch, which reads them from a small buffer of the kernel's."""
@@ -66,6 +66,7 @@ class OpenFlowBench(KernelBench):
     """
 
     limits = False
+    group = "239.1.2.3"
 
     def open_plane(self, journal_directory: Path) -> DataPlane:
         wires = self.wires
@@ -86,7 +87,8 @@ class OpenFlowBench(KernelBench):
             in_namespace(namespace, lambda name=name: switch_offloads_off(name))  # type: ignore[misc]
         self.switches = VirtualSwitches(Journal(journal_directory), namespace=wires.switch)
         self.switches.open()
-        self.rules = rules = OpenFlowSwitches([1], listen=[self.switches.controller], sources=[SENDER])
+        places = dict.fromkeys(("radio", "cable"), (1, "to-queues"))
+        self.rules = rules = OpenFlowSwitches([1], listen=[self.switches.controller], ports=places)
         plane = SwitchesAndQueues(rules, super().open_plane(journal_directory))
         self.switches.add_switch("hall", 1, ["from-sender", "to-queues"])
         rules.wait_until_ready()
@@ -131,12 +133,14 @@ class OpenFlowBench(KernelBench):
 
     def _speak(self) -> None:
         self._output.sendto(b"", (RECEIVER, 9))
-        self._receivers[0].sendto(b"", (SENDER, 9))
+        with self.wires.receiving_socket() as speaker:
+            speaker.sendto(b"", (SENDER, 9))
         time.sleep(0.05)
 
 
 @pytest.mark.needs_root("it makes namespaces of the network")
-class TestThroughOpenVSwitch(DataPlaneContract):
+class TestThroughOpenVSwitch(LimiterContract):
+    follows_flows = False
     served_share = 0.95
     # Meters are token buckets, count whole kilobits, and begin full when they are changed.
     limits_by_windows = False

@@ -11,11 +11,12 @@ from tests.network.openflow.networks import (
     BROKER,
     HOST_PORT,
     LINE,
-    flow,
-    flows_to,
+    TOPIC,
+    edges,
     make_network,
     networks,
     topic,
+    topics_of,
 )
 from tests.network.openflow.probes import all_probes
 from tests.network.openflow.table_model import TableModel
@@ -23,14 +24,13 @@ from tests.network.openflow.table_model import TableModel
 from triagemq.network.openflow.rule_sets import (
     LimitedFlow,
     RuleBook,
-    address_rules,
     base_rules,
     prefix_rules,
     topic_rules,
 )
 from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
-from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
-from triagemq.plan import FlowKey, SetFlow
+from triagemq.network.openflow.topology import HostPlace, PortId, ShortestPaths, Topology
+from triagemq.plan.dataplane import FlowKey, SetFlow
 
 CLIENT = "10.0.0.2"
 
@@ -43,14 +43,13 @@ def kinds(rules: dict[int, dict[object, Rule]], switch: int, kind: Kind) -> list
 @settings(deadline=None)
 def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> None:
     network = data.draw(networks())
-    flows = data.draw(flows_to(network))
-    sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["10.0.0.1", "10.0.0.2"], ["192.0.2.1"]]))
-    routes = Routes(network)
+    topics, places = data.draw(topics_of(network)), edges(network)
+    routes = ShortestPaths(network)
     rules = base_rules(routes)
-    for address, some in flows.items():
-        for switch, more in address_rules(routes, address, some, sources).items():
+    for key, flows in topics.items():
+        for switch, more in topic_rules(routes, key, flows, places).items():
             rules[switch].update(more)
-    TableModel(network.links, rules).check(all_probes(routes, flows, sources))
+    TableModel(network.links, rules).check(all_probes(routes, topics, places))
 
 
 @given(st.data())
@@ -58,51 +57,26 @@ def test_every_network_gets_rules_that_pass_the_model(data: st.DataObject) -> No
 def test_whatever_changes_the_book_has_rules_that_pass_the_model_and_each_change_can_be_undone(
     data: st.DataObject,
 ) -> None:
-    sources = data.draw(st.sampled_from([[], ["10.0.0.1"], ["192.0.2.1"]]))
-    book = RuleBook(sources)
-    book.fit(data.draw(networks()))
+    book = RuleBook()
+    first = data.draw(networks())
+    book.fit(first, edges(first))
     for _ in range(data.draw(st.integers(1, 4))):
         if data.draw(st.booleans()):
-            book.fit(data.draw(networks()))
+            other = data.draw(networks())
+            book.fit(other, edges(other))
         before = {switch: dict(rules) for switch, rules in book.wanted.items()}
-        keys = st.builds(
-            FlowKey, st.sampled_from(["10.0.0.1", "10.0.0.2", "10.0.0.3"]), st.integers(2000, 2002)
-        )
-        wanted = data.draw(st.dictionaries(keys, st.none() | st.integers(0, 6), max_size=4))
-        changes = {
-            key: None if rank is None else flow(key.address, key.udp_port, rank)
-            for key, rank in wanted.items()
-        }
+        gone = data.draw(st.sets(st.sampled_from(sorted(book.topics, key=str)))) if book.topics else set()
+        changes = {**dict.fromkeys(gone, ()), **data.draw(topics_of(book.network))}
         undoing, touched = book.change(changes)
         changed = {
             switch: {key for key in {*before[switch], *now} if before[switch].get(key) != now.get(key)}
             for switch, now in book.wanted.items()
         }
         assert all(keys <= set(touched.get(switch, ())) for switch, keys in changed.items())
-        flows = {address: list(some.values()) for address, some in book.flows.items()}
-        TableModel(book.network.links, book.wanted).check(all_probes(book.routes, flows, sources))
+        TableModel(book.network.links, book.wanted).check(all_probes(book.routes, book.topics, book.places))
         if data.draw(st.booleans()):
             book.change(undoing)
             assert book.wanted == before
-
-
-def test_a_flow_is_marked_by_its_class_on_the_whole_way() -> None:
-    rules = address_rules(Routes(LINE), CLIENT, [flow(CLIENT, 2000, 3)], [BROKER])
-    assert sorted(rules) == [1, 2, 3]
-    for switch, output in ((1, 1), (2, 2), (3, HOST_PORT)):
-        (found,) = kinds(rules, switch, Kind.FLOW)
-        assert (found.mark, found.outputs, found.hops) == (MARKS[3], (output,), 3 - switch)
-        assert dict(found.match) == {
-            "eth_type": 0x0800,
-            "ip_proto": 17,
-            "ipv4_dst": CLIENT,
-            "udp_dst": 2000,
-        }
-        (control,) = kinds(rules, switch, Kind.CONTROL)
-        assert control.priority > found.priority
-        assert control.mark is None
-        assert control.limit is None
-        assert dict(control.match)["ip_dscp"] == 48
 
 
 def test_marks_fall_with_the_class_and_stay_below_control() -> None:
@@ -111,27 +85,6 @@ def test_marks_fall_with_the_class_and_stay_below_control() -> None:
     assert max(MARKS) < 48
 
 
-def test_rules_are_only_between_sources_and_subscriber() -> None:
-    network = replace(LINE, hosts={**LINE.hosts, BROKER: (HostPlace("02::", PortId(2, HOST_PORT)),)})
-    some = [flow(CLIENT, 2000)]
-    assert sorted(address_rules(Routes(network), CLIENT, some, [BROKER])) == [2, 3]
-    assert sorted(address_rules(Routes(network), CLIENT, some, [])) == [1, 2, 3]
-    assert sorted(address_rules(Routes(network), CLIENT, some, ["192.0.2.9"])) == [1, 2, 3]
-    assert address_rules(Routes(network), "192.0.2.9", [flow("192.0.2.9", 1)], [BROKER]) == {}
-    assert address_rules(Routes(network), CLIENT, [], [BROKER]) == {}
-
-
-def test_limits_act_where_a_flow_enters() -> None:
-    limited = replace(flow(CLIENT, 2000), limit=RateLimit(64, 12))
-    rules = address_rules(Routes(LINE), CLIENT, [limited, flow(CLIENT, 2001)], [BROKER])
-    limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
-    assert limits == {1: [RateLimit(64, 12), None], 2: [None, None], 3: [None, None]}
-    rules = address_rules(Routes(LINE), CLIENT, [limited], [])
-    limits = {switch: [rule.limit for rule in kinds(rules, switch, Kind.FLOW)] for switch in rules}
-    assert limits == {1: [None], 2: [None], 3: [RateLimit(64, 12)]}
-
-
-TOPIC = FlowKey("239.1.2.3", 5000)
 PLACES = {
     "one": PortId(1, HOST_PORT),
     "onward": PortId(1, 1),
@@ -144,27 +97,29 @@ PLACES = {
 
 def test_copies_of_a_topic_leave_by_its_ports_with_the_marks_of_their_classes() -> None:
     flows = topic(one=3, onward=0, last=1, three=0, more=6)
-    rules = topic_rules(Routes(LINE), TOPIC, flows, PLACES)
+    rules = topic_rules(ShortestPaths(LINE), TOPIC, flows, PLACES)
     (first,), (second,), (third,) = (kinds(rules, switch, Kind.FLOW) for switch in (1, 2, 3))
     assert first.copies == (Copy(1, MARKS[0]), Copy(HOST_PORT, MARKS[3]))
-    assert (first.outputs, first.mark) == ((), None)
-    assert (second.outputs, second.mark, second.copies) == ((2,), MARKS[1], ())
+    assert second.copies == (Copy(2, MARKS[1]),)
     assert third.copies == (Copy(HOST_PORT, MARKS[0]), Copy(HOST_PORT + 1, MARKS[6]))
     # Whoever is sent copies has its rule before who sends them.
     assert [rule.hops for rule in (first, second, third)] == [2, 1, 0]
     assert all(dict(rule.match)["ipv4_dst"] == TOPIC.address for rule in (first, second, third))
-    assert not kinds(rules, 1, Kind.CONTROL)
-    assert topic_rules(Routes(LINE), TOPIC, flows, {}) == {}
+    assert topic_rules(ShortestPaths(LINE), TOPIC, flows, {}) == {}
     elsewhere = {"one": PortId(9, 1)}
-    assert topic_rules(Routes(LINE), TOPIC, topic(one=0), elsewhere) == {}
+    assert topic_rules(ShortestPaths(LINE), TOPIC, topic(one=0), elsewhere) == {}
 
 
 def test_a_topic_is_limited_where_hosts_send_and_not_where_switches_do() -> None:
     limited = (*topic(RateLimit(64, 12), onward=0), *topic(last=0, three=0))
-    rules = topic_rules(Routes(LINE), TOPIC, limited, PLACES)
+    rules = topic_rules(ShortestPaths(LINE), TOPIC, limited, PLACES)
     assert [rule.limit for rule in kinds(rules, 1, Kind.FLOW)] == [RateLimit(64, 12)]
     (from_second,) = kinds(rules, 1, Kind.FLOW_FROM_LINK)
-    assert (dict(from_second.match)["in_port"], from_second.limit, from_second.outputs) == (1, None, (1,))
+    assert (dict(from_second.match)["in_port"], from_second.limit, from_second.copies) == (
+        1,
+        None,
+        (Copy(1, MARKS[0]),),
+    )
     assert from_second.priority > Kind.FLOW.priority
     assert [rule.limit for switch in (2, 3) for rule in rules[switch].values()] == [None, None]
 
@@ -187,7 +142,7 @@ def foreign(book: RuleBook) -> list[int]:
 
 
 def test_a_topic_is_taken_from_its_source_where_that_is_and_from_nobody_else_on_any_switch() -> None:
-    book = RuleBook([])
+    book = RuleBook()
     book.fit(replace(LINE, hosts={}), PLACES)
     flows = of_source((*topic(RateLimit(64, 12), onward=0), *topic(last=0)))
     book.change({TOPIC: flows})
@@ -199,14 +154,14 @@ def test_a_topic_is_taken_from_its_source_where_that_is_and_from_nobody_else_on_
     assert entries(book, 1) == [(HOST_PORT, BROKER), (1, BROKER)]
     assert entries(book, 2) == [(1, BROKER), (2, BROKER)]
     (drop,) = kinds(book.wanted, 3, Kind.FOREIGN)
-    assert (drop.outputs, drop.copies, drop.mark) == ((), (), None)
+    assert drop.copies == ()
     assert drop.hops > max(rule.hops for rule in kinds(book.wanted, 1, Kind.FLOW))
     limits = [rule.limit for rule in kinds(book.wanted, 1, Kind.FLOW_FROM_LINK)]
     assert limits == [None]
 
 
 def test_a_device_that_claims_the_address_of_a_publisher_takes_its_place_only_when_that_is_free() -> None:
-    book = RuleBook([])
+    book = RuleBook()
     book.fit(LINE, PLACES)
     book.change({TOPIC: of_source(topic(onward=0, last=0))})
     claimed = replace(LINE, hosts={**LINE.hosts, BROKER: (HostPlace("02::66", PortId(1, HOST_PORT + 1)),)})
@@ -224,13 +179,11 @@ def test_a_device_that_claims_the_address_of_a_publisher_takes_its_place_only_wh
 
 
 def test_the_book_knows_topics_and_forgets_them() -> None:
-    book = RuleBook([BROKER])
+    book = RuleBook()
     book.fit(LINE, PLACES)
     before = {switch: dict(rules) for switch, rules in book.wanted.items()}
-    undoing, touched = book.change(
-        {TOPIC: topic(onward=0, last=0, three=0), FlowKey(CLIENT, 2000): flow(CLIENT, 2000)}
-    )
-    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 3, 2: 3, 3: 3}
+    undoing, touched = book.change({TOPIC: topic(onward=0, last=0, three=0)})
+    assert {switch: len(keys) for switch, keys in touched.items()} == {1: 1, 2: 1, 3: 1}
     after = {switch: dict(rules) for switch, rules in book.wanted.items()}
     assert after[2].keys() - before[2].keys() == set(touched[2])
     book.fit(LINE)
@@ -243,26 +196,19 @@ def test_the_book_knows_topics_and_forgets_them() -> None:
     assert TOPIC not in book.topics
 
 
-def test_ipv6_flows_are_matched_by_their_short_address() -> None:
-    rules = address_rules(Routes(LINE), "fd00::3", [flow("fd00::3", 2000)], [])
-    (found,) = kinds(rules, 3, Kind.FLOW)
-    assert dict(found.match)["ipv6_dst"] == "fd00::3"
-    assert found.outputs == (HOST_PORT + 1,)
-
-
 def test_flooding_follows_a_tree() -> None:
     ring = make_network(3, [(1, 2), (2, 3), (3, 1)])
-    routes = Routes(ring)
+    routes = ShortestPaths(ring)
     links = [port for switch in (1, 2, 3) for port in routes.flood_ports(switch) if port < HOST_PORT]
     assert len(links) == 4
 
 
 def test_ways_are_shortest_and_go_round_a_failure() -> None:
     ring = make_network(4, [(1, 2), (2, 3), (3, 4), (4, 1)])
-    assert Routes(ring).path(1, 3) == (1, 2, 3)
+    assert ShortestPaths(ring).towards(3)[1] == (1, 2)
     without = make_network(4, [(1, 2), (3, 4), (4, 1)])
-    assert Routes(without).path(1, 3) == (1, 4, 3)
-    assert Routes(make_network(4, [(1, 2)])).path(1, 3) == ()
+    assert ShortestPaths(without).towards(3)[1] == (3, 2)
+    assert 1 not in ShortestPaths(make_network(4, [(1, 2)])).towards(3)
 
 
 def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
@@ -271,8 +217,8 @@ def test_a_host_seen_from_two_parts_has_rules_in_both() -> None:
         HostPlace("02:00:00:00:00:01", PortId(2, HOST_PORT)),
     )
     network = Topology(make_network(2, []).ports, {}, {CLIENT: both})
-    rules = address_rules(Routes(network), CLIENT, [flow(CLIENT, 2000)], [])
-    assert sorted(rules) == [1, 2]
+    rules = base_rules(ShortestPaths(network))
+    assert [len(kinds(rules, switch, Kind.UNICAST)) for switch in (1, 2)] == [1, 1]
 
 
 @pytest.mark.parametrize(("bps", "expected"), [(1, 1), (1000, 1), (1001, 2), (2e6, 2000)])
@@ -290,11 +236,8 @@ def wanted_at(key: FlowKey, **classes: int) -> tuple[LimitedFlow, ...]:
 
 def matches(rules: dict[int, dict[object, Rule]], switch: int) -> dict[int, tuple[object, ...]]:
     """By length, where events leave; 0 is for those that match nothing."""
-    found = {
-        rule.priority - Kind.PREFIX.priority: rule.outputs or rule.copies
-        for rule in kinds(rules, switch, Kind.PREFIX)
-    }
-    found.update((0, rule.outputs) for rule in kinds(rules, switch, Kind.UNMATCHED))
+    found = {rule.priority - Kind.PREFIX.priority: rule.copies for rule in kinds(rules, switch, Kind.PREFIX)}
+    found.update((0, rule.copies) for rule in kinds(rules, switch, Kind.UNMATCHED))
     return found
 
 
@@ -304,23 +247,26 @@ def test_a_longer_prefix_has_the_ports_of_all_that_cover_it_and_the_rest_goes_no
         NARROW: wanted_at(NARROW, b=2, c=0),
         OTHER: wanted_at(OTHER, c=1),
     }
-    rules = prefix_rules(Routes(LINE), flows, EDGES)
-    assert matches(rules, 1) == {0: (), 18: (7,), 20: (7, 8)}
-    assert {rule.mark for rule in kinds(rules, 1, Kind.PREFIX)} == {MARKS[2]}
-    assert sorted((rule.outputs, rule.mark) for rule in kinds(rules, 2, Kind.PREFIX)) == [
-        ((7,), MARKS[1]),
-        ((7,), MARKS[0]),
+    rules = prefix_rules(ShortestPaths(LINE), flows, EDGES)
+    third = MARKS[2]
+    assert matches(rules, 1) == {0: (), 18: (Copy(7, third),), 20: (Copy(7, third), Copy(8, third))}
+    assert sorted(rule.copies for rule in kinds(rules, 2, Kind.PREFIX)) == [
+        (Copy(7, MARKS[1]),),
+        (Copy(7, MARKS[0]),),
     ]
     # Also where nobody wants anything.
     assert matches(rules, 3) == {0: ()}
-    assert prefix_rules(Routes(LINE), {}, EDGES) == {}
+    assert prefix_rules(ShortestPaths(LINE), {}, EDGES) == {}
     # A port of a switch that has not been seen yet comes later.
-    assert matches(prefix_rules(Routes(LINE), flows, {"a": EDGES["a"]}), 1) == {0: (), 18: (7,)}
+    assert matches(prefix_rules(ShortestPaths(LINE), flows, {"a": EDGES["a"]}), 1) == {
+        0: (),
+        18: (Copy(7, third),),
+    }
 
 
 def test_events_leave_each_port_in_the_class_of_the_longest_prefix_there() -> None:
     flows = {WIDE: wanted_at(WIDE, a=2, b=5), NARROW: wanted_at(NARROW, b=0)}
-    rules = prefix_rules(Routes(LINE), flows, EDGES)
+    rules = prefix_rules(ShortestPaths(LINE), flows, EDGES)
     assert matches(rules, 1) == {
         0: (),
         18: (Copy(7, MARKS[2]), Copy(8, MARKS[5])),
@@ -328,21 +274,23 @@ def test_events_leave_each_port_in_the_class_of_the_longest_prefix_there() -> No
     }
     # Another UDP port is another key: neither covers the other.
     elsewhere = FlowKey(NARROW.address, 7401)
-    rules = prefix_rules(Routes(LINE), {WIDE: flows[WIDE], elsewhere: wanted_at(elsewhere, b=0)}, EDGES)
-    assert matches(rules, 1)[20] == (8,)
+    rules = prefix_rules(
+        ShortestPaths(LINE), {WIDE: flows[WIDE], elsewhere: wanted_at(elsewhere, b=0)}, EDGES
+    )
+    assert matches(rules, 1)[20] == (Copy(8, MARKS[0]),)
 
 
 def test_the_book_changes_prefixes_as_a_whole_and_all_rules_of_them_are_touched() -> None:
-    book = RuleBook([])
+    book = RuleBook()
     book.fit(LINE, EDGES)
     without = {switch: dict(rules) for switch, rules in book.wanted.items()}
     _, touched = book.change({WIDE: wanted_at(WIDE, a=0)})
     assert {switch: len(keys) for switch, keys in touched.items()} == {1: 2, 2: 1, 3: 1}
     book.fit(LINE, EDGES)
-    assert matches(book.wanted, 1) == {0: (), 18: (7,)}
+    assert matches(book.wanted, 1) == {0: (), 18: (Copy(7, MARKS[0]),)}
     undoing, touched = book.change({NARROW: wanted_at(NARROW, b=0), WIDE: wanted_at(WIDE, a=1)})
     assert matches(book.wanted, 1)[20] == (Copy(7, MARKS[1]), Copy(8, MARKS[0]))
     book.change(undoing)
-    assert matches(book.wanted, 1) == {0: (), 18: (7,)}
+    assert matches(book.wanted, 1) == {0: (), 18: (Copy(7, MARKS[0]),)}
     book.change({WIDE: ()})
     assert book.wanted == without

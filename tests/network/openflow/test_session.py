@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections import Counter
 from collections.abc import Coroutine
 
 import pytest
@@ -28,8 +29,8 @@ from tests.network.openflow.fake_switch import (
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
-from triagemq.network.openflow.rules import Rule, matching
-from triagemq.network.openflow.session import SessionCounters, SessionTimes, SwitchSession
+from triagemq.network.openflow.rules import Copy, Rule, matching
+from triagemq.network.openflow.session import SessionTimes, SwitchSession
 
 
 def run(work: Coroutine[object, object, None]) -> None:
@@ -41,7 +42,7 @@ async def until(check: object) -> None:
         await asyncio.sleep(0.01)
 
 
-RULE = Rule(1, 300, matching(udp_dst=2000, eth_type=0x0800, ip_proto=17), outputs=(1,), mark=46)
+RULE = Rule(1, 300, matching(udp_dst=2000, eth_type=0x0800, ip_proto=17), copies=(Copy(1, 46),))
 
 
 def test_the_handshake_learns_the_switch_and_its_ports() -> None:
@@ -83,12 +84,12 @@ def test_a_barrier_names_what_was_refused() -> None:
 def test_statistics_come_in_parts() -> None:
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            waiting = asyncio.create_task(opened.parts(encoding.request_port_counts(), "counters"))
+            waiting = asyncio.create_task(opened.parts(encoding.REQUEST_METER_COUNTS, "counters"))
             transaction, _ = await switch.hear_kind(MULTIPART_REQUEST)
             for flags, body in ((1, b"one"), (1, b"two"), (0, b"three")):
                 switch.say(message(MULTIPART_REPLY, struct.pack("!HH4x", 4, flags) + body, transaction))
             assert await waiting == [b"one", b"two", b"three"]
-            waiting = asyncio.create_task(opened.parts(encoding.request_port_counts(), "counters"))
+            waiting = asyncio.create_task(opened.parts(encoding.REQUEST_METER_COUNTS, "counters"))
             transaction, _ = await switch.hear_kind(MULTIPART_REQUEST)
             switch.say(message(ERROR, struct.pack("!HH", 1, 2), transaction))
             with pytest.raises(SwitchError, match=r"the request for counters \(bad request: bad multipart\)"):
@@ -123,7 +124,7 @@ def test_echoes_go_both_ways() -> None:
             assert await switch.hear_kind(ECHO_REPLY) == (77, b"are you there")
             transaction, _ = await switch.hear_kind(ECHO_REQUEST)
             switch.say(message(ECHO_REPLY, transaction=transaction))
-            assert not counters.unexpected
+            assert not counters
 
     run(work())
 
@@ -133,12 +134,12 @@ def test_a_silent_switch_is_given_up() -> None:
         times = SessionTimes(answer_seconds=30, echo_seconds=0.05, silence_seconds=0.3)
         async with session(times=times) as (opened, _, told, counters):
             await opened.ended.wait()
-            assert counters.disconnected == {"silent": 1}
+            assert counters == {"silent": 1}
             assert told.ends == 1
             with pytest.raises(SessionClosedError):
                 await opened.barrier()
             with pytest.raises(SessionClosedError):
-                opened.send(encoding.request_ports(), "ports")
+                opened.send(encoding.REQUEST_PORTS, "ports")
 
     run(work())
 
@@ -151,7 +152,7 @@ def test_whoever_waits_learns_of_the_end() -> None:
             switch.writer.close()
             with pytest.raises(SessionClosedError):
                 await waiting
-            assert counters.disconnected == {"lost": 1}
+            assert counters == {"lost": 1}
 
     run(work())
 
@@ -174,7 +175,7 @@ def test_nonsense_ends_the_connection_and_is_counted(octets: bytes) -> None:
         async with session() as (opened, switch, told, counters):
             switch.say(octets)
             await opened.ended.wait()
-            assert counters.disconnected == {"nonsense": 1}
+            assert counters == {"nonsense": 1}
             assert told.ends == 1
 
     run(work())
@@ -195,13 +196,13 @@ def test_nonsense_ends_the_connection_and_is_counted(octets: bytes) -> None:
 def test_who_cannot_shake_hands_is_not_let_in(octets: bytes) -> None:
     async def work() -> None:
         async with connection() as (streams, switch):
-            counters, told = SessionCounters(), Told()
+            counters, told = Counter[str](), Told()
             opening = asyncio.create_task(SwitchSession(*streams, told, counters, SessionTimes()).open())
             switch.say(octets)
             switch.writer.write_eof()
             with pytest.raises(SessionClosedError):
                 await opening
-            assert counters.disconnected.total() == 1
+            assert counters.total() == 1
             assert told.ends == 0
 
     run(work())
@@ -218,7 +219,7 @@ def test_who_cannot_shake_hands_is_not_let_in(octets: bytes) -> None:
 def test_a_switch_without_a_common_version_is_told_hello_failed(octets: bytes, offered: str) -> None:
     async def work() -> None:
         async with connection() as (streams, switch):
-            counters = SessionCounters()
+            counters = Counter[str]()
             opening = asyncio.create_task(SwitchSession(*streams, Told(), counters).open())
             switch.say(octets)
             transaction, body = await switch.hear_kind(ERROR)
@@ -230,7 +231,7 @@ def test_a_switch_without_a_common_version_is_told_hello_failed(octets: bytes, o
             assert await switch.reader.read() == b""
             with pytest.raises(SessionClosedError):
                 await opening
-            assert counters.disconnected == {"incompatible version": 1}
+            assert counters == {"incompatible version": 1}
 
     run(work())
 
@@ -246,9 +247,7 @@ def test_a_newer_switch_that_also_speaks_1_3_is_let_in() -> None:
                 transaction, _ = await switch.hear_kind(MULTIPART_REQUEST)
                 switch.say(message(MULTIPART_REPLY, struct.pack("!HH4x", 13, 0), transaction))
 
-            opened, _ = await asyncio.gather(
-                SwitchSession(*streams, Told(), SessionCounters()).open(), rest()
-            )
+            opened, _ = await asyncio.gather(SwitchSession(*streams, Told(), Counter[str]()).open(), rest())
             assert opened.name == "0000000000000009"
             opened.close()
 

@@ -23,10 +23,10 @@ from tests.network.openflow.fake_switch import (
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import switch_table
-from triagemq.network.openflow.rules import Cookies, Put, RateLimit, Rule, matching
+from triagemq.network.openflow.rules import Copy, Put, RateLimit, Rule, matching
 from triagemq.network.openflow.switch_table import SwitchTable
 
-LIMITED = Rule(1, 300, matching(eth_type=0x0800), outputs=(1,), limit=RateLimit(64, 12))
+LIMITED = Rule(1, 300, matching(eth_type=0x0800), copies=(Copy(1),), limit=RateLimit(64, 12))
 METER_MOD = 29
 FLOWS, METERS, METER_FEATURES = 1, 10, 11
 
@@ -62,7 +62,7 @@ def run(work: Coroutine[None, None, None]) -> None:
 def test_a_switch_without_meters_is_named_when_a_flow_is_to_be_limited(most_meters: int | None) -> None:
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            table = SwitchTable(opened, Cookies())
+            table = SwitchTable(opened)
             await asyncio.gather(table.read(), answer(switch, most_meters))
             with pytest.raises(SwitchError, match=r"switch 0000000000000007 refused .*it has no meters"):
                 table.request(Put(7, LIMITED))
@@ -73,14 +73,14 @@ def test_a_switch_without_meters_is_named_when_a_flow_is_to_be_limited(most_mete
 def test_a_switch_with_few_meters_gets_numbers_that_it_has() -> None:
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            table = SwitchTable(opened, Cookies())
+            table = SwitchTable(opened)
             await asyncio.gather(table.read(), answer(switch, 4))
             table.request(Put(7, LIMITED))
             assert [each.meter for each in table.installed.values()] == [3]
-            other = Rule(1, 300, matching(eth_type=0x86DD), outputs=(1,), limit=RateLimit(64, 12))
+            other = Rule(1, 300, matching(eth_type=0x86DD), copies=(Copy(1),), limit=RateLimit(64, 12))
             table.request(Put(7, other))
             with pytest.raises(SwitchError, match="all its meters are in use"):
-                table.request(Put(7, Rule(1, 300, (), outputs=(1,), limit=RateLimit(64, 12))))
+                table.request(Put(7, Rule(1, 300, (), copies=(Copy(1),), limit=RateLimit(64, 12))))
 
     run(work())
 
@@ -95,7 +95,7 @@ def test_a_meter_goes_a_while_after_its_rule_and_not_if_the_new_rule_was_refused
 
     async def work() -> None:
         async with session() as (opened, switch, _, _):
-            table = SwitchTable(opened, Cookies())
+            table = SwitchTable(opened)
             await asyncio.gather(table.read(), answer(switch, 4))
             table.request(Put(7, LIMITED))
             table.request(Put(7, wider))

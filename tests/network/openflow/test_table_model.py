@@ -8,16 +8,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.network.openflow.networks import BROKER, HOST_PORT, LINE, flow, make_network, networks
+from tests.network.openflow.networks import HOST_PORT, LINE, TOPIC, make_network, networks, topic
 from tests.network.openflow.probes import all_probes
-from tests.network.openflow.table_model import RuleError, TableModel
+from tests.network.openflow.table_model import Probe, RuleError, TableModel
 from tests.network.openflow.walker import CircleError, find, walk
 
-from triagemq.network.openflow.rule_sets import address_rules, base_rules
-from triagemq.network.openflow.rules import Kind, Rule, matching
-from triagemq.network.openflow.topology import PortId, Routes, Topology
+from triagemq.network.openflow.rule_sets import address_fields, base_rules, topic_rules
+from triagemq.network.openflow.rules import Copy, Kind, Rule, matching
+from triagemq.network.openflow.topology import PortId, ShortestPaths, Topology
 
-CLIENT = "10.0.0.2"
 FIELDS = ("eth_type", "ip_dscp", "udp_dst")
 FRESH = 9
 """A value that no rule of the tests wants: real fields always have one."""
@@ -83,8 +82,13 @@ def test_putting_rules_one_by_one_comes_to_the_same_verdict(some: list[Rule], or
 @st.composite
 def wild_rules(draw: st.DrawFn, network: Topology) -> dict[int, list[Rule]]:
     """Rules of all kinds of nonsense for a network."""
-    outputs = {
-        switch: st.lists(st.sampled_from(sorted(network.ports[switch])), unique=True, max_size=2)
+    marks = st.sampled_from([None, 0, 1])
+    copies = {
+        switch: st.lists(
+            st.builds(Copy, st.sampled_from(sorted(network.ports[switch])), marks),
+            unique_by=lambda copy: copy.port,
+            max_size=2,
+        )
         for switch in network.ports
     }
     made = {}
@@ -97,8 +101,7 @@ def wild_rules(draw: st.DrawFn, network: Topology) -> dict[int, list[Rule]]:
                     # Different priorities, so that no two rules are rivals.
                     st.integers(0, 50),
                     matches,
-                    outputs=outputs[switch].map(tuple),
-                    mark=st.sampled_from([None, 0, 1]),
+                    copies=copies[switch].map(tuple),
                 ),
                 max_size=3,
                 unique_by=lambda rule: rule.priority,
@@ -127,35 +130,47 @@ def test_packets_end_where_the_walker_sees_them(data: st.DataObject) -> None:
     assert sorted(map(repr, exits)) == sorted(map(repr, expected))
 
 
-def line_rules() -> tuple[Routes, dict[int, dict[object, Rule]]]:
-    routes = Routes(LINE)
+def line_rules() -> tuple[ShortestPaths, dict[int, dict[object, Rule]]]:
+    routes = ShortestPaths(LINE)
     some = base_rules(routes)
-    for switch, more in address_rules(routes, CLIENT, [flow(CLIENT, 2000)], [BROKER]).items():
+    for switch, more in topic_rules(routes, TOPIC, FLOWS, PLACES).items():
         some[switch].update(more)
     return routes, some
 
 
+PLACES = {"onward": PortId(1, 1), "last": PortId(2, 2), "three": PortId(3, HOST_PORT)}
+FLOWS = topic(onward=0, last=0, three=0)
+PROBE = Probe(
+    {**address_fields(TOPIC.address), "udp_dst": TOPIC.udp_port, "ip_dscp": 0},
+    PortId(1, HOST_PORT),
+    frozenset({PortId(3, HOST_PORT)}),
+    46,
+)
+"""An event along the line."""
+
+
 def test_errors_name_switch_and_rule() -> None:
     routes, some = line_rules()
-    probes = list(all_probes(routes, {CLIENT: [flow(CLIENT, 2000)]}, [BROKER]))
+    probes = [PROBE, *all_probes(routes)]
     wrong = next(rule for rule in some[2].values() if rule.kind is Kind.FLOW)
-    some[2][wrong.key] = replace(wrong, outputs=(99,))
+    some[2][wrong.key] = replace(wrong, copies=(Copy(99),))
     with pytest.raises(
         RuleError, match=r"ends at switch 0000000000000002 port 99, not at switch .*3 port 100"
     ):
         TableModel(LINE.links, some).check(probes)
-    some[2][wrong.key] = replace(wrong, outputs=())
+    some[2][wrong.key] = replace(wrong, copies=())
     with pytest.raises(RuleError, match="ends at no port"):
         TableModel(LINE.links, some).check(probes)
-    some[2][wrong.key] = replace(wrong, mark=3)
-    some[3] = {key: rule for key, rule in some[3].items() if rule.kind is not Kind.FLOW}
+    some[2][wrong.key] = replace(wrong, copies=tuple(Copy(copy.port, 3) for copy in wrong.copies))
+    last = next(rule for rule in some[3].values() if rule.kind is Kind.FLOW)
+    some[3][last.key] = replace(last, copies=tuple(Copy(copy.port) for copy in last.copies))
     with pytest.raises(RuleError, match="comes with mark 3, not 46"):
         TableModel(LINE.links, some).check(probes)
 
 
 def test_a_circle_names_where_it_closes() -> None:
     ring = make_network(3, [(1, 2), (2, 3), (3, 1)])
-    around = {switch: Rule(0, 0, (), outputs=(port,)) for switch, port in ((1, 1), (2, 2), (3, 3))}
+    around = {switch: Rule(0, 0, (), (Copy(port),)) for switch, port in ((1, 1), (2, 2), (3, 3))}
     model = TableModel(ring.links, {switch: {rule.key: rule} for switch, rule in around.items()})
     with pytest.raises(RuleError, match=r"switch 000000000000000\d, rule .*in a circle"):
         model.exits({}, PortId(1, HOST_PORT))
@@ -164,8 +179,8 @@ def test_a_circle_names_where_it_closes() -> None:
 def test_a_refused_change_leaves_the_model_as_it_was() -> None:
     routes, some = line_rules()
     model = TableModel(LINE.links, some)
-    probes = list(all_probes(routes, {CLIENT: [flow(CLIENT, 2000)]}, [BROKER]))
-    everything = Rule(1, 1000, (), outputs=(1,))
+    probes = [PROBE, *all_probes(routes)]
+    everything = Rule(1, 1000, (), (Copy(1),))
     with pytest.raises(RuleError, match="is never reached because of"):
         model.change({}, {2: {everything.key: everything}})
     model.check(probes)

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.network.openflow.networks import HOST_PORT, flow, flows_to, make_network, networks
+from tests.network.openflow.networks import HOST_PORT, at_edges, edges, make_network, networks, topics_of
 from tests.network.openflow.probes import all_probes
 from tests.network.openflow.walker import walk
 
-from triagemq.network.openflow.rule_sets import LimitedFlow, address_fields, address_rules, base_rules
-from triagemq.network.openflow.rules import Cookies, Delete, Kind, Put, Rule, RuleKey, steps
-from triagemq.network.openflow.topology import PortId, Routes, Topology
+from triagemq.network.openflow.rule_sets import (
+    FlowRules,
+    LimitedFlow,
+    address_fields,
+    base_rules,
+    topic_rules,
+)
+from triagemq.network.openflow.rules import Delete, Kind, Put, Rule, RuleKey, steps
+from triagemq.network.openflow.topology import PortId, ShortestPaths, Topology
+from triagemq.plan.dataplane import FlowKey, SetFlow
 
 Rules = dict[int, dict[RuleKey, Rule]]
 
 
-def all_rules(network: Topology, flows: dict[str, list[LimitedFlow]], sources: Sequence[str] = ()) -> Rules:
-    routes = Routes(network)
+def all_rules(
+    network: Topology,
+    topics: Mapping[FlowKey, FlowRules] | None = None,
+    places: Mapping[str, PortId] | None = None,
+) -> Rules:
+    routes = ShortestPaths(network)
     rules = base_rules(routes)
-    for address, some in flows.items():
-        for switch, more in address_rules(routes, address, some, sources).items():
+    for key, flows in (topics or {}).items():
+        for switch, more in topic_rules(routes, key, flows, places or edges(network)).items():
             rules[switch].update(more)
     return rules
 
@@ -43,7 +54,7 @@ def exits(rules: Rules, network: Topology, packet: dict[str, object], enters: Po
 @settings(max_examples=50, deadline=None)
 def test_the_steps_lead_from_one_set_to_the_other(data: st.DataObject) -> None:
     one, other = data.draw(networks()), data.draw(networks())
-    before, after = all_rules(one, data.draw(flows_to(one))), all_rules(other, data.draw(flows_to(other)))
+    before, after = (all_rules(each, data.draw(topics_of(each))) for each in (one, other))
     rules = {switch: dict(some) for switch, some in before.items()}
     for step in steps(before, after):
         for change in step:
@@ -81,12 +92,13 @@ def test_no_packet_is_lost_or_circles_while_the_network_grows_or_the_plan_change
         old_network, new_network = part, whole
     else:
         old_network, new_network = whole, part
-    old_flows, new_flows = data.draw(flows_to(whole)), data.draw(flows_to(whole))
-    rules = all_rules(old_network, old_flows)
-    todo = steps(rules, all_rules(new_network, new_flows))
+    topics = data.draw(topics_of(whole))
+    others = {key: flows for key, flows in data.draw(topics_of(whole)).items() if key not in topics}
+    rules = all_rules(old_network, topics)
+    todo = steps(rules, all_rules(new_network, topics | others))
     probes = [
         probe
-        for probe in all_probes(Routes(part), {**old_flows, **new_flows}, [])
+        for probe in all_probes(ShortestPaths(part), topics, edges(whole))
         if probe.packet.get("eth_dst") != "ff:ff:ff:ff:ff:ff"
     ]
     source = random.Random(data.draw(st.integers()))
@@ -95,38 +107,6 @@ def test_no_packet_is_lost_or_circles_while_the_network_grows_or_the_plan_change
             follow(rules, change)
             for probe in probes:
                 assert exits(rules, whole, dict(probe.packet), probe.enters) == sorted(probe.leaves)
-
-
-@given(st.data())
-@settings(max_examples=60, deadline=None)
-def test_a_flow_has_a_rule_at_every_switch_on_its_way_at_any_time(data: st.DataObject) -> None:
-    """A link of a ring comes or goes; flows have rules only between the broker and the subscriber."""
-    size = data.draw(st.integers(3, 6))
-    ring = [(switch, switch % size + 1) for switch in range(1, size + 1)]
-    home = data.draw(st.integers(2, size))
-    hosts = {"10.0.0.1": (1, HOST_PORT), "10.0.0.2": (home, HOST_PORT)}
-    whole = make_network(size, ring, hosts)
-    missing = PortId(*data.draw(st.sampled_from([(pair[0], number) for number, pair in enumerate(ring, 1)])))
-    part = Topology(
-        whole.ports,
-        {here: there for here, there in whole.links.items() if missing not in (here, there)},
-        whole.hosts,
-    )
-    flows = {"10.0.0.2": [flow("10.0.0.2", 2000, 2)]}
-    sets = [all_rules(network, flows, ["10.0.0.1"]) for network in (part, whole)]
-    before, after = sets if data.draw(st.booleans()) else reversed(sets)
-    rules = {switch: dict(some) for switch, some in before.items()}
-    packet = {**address_fields("10.0.0.2"), "udp_dst": 2000, "ip_dscp": 0}
-    source = random.Random(data.draw(st.integers()))
-    for step in steps(before, after):
-        for change in source.sample(step, len(step)):
-            follow(rules, change)
-            used: list[tuple[int, Rule]] = []
-            plain = {switch: list(some.values()) for switch, some in rules.items()}
-            walk(plain, whole.links, packet, PortId(1, HOST_PORT), used=used)
-            deciding = [rule.kind for _, rule in used if rule.table == 1]
-            assert set(deciding) == {Kind.FLOW}
-            assert used[-1][0] == home
 
 
 @given(st.data())
@@ -153,10 +133,10 @@ def test_packets_to_all_never_circle_or_come_twice(data: st.DataObject) -> None:
         other.hosts,
     )
     before, after = (one, other) if data.draw(st.booleans()) else (other, one)
-    rules = all_rules(before, {})
+    rules = all_rules(before)
     packet = {"eth_type": 0, "eth_dst": "ff:ff:ff:ff:ff:ff"}
     source = random.Random(data.draw(st.integers()))
-    for step in steps(rules, all_rules(after, {})):
+    for step in steps(rules, all_rules(after)):
         for change in source.sample(step, len(step)):
             follow(rules, change)
             for switch in one.ports:
@@ -176,46 +156,43 @@ def test_packets_come_once_while_a_host_becomes_known(data: st.DataObject) -> No
         known.links,
         {address: hosts for address, hosts in known.hosts.items() if address != new},
     )
-    flows = {new: [flow(new, 2000, 2)]}
-    sources = data.draw(st.lists(st.sampled_from(sorted(unknown.hosts)), max_size=1))
-    rules = all_rules(unknown, flows, sources)
+    rules = all_rules(unknown)
     packet = {**address_fields(new), "udp_dst": 2000, "ip_dscp": 0, "eth_dst": ethernet}
     entries = [
-        hosts[0].at for hosts in unknown.hosts.values() if Routes(known).path(hosts[0].at.switch, at.switch)
+        hosts[0].at
+        for hosts in unknown.hosts.values()
+        if hosts[0].at.switch in ShortestPaths(known).towards(at.switch)
     ]
     source = random.Random(data.draw(st.integers()))
-    for step in steps(rules, all_rules(known, flows, sources)):
+    for step in steps(rules, all_rules(known)):
         for change in source.sample(step, len(step)):
             follow(rules, change)
             for enters in entries:
                 assert exits(rules, known, packet, enters).count(at) == 1
 
 
-def test_lower_classes_move_first_and_the_subscribers_end_too() -> None:
-    network = make_network(3, [(1, 2), (2, 3)], {"10.0.0.9": (3, HOST_PORT)})
-    old = all_rules(network, {"10.0.0.9": [flow("10.0.0.9", 2000 + each, each) for each in range(4)]})
-    new = all_rules(network, {"10.0.0.9": [flow("10.0.0.9", 2000 + each, 6 - each) for each in range(4)]})
-    todo = steps(old, new)
+def test_lower_classes_move_first_and_the_members_end_too() -> None:
+    network = make_network(3, [(1, 2), (2, 3)])
+    places = {"onward": PortId(1, 1), "last": PortId(2, 2), "three": PortId(3, HOST_PORT)}
+    keys = [FlowKey("239.1.2.3", 2000 + each) for each in range(4)]
+
+    def ranked(ranks: Sequence[int]) -> Rules:
+        flows = {
+            key: tuple(LimitedFlow(SetFlow(key, port, 7, rank, 0.0)) for port in places)
+            for key, rank in zip(keys, ranks, strict=True)
+        }
+        return all_rules(network, flows, places)
+
+    todo = steps(ranked(range(4)), ranked([6, 5, 4, 2]))
     assert [{change.switch for change in step} for step in todo] == [{3}, {2}, {1}]
-    assert [change.rule.rank for change in todo[0]] == [6, 5, 4]
+    assert [change.rule.rank for change in todo[0]] == [6, 5, 4, 2]
 
 
 def test_deletions_come_last() -> None:
-    network = make_network(1, [], {"10.0.0.9": (1, HOST_PORT)})
-    old = all_rules(network, {"10.0.0.9": [flow("10.0.0.9", 2000)]})
-    new = all_rules(network, {"10.0.0.9": [flow("10.0.0.9", 2001)]})
-    first, last = steps(old, new)
+    network = make_network(1, [])
+    old, new = (FlowKey("239.1.2.3", port) for port in (2000, 2001))
+    first, last = steps(
+        all_rules(network, {old: at_edges(old, [1])}), all_rules(network, {new: at_edges(new, [1])})
+    )
     assert [type(change) for change in (*first, *last)] == [Put, Delete]
     assert first[0].rule.kind is last[0].rule.kind is Kind.FLOW
-
-
-def test_cookies_go_on_behind_those_of_an_earlier_process() -> None:
-    old, new = Cookies(), Cookies()
-    for _ in range(3):
-        old.begin()
-    cookies = [old.next(flow=True) for _ in range(5)]
-    for cookie in cookies:
-        new.seen(cookie)
-    new.begin()
-    assert new.next(flow=True) > max(cookies)
-    assert len({*cookies, new.next(flow=True), new.next(flow=False)}) == 7

@@ -44,9 +44,9 @@ def walk(
             break
         if used is not None:
             used.append((enters.switch, rule))
-        if rule.mark is not None:
-            packet["ip_dscp"] = rule.mark
-        for port in rule.outputs:
+        for port, mark in rule.copies:
+            if mark is not None:
+                packet["ip_dscp"] = mark
             if port == CONTROLLER or port == enters.port:
                 continue
             out = PortId(enters.switch, port)

@@ -15,7 +15,7 @@ import pytest
 from triagemq.errors import PlanError
 from triagemq.forecast import explanation, forecast, summary
 from triagemq.plan import diff, dump_plan, load_plan, make_plan, parse_plan, save_plan
-from triagemq.plan.admission import reconfiguration
+from triagemq.plan.admission.planning import reconfiguration
 from triagemq.scenario import Scenario, save
 from triagemq.scenario.model import take
 
@@ -215,15 +215,15 @@ def test_promises_that_cannot_be_stated_are_refused_with_what_is_missing(
 
 def test_promises_survive_files(plan, tmp_path):
     assert dump_plan(parse_plan(dump_plan(plan))) == dump_plan(plan)
-    save_plan(plan, tmp_path / "plan.parquet")
-    assert dump_plan(load_plan(tmp_path / "plan.parquet")) == dump_plan(plan)
+    save_plan(plan, tmp_path / "plan.json")
+    assert dump_plan(load_plan(tmp_path / "plan.json")) == dump_plan(plan)
 
 
 def test_a_plan_without_promises_is_written_over_one_that_has_some(plan, make_network, tmp_path):
     other = make_plan(make_network([], utility_subscribers=3))
-    save_plan(plan, tmp_path / "plan.parquet")
-    save_plan(other, tmp_path / "plan.parquet")
-    assert dump_plan(load_plan(tmp_path / "plan.parquet")) == dump_plan(other)
+    save_plan(plan, tmp_path / "plan.json")
+    save_plan(other, tmp_path / "plan.json")
+    assert dump_plan(load_plan(tmp_path / "plan.json")) == dump_plan(other)
     assert "promises" not in dump_plan(other)
 
 

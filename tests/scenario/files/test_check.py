@@ -1,4 +1,4 @@
-"""Every error is reported with its line, its field and what to write instead; and all of them at once."""
+"""Every error is reported with its line, its field and what to write instead; and all of a kind at once."""
 
 from __future__ import annotations
 
@@ -324,39 +324,53 @@ def test_an_empty_section_is_named() -> None:
     assert (problem.line, problem.field) == (1, "brokers")
 
 
-def test_many_errors_in_one_file_are_reported_at_once_in_the_order_of_their_lines() -> None:
-    names = [
-        "overhead as large as a packet",
-        "rho tolerance of one",
-        "unknown feeding port",
-        "zero bandwidth",
-        "half a queue",
-        "delay as 10m",
-        "error rate of one",
-        "no rate",
-        "unknown process",
-        "negative weight",
-        "utility without a weight",
-        "pattern that matches nothing",
-        "unknown port",
-        "freshness of zero",
-    ]
+@pytest.mark.parametrize(
+    "names",
+    [
+        # Of entries by themselves,
+        [
+            "rho tolerance of one",
+            "zero bandwidth",
+            "half a queue",
+            "delay as 10m",
+            "error rate of one",
+            "unknown process",
+            "negative weight",
+            "utility without a weight",
+        ],
+        # of names and rows,
+        [
+            "unknown feeding port",
+            "no rate",
+            "pattern that matches nothing",
+            "unknown port",
+            "freshness of zero",
+        ],
+        # and of what these lead to.
+        ["event larger than a packet", "no path between brokers"],
+    ],
+)
+def test_many_errors_in_one_file_are_reported_at_once_in_the_order_of_their_lines(names: list[str]) -> None:
     text = VALID
     for name in names:
         text = text.replace(CASES[name].old, CASES[name].new)
     problems = problems_of(text)
-    assert [problem.field for problem in problems] == [CASES[name].field for name in names]
+    fields = [problem.field for problem in problems]
+    assert [field for field in fields if field in {CASES[name].field for name in names}] == [
+        CASES[name].field for name in names
+    ]
+    assert len(problems) == len(names) or SEVERAL.intersection(names)
     lines = [problem.line or 0 for problem in problems]
     assert lines == sorted(lines)
 
 
 def test_the_text_of_an_error_is_one_line_per_problem() -> None:
-    text = VALID.replace("320000", "8 MB").replace("port: desk", "port: desc")
+    text = VALID.replace("320000", "8 MB").replace("propagation_seconds: 0.001", "propagation_seconds: 10m")
     with pytest.raises(ScenarioError) as raised:
         loads(text, file="fire.yaml")
     first, second = str(raised.value).split("\n")
     assert first.startswith("fire.yaml:16: ports.radio.bandwidth_bps: ")
-    assert second.startswith("fire.yaml:39: subscribers.clerk.port: ")
+    assert second.startswith("fire.yaml:18: ports.desk.propagation_seconds: ")
 
 
 def test_a_problem_is_one_line_whatever_the_names_are() -> None:

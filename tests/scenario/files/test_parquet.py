@@ -137,7 +137,7 @@ def test_patterns_of_the_yaml_match_the_topics_of_a_table(tmp_path: Path) -> Non
         ("topic", ["smoke", "co", "floor/#"], 3, "'floor/#' is a pattern", "without + and #"),
         ("topic", ["smoke", "smoke", "video"], 2, "repeats row 1", "remove one of the two rows"),
         ("rate_per_second", [2, 0, 1], 2, "is 0", "above 0"),
-        ("rate_per_second", [2, None, 1], 2, "is empty", "above 0"),
+        ("rate_per_second", [2, None, 1], 2, "is missing", "above 0"),
         ("rate_per_second", [2.0, np.nan, 1.0], 2, "is NaN", "above 0"),
         ("rate_per_second", [2.0, np.inf, 1.0], 2, "is inf", "above 0"),
         ("size_bytes", [60, -40, 1000], 2, "is -40", "above 0"),
@@ -148,7 +148,7 @@ def test_patterns_of_the_yaml_match_the_topics_of_a_table(tmp_path: Path) -> Non
             "'constnt' is not one of",
             "did you mean constant?",
         ),
-        ("arrival_process", [None, None, "pareto"], 3, "is empty", "above 1"),
+        ("arrival_process", [None, None, "pareto"], 3, "is missing", "above 1"),
         ("pareto_shape", [None, 2.5, None], 2, "is 2.5", "other arrivals than pareto"),
         ("on_seconds", [1, None, None], 1, "is 1", "other arrivals than on_off"),
         (
@@ -186,7 +186,7 @@ def test_a_wrong_publication_is_named_by_its_row(
         ("utility_shape", ["log", "lin", "step"], 2, "'lin' is not one of", "did you mean linear?"),
         ("utility_shape", ["log", None, "step"], 2, "is empty", "write log"),
         ("utility_weight", [1.0, -2.0, 3.0], 2, "is -2", "at least 0"),
-        ("utility_threshold", [None, None, None], 3, "is empty", "above 0, at most 1"),
+        ("utility_threshold", [None, None, None], 3, "is missing", "above 0, at most 1"),
         ("utility_threshold", [0.5, None, 0.8], 1, "is 0.5", "other shapes than step"),
         ("freshness_seconds", [None, 0.0, None], 2, "is 0", "null for no limit"),
         ("max_latency_seconds", [None, np.nan, None], 2, "is NaN", "null for no limit"),
@@ -278,7 +278,7 @@ def test_a_table_may_be_a_directory_of_parts_as_spark_writes_it(tmp_path: Path) 
 def test_mistakes_in_all_three_files_are_reported_together(tmp_path: Path) -> None:
     path = write(
         tmp_path,
-        POSITIONS.replace("8e6", "8 ms"),
+        POSITIONS.replace("switch: core", "switch: cor"),
         publications={"size_bytes": [60, -1, 1000]},
         subscriptions={"utility_weight": [1, -1, 1]},
     )

@@ -11,7 +11,7 @@ import pytest
 
 from triagemq.errors import Problem
 from triagemq.scenario import check
-from triagemq.scenario.files.rules import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS, Column
+from triagemq.scenario.files.rows import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS, Column
 
 NETWORK = """\
 brokers: {hall: }

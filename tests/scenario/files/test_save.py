@@ -13,7 +13,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from triagemq.errors import OutputError
+from triagemq.errors import OutputError, ParameterError
 from triagemq.scenario import (
     ArrivalProcess,
     BrokerLinks,
@@ -366,15 +366,15 @@ def test_a_saved_file_reads_as_a_person_would_write_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["fire.yaml"]
 
 
-def test_a_path_with_another_ending_is_a_directory_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_path_without_an_ending_is_a_directory_and_another_ending_is_refused(tmp_path: Path) -> None:
     scenario = loads(FIRE)
     save(scenario, tmp_path / "deep" / "fire")
-    save(scenario, tmp_path / "fire.yaml", as_directory=True)
-    save(scenario, tmp_path / "fire.txt", as_directory=False)
-    for path in ("deep/fire", "fire.yaml", "fire.txt"):
+    save(scenario, tmp_path / "fire.yaml")
+    for path in ("deep/fire", "fire.yaml"):
         assert load(tmp_path / path).fingerprint == scenario.fingerprint
-    assert (tmp_path / "fire.yaml").is_dir()
-    assert (tmp_path / "fire.txt").is_file()
+    assert (tmp_path / "deep" / "fire").is_dir()
+    with pytest.raises(ParameterError, match="yaml"):
+        save(scenario, tmp_path / "fire.txt")
 
 
 def test_what_exists_is_replaced_unless_told_otherwise(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from triagemq.scenario.files.document import FileEntry, ScenarioFile
-from triagemq.scenario.files.rules import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS
+from triagemq.scenario.files.rows import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 SAID = {

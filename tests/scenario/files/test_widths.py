@@ -11,7 +11,7 @@ import pytest
 from triagemq.errors import ScenarioError
 from triagemq.plan import make_plan
 from triagemq.scenario import Discipline, Scenario, dumps, load, loads, save
-from triagemq.scenario.conditions import Conditions, PortBandwidth, situations
+from triagemq.scenario.conditions import Condition, Conditions, situations
 
 HALL = """\
 name: Hall
@@ -78,7 +78,7 @@ def test_widths_may_miss_the_bandwidth_by_rounding() -> None:
 
 def test_widths_and_floors_stay_the_same_shares_when_the_bandwidth_changes() -> None:
     scenario = loads(HALL)
-    halved = Conditions((PortBandwidth(20.0, "radio", 50e6),))
+    halved = Conditions((Condition(20.0, port="radio", bandwidth_bps=50e6),))
     before, after = (each.network(scenario) for each in situations(scenario, halved))
     assert said(before) == said(scenario)
     assert said(after) == ([[], [30e6, 15e6, 5e6]], [[], [3e6, 1.5e6, 0.5e6]], [0, 0])

@@ -3,8 +3,7 @@
 DirectPublisher, DirectSubscriber                    for asyncio
 BlockingDirectPublisher, BlockingDirectSubscriber    the same for programs without it
 
-A publisher hands each message over twice: in shared `memory` to processes of its host, and as packets (`wire`) to the
-topic's multicast address (`udp`). A subscriber takes both and hands each message on once. Both are in `ends`.
+A publisher sends each message as packets (`wire`) to the topic's multicast address (`udp`). Both ends are in `ends`.
 """
 
 from triagemq.client.direct.ends import (
@@ -13,8 +12,6 @@ from triagemq.client.direct.ends import (
     DirectEvent,
     DirectPublisher,
     DirectSubscriber,
-    DirectWay,
-    HostDelay,
     ReceivedCounters,
     SentCounters,
 )
@@ -28,9 +25,7 @@ __all__ = [
     "DirectEvent",
     "DirectPublisher",
     "DirectSubscriber",
-    "DirectWay",
     "GroupAddress",
-    "HostDelay",
     "NetworkSettings",
     "ReceivedCounters",
     "SentCounters",

@@ -1,7 +1,7 @@
 """The sockets of a direct topic: packets to its multicast address, and those that come there.
 
-Packets that are sent are not looped back unless that is wanted: processes of one host hand messages over in shared
-memory. The kernel stamps packets when they arrive, so that the delay of the program can be separated.
+The kernel brings packets to the listeners of the sending host, too, and stamps them when they arrive, so that the delay
+of the program can be separated.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from triagemq.addresses import host_and_port, place
 from triagemq.errors import ClientError, ParameterError
+from triagemq.intents import Number, Ruled
 
 MakeSocket = Callable[[int, int, int], socket.socket]
 
@@ -65,29 +67,19 @@ class GroupAddress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkSettings:
+class NetworkSettings(Ruled):
     """How packets leave, and where they are expected."""
 
     interface: str | None = None
     """Its name; None leaves it to the routes of the system."""
-    hops: int = 16
+    hops: Annotated[int, Number(1, 255, whole=True)] = 16
     """So many routers may pass a packet on, less one."""
-    dscp: int | None = None
+    dscp: Annotated[int, Number(0, 63, whole=True)] | None = None
     """The mark of the topic's level, for networks that go by marks."""
-    mtu_bytes: int = 1500
+    mtu_bytes: Annotated[int, Number(640, 65_535, whole=True)] = 1500
     """The longest packet, with the headers of IP and UDP."""
     make_socket: MakeSocket = socket.socket
     """Makes UDP sockets (family, kind, protocol), perhaps in another network namespace."""
-    loop: bool = False
-    """Whether subscribers of this host get packets, too: those that share no memory with the publisher."""
-
-    def __post_init__(self) -> None:
-        if self.dscp is not None and not 0 <= self.dscp < 64:
-            raise ParameterError("dscp", f"must be from 0 to 63, is {self.dscp}")
-        if not 1 <= self.hops <= 255:
-            raise ParameterError("hops", f"must be from 1 to 255, is {self.hops}")
-        if not 640 <= self.mtu_bytes <= 65_535:
-            raise ParameterError("mtu_bytes", f"must be from 640 to 65535, is {self.mtu_bytes}")
 
 
 class MulticastSender:
@@ -166,10 +158,10 @@ class MulticastReceiver:
     def receive(self) -> tuple[bytes, int | None] | None:
         """The next packet, and when the kernel had it (Unix time in ns); None if there is none at the moment."""
         try:
-            packet, beside, _, _ = self._socket.recvmsg(_LARGEST_DATAGRAM, _ROOM_FOR_STAMP)
+            packet, ancillary, _, _ = self._socket.recvmsg(_LARGEST_DATAGRAM, _ROOM_FOR_STAMP)
         except OSError:
             return None
-        for level, kind, value in beside:
+        for level, kind, value in ancillary:
             if level == socket.SOL_SOCKET and kind == _STAMPS and len(value) == _STAMP.size:
                 seconds, nanoseconds = _STAMP.unpack(value)
                 return packet, seconds * 1_000_000_000 + nanoseconds
@@ -195,13 +187,11 @@ def _set_up_sending(sender: socket.socket, address: GroupAddress, settings: Netw
     index = _index(sender, settings)
     if address.version == 6:
         level = socket.IPPROTO_IPV6
-        sender.setsockopt(level, socket.IPV6_MULTICAST_LOOP, settings.loop)
         sender.setsockopt(level, socket.IPV6_MULTICAST_HOPS, settings.hops)
         sender.setsockopt(level, socket.IPV6_MULTICAST_IF, index)
         if settings.dscp is not None:
             sender.setsockopt(level, socket.IPV6_TCLASS, settings.dscp << 2)
         return
-    sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, settings.loop)
     sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, settings.hops)
     if index:
         sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, _membership("0.0.0.0", index))

@@ -106,20 +106,10 @@ def packets_of(message: DirectMessage, mark: int, payload_bytes: int) -> list[by
     ]
 
 
-def is_first_or_last(packet: bytes) -> bool:
-    """Whether a packet of ours is the first of its message, or the last.
-
-    >>> message = DirectMessage(session=7, number=1, published_ns=0, payload=bytes(1_300))
-    >>> [is_first_or_last(packet) for packet in packets_of(message, topic_mark("ward/3/pulse"), 600)]
-    [True, False, True]
-    """
-    *_, index, count = _HEADER.unpack_from(packet)
-    return index in (0, count - 1)
-
-
 class PacketHead(NamedTuple):
-    """Which part of which message a packet is."""
+    """What a packet says of its message."""
 
+    topic_mark: int
     session: int
     number: int
     published_ns: int
@@ -127,22 +117,19 @@ class PacketHead(NamedTuple):
     packets: int
 
 
-def read_head(packet: bytes) -> PacketHead | None:
-    """What a packet of a direct topic begins with; None for one of others.
+def head_of(packet: bytes) -> PacketHead:
+    """Of a packet that `packets_of` has made.
 
-    >>> message = DirectMessage(session=7, number=1, published_ns=5, payload=bytes(10))
-    >>> read_head(packets_of(message, topic_mark("ward/3/pulse"), 600)[0])
-    PacketHead(session=7, number=1, published_ns=5, packet=0, packets=1)
+    >>> message = DirectMessage(session=7, number=1, published_ns=0, payload=bytes(1_300))
+    >>> packets = packets_of(message, topic_mark("ward/3/pulse"), 600)
+    >>> [(head.number, head.packet, head.packets) for head in map(head_of, packets)]
+    [(1, 0, 3), (1, 1, 3), (1, 2, 3)]
     """
-    if len(packet) < _HEADER.size:
-        return None
-    magic, version, _, *head = _HEADER.unpack_from(packet)
-    found = PacketHead(*head)
-    return found if (magic, version) == (_MAGIC, _VERSION) and found.published_ns <= _LATEST_NS else None
+    return PacketHead(*_HEADER.unpack_from(packet)[2:])
 
 
 class SeenMessages:
-    """Which messages of which publishers have come, by any path: each counts once, and gaps are known.
+    """Which messages of which publishers have come: each counts once, and gaps are known.
 
     >>> seen = SeenMessages()
     >>> [seen.take(session=7, number=number) for number in (1, 2, 2, 5)]
@@ -156,26 +143,20 @@ class SeenMessages:
         self._missing_before = 0
         self.received = 0
 
-    def judge(self, session: int, number: int) -> Rejection | None:
-        """Why a message is not wanted; None if it is."""
+    def rejection(self, session: int, number: int) -> Rejection | None:
+        """Why a message is rejected; None if it is not."""
         known = self._sessions.get(session)
-        return None if known is None else known.judge(number)
+        return None if known is None else known.rejection(number)
 
     def take(self, session: int, number: int) -> Rejection | None:
         """A whole message is here; None if it is to be handed on."""
         known = self.hear_of(session, number)
-        rejection = known.judge(number)
+        rejection = known.rejection(number)
         if rejection is None:
             known.done |= 1 << (known.highest - number)
             known.received += 1
             self.received += 1
         return rejection
-
-    def expect(self, session: int, number: int) -> None:
-        """A publisher is here, and all of it from that message on is to come."""
-        if session not in self._sessions:
-            known = self.hear_of(session, number)
-            known.highest -= 1
 
     def hear_of(self, session: int, number: int) -> _Session:
         """Something of a message has come: those before it that have not are missing."""
@@ -213,7 +194,7 @@ class _Session:
         elif self.highest - _WINDOW < number < self.first:
             self.first = number
 
-    def judge(self, number: int) -> Rejection | None:
+    def rejection(self, number: int) -> Rejection | None:
         behind = self.highest - number
         if behind >= _WINDOW:
             return Rejection.LATE
@@ -251,7 +232,6 @@ class Reassembly:
         topic: str,
         largest_bytes: int,
         *,
-        seen: SeenMessages | None = None,
         patience_seconds: float = 1.0,
     ) -> None:
         if largest_bytes < 1:
@@ -261,12 +241,8 @@ class Reassembly:
         self._most_packets = min(MOST_PACKETS, -(-largest_bytes // SMALLEST_PAYLOAD))
         self._patience_ns = round(patience_seconds * 1e9)
         self._unfinished: OrderedDict[tuple[int, int], _Unfinished] = OrderedDict()
-        self.seen = SeenMessages() if seen is None else seen
+        self.seen = SeenMessages()
         self.rejected: Counter[Rejection] = Counter()
-        self.given_up = 0
-        """Messages of which something, but not all, has come in time."""
-        self.held_bytes = 0
-        """Memory of unfinished messages."""
 
     def add(self, packet: bytes, now_ns: int) -> DirectMessage | None:
         """A packet has come; the message that is finished by it."""
@@ -291,7 +267,7 @@ class Reassembly:
             return Rejection.TOO_LARGE
         if count > 1 and len(part) < (SMALLEST_PAYLOAD if index < count - 1 else 1):
             return Rejection.INCONSISTENT
-        refused = self.seen.judge(session, number)
+        refused = self.seen.rejection(session, number)
         if refused is not None:
             return refused
         if count == 1 and (session, number) not in self._unfinished:
@@ -316,12 +292,11 @@ class Reassembly:
             return Rejection.TOO_LARGE
         message.parts[index] = part
         message.bytes += len(part)
-        self.held_bytes += len(part)
         if index < count - 1:
             message.size = len(part)
         if len(message.parts) < count:
             return None
-        self._forget(key)
+        del self._unfinished[key]
         payload = b"".join(message.parts[index] for index in range(count))
         return self.seen.take(*key) or DirectMessage(*key, published_ns, payload)
 
@@ -331,11 +306,12 @@ class Reassembly:
             if (
                 len(self._unfinished) < _MOST_UNFINISHED
                 and now_ns - oldest.begun_ns <= self._patience_ns
-                and self.seen.judge(*key) is None
+                and self.seen.rejection(*key) is None
             ):
                 return
-            self._forget(key)
-            self.given_up += 1
+            del self._unfinished[key]
 
-    def _forget(self, key: tuple[int, int]) -> None:
-        self.held_bytes -= self._unfinished.pop(key).bytes
+    @property
+    def held_bytes(self) -> int:
+        """Memory of unfinished messages."""
+        return sum(each.bytes for each in self._unfinished.values())

@@ -6,79 +6,45 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-from triagemq.coordinator.access.grants import Grant, Grants
-from triagemq.coordinator.access.tokens import Caller, Role, Token, TokenBook
+from triagemq.broker import BrokerProcess
+from triagemq.broker.users import BrokerUser
+from triagemq.channel.grants import Grant, Grants
+from triagemq.coordinator.access.tokens import Caller, Role, Token, TokenBook, TokenFile
 from triagemq.coordinator.intents.registry import Record, Registry
-from triagemq.coordinator.refusals import StoreError, UnauthorisedError
-from triagemq.coordinator.store.store import Store
-from triagemq.coordinator.store.tables import add_token, revoke_token
+from triagemq.coordinator.refusals import UnauthorisedError
+from triagemq.coordinator.store import Store
 from triagemq.errors import TriageError
-from triagemq.exchange import BrokerProcess
-from triagemq.exchange.broker.users import BrokerUser
 from triagemq.intents import SubscriberIntent
 from triagemq.waiting import end
 
 
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """Subscribers may have what they announced, publishers may publish what their token allows.
+def announced_grants(registry: Registry, tokens: TokenWatch) -> Grants:
+    """The rights of announced clients: subscribers may have what they announced, publishers may publish what
+    their token allows, and need not declare every topic."""
+    return Grants(True, {record.client_id_base(True): _grant(record, tokens) for record in registry})
 
-    Publishers need not declare every topic. With `required` off, everyone may do everything.
-    """
 
-    registry: Registry
-    tokens: TokenWatch
-    required: bool
-
-    def client_id_base(self, record: Record) -> str:
-        """What a client's ids begin with: its name, and with access on the key that only it knows."""
-        name = record.intent.name
-        return f"{name}.{record.session_key}" if self.required else name
-
-    def grants(self) -> Grants:
-        """The rights of everyone who is announced now."""
-        if not self.required:
-            return Grants()
-        return Grants(True, {self.client_id_base(record): self._grant(record) for record in self.registry})
-
-    def _grant(self, record: Record) -> Grant:
-        intent = record.intent
-        if isinstance(intent, SubscriberIntent):
-            return Grant(name=intent.name, subscribe=tuple(each.topic for each in intent.subscriptions))
-        token = self.tokens.by_id.get(record.owner)
-        return Grant(name=intent.name, publish=() if token is None else Caller.of(token).publish)
+def _grant(record: Record, tokens: TokenWatch) -> Grant:
+    intent = record.intent
+    if isinstance(intent, SubscriberIntent):
+        return Grant(name=intent.name, subscribe=tuple(each.topic for each in intent.subscriptions))
+    token = tokens.by_id.get(record.owner)
+    return Grant(name=intent.name, publish=() if token is None else Caller.of(token).publish)
 
 
 _OLD_SECONDS = 0.2
 _APART_SECONDS = 0.05
-"""However many bring tokens that are not known, the store is not looked at oftener than that."""
-
-
-class StoredTokens:
-    """The tokens of a store, outside of an event loop."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def tokens(self) -> list[Token]:
-        return self._store.tokens()
-
-    def add(self, token: Token) -> None:
-        self._store.write_now(add_token, token)
-
-    def revoke(self, token_id: str, revoked_ns: int) -> None:
-        self._store.write_now(revoke_token, token_id, revoked_ns)
+"""Unknown tokens make it read the store no more often than that."""
 
 
 class TokenWatch:
     """Looks at the store again and again, as often as requests come but no oftener than is sensible."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store | TokenFile) -> None:
         self._store = store
         self._book = TokenBook()
-        self._version = -1
+        self._version: object = -1
         self._looked_at = -1.0
         self._looking = asyncio.Lock()
 
@@ -100,7 +66,7 @@ class TokenWatch:
         await self._look_since(time.monotonic() - older_than_seconds, 0.0)
 
     async def _look_since(self, moment: float, apart_seconds: float) -> None:
-        """Come back when the store has been looked at since a moment: all who ask meanwhile share one look."""
+        """Return when the store has been read since a moment; concurrent callers share one read."""
         if self._looked_at > moment:
             return
         async with self._looking:
@@ -113,7 +79,7 @@ class TokenWatch:
                 if version != self._version:
                     self._book = TokenBook(await asyncio.to_thread(self._store.tokens))
                     self._version = version
-            except StoreError:
+            except TriageError:
                 pass
             self._looked_at = begun
 
@@ -156,12 +122,12 @@ def broker_users(tokens: Iterable[Token], now_ns: int) -> list[BrokerUser]:
 
 
 class BrokerRights:
-    """Keeps a guarded broker in step with the tokens of a database, which other processes make and revoke, too."""
+    """Keeps a guarded broker in step with stored tokens, which other processes make and revoke, too."""
 
-    def __init__(self, broker: BrokerProcess, database: str) -> None:
+    def __init__(self, broker: BrokerProcess, store: Store | TokenFile) -> None:
         self._broker = broker
-        self._store = Store(database)
-        self._tokens = TokenWatch(self._store)
+        self._store = store
+        self._tokens = TokenWatch(store)
         self._in_force: list[BrokerUser] | None = None
         self._keeping: asyncio.Task[None] | None = None
 
@@ -173,25 +139,26 @@ class BrokerRights:
     async def close(self) -> None:
         """The broker goes on with the last users it got."""
         await end(self._keeping)
-        await self._store.close()
+        if isinstance(self._store, Store):
+            await self._store.close()
 
     async def _keep(self) -> None:
-        said = ""
+        problem = ""
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             try:
                 await self._look()
-                said = ""
+                problem = ""
             except (OSError, TriageError) as error:
                 # A revoked token must be out as soon as that can be written: it is tried until it can.
-                if str(error) != said:
-                    said = str(error)
-                    words = f"the broker does not know the latest tokens yet: {said}; trying again"
+                if str(error) != problem:
+                    problem = str(error)
+                    words = f"the broker does not know the latest tokens yet: {problem}; trying again"
                     print(words, file=sys.stderr, flush=True)
 
     async def _look(self) -> None:
         await self._tokens.look(0.0)
-        wanted = broker_users(self._tokens.by_id.values(), time.time_ns())
-        if wanted != self._in_force:
-            self._broker.let_in(wanted)
-            self._in_force = wanted
+        users = broker_users(self._tokens.by_id.values(), time.time_ns())
+        if users != self._in_force:
+            self._broker.let_in(users)
+            self._in_force = users

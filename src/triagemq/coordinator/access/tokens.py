@@ -1,6 +1,6 @@
-"""Tokens: who may do what. A token is shown once, when it is made; kept are a prefix to find it by and its hash.
+"""Tokens and what they allow. A token is shown once, when it is made; a prefix to find it by and its hash are stored.
 
-A token is 32 random bytes, so a plain SHA-256 is as hard to turn back as a slow hash of a password would be.
+A token is 32 random bytes, so a plain SHA-256 is as hard to invert as a slow hash of a password.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 
-from triagemq.coordinator.decide.orders import subscriber_of
+from triagemq.broker.users import hashed_password
+from triagemq.channel.grants import Grant
 from triagemq.coordinator.refusals import ForbiddenError, RequestError, UnauthorisedError
 from triagemq.errors import ParameterError
-from triagemq.exchange import Policy
-from triagemq.exchange.broker.users import hashed_password
-from triagemq.exchange.private_files import write_private
+from triagemq.files import write_private
 from triagemq.intents import TopicFilter
 from triagemq.mqttsn.filters import within
 
@@ -99,9 +99,9 @@ class ShownToken(TokenRights):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token(ShownToken):
-    """What is kept about a token.
+    """What is stored of a token.
 
-    `mqtt_password` is the token as brokers keep passwords, for those who speak MQTT to the exchange's own.
+    `mqtt_password` is the token as brokers store passwords, for clients of the exchange's own broker.
     """
 
     sha256: str = field(repr=False)
@@ -186,7 +186,7 @@ class TokenBook:
 
 
 def new_token(request: TokenRequest) -> tuple[str, Token]:
-    """A fresh token: the secret to hand over, and what to keep.
+    """A fresh token: the secret to hand over, and what to store.
 
     >>> secret, token = new_token(TokenRequest(label="crew", roles=(Role.SUBSCRIBER,), subscribe=("floor3/#",)))
     >>> TokenBook([token]).caller(secret).subscribe, secret in repr(token)
@@ -215,21 +215,24 @@ def _fields(kind: type[TokenRights], token: TokenRights) -> dict[str, Any]:
     return {each.name: getattr(token, each.name) for each in fields(kind)}
 
 
+_STORED: TypeAdapter[Token] = TypeAdapter(Token)
+
+
 def token_to_json(token: Token) -> dict[str, Any]:
     """What `token_from_json` reads; nothing in it lets anybody in."""
-    return _fields(Token, token)
+    found: dict[str, Any] = _STORED.dump_python(token, mode="json", warnings=False)
+    return found
 
 
 def token_from_json(value: Mapping[str, Any]) -> Token:
-    """A token as it was kept.
+    """A token as it was stored; ValueError says what is wrong with it.
 
     >>> import json
     >>> _, token = new_token(TokenRequest(label="pump", roles=(Role.PUBLISHER,), publish=("pump/#",)))
     >>> token_from_json(json.loads(json.dumps(token_to_json(token)))) == token
     True
     """
-    lists = {name: tuple(one) for name, one in value.items() if isinstance(one, list | tuple)}
-    return Token(**{**value, **lists, "roles": tuple(Role(role) for role in value["roles"])})
+    return _STORED.validate_python(value)
 
 
 def prefix_of(secret: str) -> str:
@@ -249,8 +252,8 @@ def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def _require_topics(wanted: Iterable[str], patterns: tuple[str, ...], doing: str) -> None:
-    for topic in wanted:
+def _require_topics(topics: Iterable[str], patterns: tuple[str, ...], doing: str) -> None:
+    for topic in topics:
         if not within(topic, patterns):
             allowed = ", ".join(patterns) or "none"
             raise ForbiddenError(f"this token does not allow {doing} {topic!r}; it allows {allowed}")
@@ -277,18 +280,23 @@ class TokenFile:
                 str(self._path), "is not a file of tokens; `triage token create --file` makes one"
             ) from None
 
+    def tokens_version(self) -> tuple[int, int, int] | None:
+        """Changes whenever the file does; None while it cannot be read."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def add(self, token: Token) -> None:
         self._change(lambda tokens: [*tokens, token])
 
     def revoke(self, token_id: str, revoked_ns: int) -> None:
-        self._change(
-            lambda tokens: [
-                replace(token, revoked_ns=revoked_ns)
-                if token.token_id == token_id and token.revoked_ns is None
-                else token
-                for token in tokens
-            ]
-        )
+        def revoked(token: Token) -> Token:
+            is_meant = token.token_id == token_id and token.revoked_ns is None
+            return replace(token, revoked_ns=revoked_ns) if is_meant else token
+
+        self._change(lambda tokens: [revoked(token) for token in tokens])
 
     def _change(self, how: Callable[[list[Token]], list[Token]]) -> None:
         try:
@@ -310,81 +318,46 @@ def _alone_in(directory: Path) -> Iterator[None]:
         os.close(held)
 
 
-class TokenRules:
+class TokenGrants:
     """What a file of tokens allows now; `look` now and then, because it changes and tokens expire."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen = self._look()
-        self.tokens: Sequence[Token] = TokenFile(path).tokens()
+        self._file = TokenFile(path)
+        self._version = self._file.tokens_version()
+        self._tokens: Sequence[Token] = self._file.tokens()
         self._valid: set[str] = set()
         self._book = TokenBook()
-        self._callers: dict[str, Caller | None] = {}
-        self._take_over()
+        # Strangers choose their ids: they must not fill the memory.
+        self.find = lru_cache(_MOST_REMEMBERED)(self._find)
+        self.look()
 
     def look(self) -> bool:
         """Has anything changed? A file that cannot be read changes nothing."""
-        seen = self._look()
-        if seen != self._seen and seen is not None:
-            self._seen = seen
+        version = self._file.tokens_version()
+        if version not in (None, self._version):
+            self._version = version
             with contextlib.suppress(ParameterError):
-                self.tokens = TokenFile(self._path).tokens()
-        before = self._valid
-        self._take_over()
-        return self._valid != before
+                self._tokens = self._file.tokens()
+        now_ns = time.time_ns()
+        valid = [token for token in self._tokens if token.valid(now_ns)]
+        before, self._valid = self._valid, {token.token_id for token in valid}
+        if self._valid == before:
+            return False
+        self._book = TokenBook(valid)
+        self.find.cache_clear()
+        return True
 
-    def caller(self, client_id: str) -> Caller | None:
-        """Who comes with this client id; None if that is not valid."""
-        if client_id not in self._callers:
-            # Strangers choose their ids: they must not fill the memory.
-            if len(self._callers) > _MOST_REMEMBERED:
-                self._callers.clear()
-            self._callers[client_id] = self._find(client_id)
-        return self._callers[client_id]
-
-    def _find(self, client_id: str) -> Caller | None:
-        name, _, secret = subscriber_of(client_id)[0].rpartition(".")
+    def _find(self, client_id: str) -> Grant | None:
+        """What NAME.TOKEN may do; None if that is not valid."""
+        name, _, secret = client_id.rpartition(".")
         try:
             caller = self._book.caller(secret)
             caller.require_name(name)
         except RequestError:
             return None
-        return caller
-
-    def _take_over(self) -> None:
-        now_ns = time.time_ns()
-        valid = [token for token in self.tokens if token.valid(now_ns)]
-        if (ids := {token.token_id for token in valid}) != self._valid:
-            self._valid, self._book, self._callers = ids, TokenBook(valid), {}
-
-    def _look(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-@dataclass(frozen=True)
-class TokenPolicy(Policy):
-    """Refuses by the tokens of a file; ranks as any other."""
-
-    rules: TokenRules = field(kw_only=True)
-
-    def client_ids_are_secret(self) -> bool:
-        return True
-
-    def forbids_connection(self, client_id: str) -> bool:
-        return self.rules.caller(client_id) is None
-
-    def forbids_subscription(self, client_id: str, topic_filter: str) -> bool:
-        caller = self._with_role(client_id, Role.SUBSCRIBER)
-        return caller is None or not within(topic_filter, caller.subscribe)
-
-    def forbids_publication(self, client_id: str, topic: str) -> bool:
-        caller = self._with_role(client_id, Role.PUBLISHER)
-        return caller is None or not within(topic, caller.publish)
-
-    def _with_role(self, client_id: str, role: Role) -> Caller | None:
-        caller = self.rules.caller(client_id)
-        return caller if caller is not None and (caller.is_operator or role in caller.roles) else None
+        roles = set(Role) if caller.is_operator else set(caller.roles)
+        return Grant(
+            caller.publish if Role.PUBLISHER in roles else (),
+            caller.subscribe if Role.SUBSCRIBER in roles else (),
+            name,
+        )

@@ -6,8 +6,7 @@ from fastapi import FastAPI
 
 from triagemq import __version__
 from triagemq.coordinator.api import gateways, intents, views
-from triagemq.coordinator.api.models import REFUSALS
-from triagemq.coordinator.api.requests import BodyLimit, Methods, OriginCheck, PathMethods, refuse_in_words
+from triagemq.coordinator.api.requests import REFUSALS, BodyLimit, OriginCheck, refuse_in_words
 from triagemq.coordinator.control_plane import ControlPlane
 
 __all__ = ["create_app"]
@@ -26,11 +25,10 @@ def create_app(coordinator: ControlPlane) -> FastAPI:
     )
     app.state.coordinator = coordinator
     refuse_in_words(app)
-    routes = list(app.routes)
+    app.state.routes = list(app.routes)
     for router in (intents.router, views.router, views.operators, gateways.router):
         app.include_router(router)
-        routes += router.routes
-    app.add_middleware(Methods, methods=PathMethods(routes))
+        app.state.routes += router.routes
     app.add_middleware(BodyLimit, most_bytes=coordinator.settings.most_body_bytes)
     app.add_middleware(
         OriginCheck, names=coordinator.settings.host_names, check_host=not coordinator.service.access

@@ -1,4 +1,4 @@
-"""/v1/gateways: who leads clients to which broker, what each has to do; and the WebSocket by which a gateway joins."""
+"""/v1/gateways: gateways, their brokers and load; and the WebSocket by which a gateway joins."""
 
 from __future__ import annotations
 
@@ -7,30 +7,18 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Path, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, Field
 
 from triagemq.addresses import is_loopback
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError, Measured
+from triagemq.channel.orders import subscriber_of
+from triagemq.client.connection import CONNECTION_MARK
 from triagemq.coordinator.access.tokens import Role
-from triagemq.coordinator.api.models import (
-    GatewayAnswer,
-    MoveAnswer,
-    MoveBody,
-    QueueAnswer,
-    SendAwayAnswer,
-    SendAwayBody,
-)
-from triagemq.coordinator.api.requests import (
-    Injected,
-    Operator,
-    Reader,
-    caller_of,
-    coordinator_of,
-)
-from triagemq.coordinator.channel.handle import GatewayHandle
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, Measured
+from triagemq.coordinator.api.requests import Body, Injected, Operator, Reader, caller_of, coordinator_of
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.coordinator.decide.orders import CONNECTION_MARK, subscriber_of
 from triagemq.coordinator.decide.placement import ClientMove
+from triagemq.coordinator.gateways.handle import GatewayHandle
 from triagemq.coordinator.refusals import ForbiddenError, MissingError, RequestError
 from triagemq.intents import PUBLISHER, SUBSCRIBER, Name
 
@@ -38,6 +26,69 @@ router = APIRouter(prefix="/v1/gateways", tags=["state"])
 
 _POLICY_VIOLATION = 1008
 _LONGEST_REASON = 120
+_LOAD = ("downlink_bps", "matched_per_second", "uplink_bps")
+
+
+class MoveBody(Body):
+    """Clients that are to go to a gateway, by name."""
+
+    publishers: list[Name] = Field(default_factory=list, max_length=100_000)
+    subscribers: list[Name] = Field(default_factory=list, max_length=100_000)
+
+
+class MoveAnswer(BaseModel):
+    """The number of clients that move; those that were there already stay."""
+
+    moved: int
+
+
+class SendAwayBody(Body):
+    """Plain MQTT-SN clients that are to look for another gateway, by client id; all of them if none is named."""
+
+    client_ids: Annotated[list[str], Field(max_length=100_000)] | None = None
+
+
+class SendAwayAnswer(BaseModel):
+    """How many clients are disconnected."""
+
+    disconnected: int
+
+
+class QueueAnswer(BaseModel):
+    """Packets that wait at a gateway for a subscriber, with these topics, which share a flow."""
+
+    subscriber: str
+    topics: list[str]
+    packets: int
+
+
+class GatewayAnswer(BaseModel):
+    """A gateway, its broker, and what it has done in the last second.
+
+    Downlink is what came in from clients and brokers, uplink what left for subscribers, both on the wire but for the
+    brokers' part, of which it is payloads; matched are the messages that it looked up subscribers for. What was not
+    measured yet is null. `round_trip_seconds` are to the brokers of other gateways and back, and those of publishers
+    and subscribers to clients.
+    """
+
+    name: str
+    address: str
+    broker: str
+    problem: str
+    connected: bool
+    broker_connected: bool | None
+    wanted_version: int
+    in_force_version: int | None
+    publishers: int
+    subscribers: int
+    sessions: int | None
+    downlink_bps: float | None = None
+    matched_per_second: float | None = None
+    uplink_bps: float | None = None
+    queues: list[QueueAnswer]
+    round_trip_seconds: dict[str, float]
+    publisher_round_trip_seconds: dict[str, float]
+    subscriber_round_trip_seconds: dict[str, float]
 
 
 @router.get("")
@@ -54,13 +105,13 @@ async def move(
     """Send clients to a gateway; they go without losing or repeating an event."""
     gateways = coordinator.runtime.gateways
     _require_known(coordinator, name)
-    wanted = [
+    keys = [
         *((PUBLISHER, each) for each in body.publishers),
         *((SUBSCRIBER, each) for each in body.subscribers),
     ]
-    for key in wanted:
+    for key in keys:
         coordinator.service.look(caller, key)
-    placements = {key: gateways.home_of(key).name for key in wanted}
+    placements = {key: gateways.home_of(key).name for key in keys}
     moves = [
         ClientMove(key, home, name, "an operator wants it there")
         for key, home in placements.items()
@@ -76,9 +127,8 @@ async def send_away(
 ) -> SendAwayAnswer:
     """Have plain MQTT-SN clients of a gateway look for another; they lose what is queued for them."""
     _require_known(coordinator, name)
-    return SendAwayAnswer(
-        told=await coordinator.runtime.send_plain_elsewhere(name, body.client_ids, "an operator")
-    )
+    count = await coordinator.runtime.send_plain_elsewhere(name, body.client_ids, "an operator")
+    return SendAwayAnswer(disconnected=count)
 
 
 def _require_known(coordinator: ControlPlane, name: str) -> None:
@@ -88,36 +138,35 @@ def _require_known(coordinator: ControlPlane, name: str) -> None:
 
 
 def _answer(coordinator: ControlPlane, each: GatewayHandle, count: Counter[tuple[str, str]]) -> GatewayAnswer:
-    several = coordinator.runtime.gateways.are_several
-    now = each.latest
-    connected = each.reconciler.link.connected
-    load, clock = each.load, each.clock.best
+    now, load = each.latest, each.load
+    clients = {
+        kind: count[each.name, kind]
+        if coordinator.runtime.gateways.are_several
+        else coordinator.service.registry.count(kind)
+        for kind in (PUBLISHER, SUBSCRIBER)
+    }
     return GatewayAnswer(
         name=each.name,
         address=each.address,
         broker=each.broker_shown or coordinator.settings.broker or "",
         problem=each.problem,
-        connected=connected,
+        connected=each.reconciler.link.connected,
         broker_connected=each.broker_connected,
         wanted_version=each.reconciler.wanted_version,
         in_force_version=each.reconciler.confirmed_version,
-        publishers=count[each.name, PUBLISHER] if several else coordinator.count(PUBLISHER),
-        subscribers=count[each.name, SUBSCRIBER] if several else coordinator.count(SUBSCRIBER),
+        publishers=clients[PUBLISHER],
+        subscribers=clients[SUBSCRIBER],
         sessions=None if now is None else now.sessions,
-        downlink_bps=None if load is None else load.downlink_bps,
-        matched_per_second=None if load is None else load.matched_per_second,
-        uplink_bps=None if load is None else load.uplink_bps,
         queues=[] if now is None else _queues(coordinator, now),
         round_trip_seconds={} if now is None else dict(now.round_trips),
         publisher_round_trip_seconds=_round_trips(coordinator, now, PUBLISHER),
         subscriber_round_trip_seconds=_round_trips(coordinator, now, SUBSCRIBER),
-        clock_offset_seconds=None if clock is None else clock.offset_seconds,
-        clock_error_seconds=None if clock is None else clock.error_seconds,
+        **{} if load is None else {name: getattr(load, name) for name in _LOAD},
     )
 
 
 def _round_trips(coordinator: ControlPlane, now: Measured | None, kind: str) -> dict[str, float]:
-    """Of clients of a kind, by name; others than ours have none that people would know them by."""
+    """Of clients of a kind, by name; plain clients have no name."""
     found, marked = {} if now is None else now.client_round_trips, kind == SUBSCRIBER
     named = {
         subscriber_of(each)[0] if marked else each: seconds
@@ -130,12 +179,15 @@ def _round_trips(coordinator: ControlPlane, now: Measured | None, kind: str) -> 
 
 def _queues(coordinator: ControlPlane, now: Measured) -> list[QueueAnswer]:
     topics = coordinator.runtime.assignments.orders.topics
-    found = []
-    for client_id, flow in now.flows.items():
-        if (waiting := flow.backlog_packets) > 0:
-            name, _ = subscriber_of(client_id)
-            found.append(QueueAnswer(subscriber=name, topics=list(topics.get(name, ())), packets=waiting))
-    return found
+    waiting = {
+        subscriber_of(client_id)[0]: flow.backlog_packets
+        for client_id, flow in now.flows.items()
+        if flow.backlog_packets > 0
+    }
+    return [
+        QueueAnswer(subscriber=name, topics=list(topics.get(name, ())), packets=packets)
+        for name, packets in waiting.items()
+    ]
 
 
 class _Lines:
@@ -169,7 +221,7 @@ class _Lines:
 
 @router.websocket("/{name}/channel")
 async def channel(socket: WebSocket, name: Annotated[Name, Path()]) -> None:
-    """A gateway joins under a name, with a token of role gateway where access is on, and is led over this."""
+    """The channel of a gateway that joins under a name, with a token of role gateway where access is on."""
     coordinator = coordinator_of(socket)
     try:
         if "origin" in socket.headers:

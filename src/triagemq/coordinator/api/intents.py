@@ -4,39 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import BaseModel, Field
 
-from triagemq.client.coordinator import Direction, Promise
+from triagemq.addresses import reached_by
+from triagemq.client.coordinator import Assignment, Direction, Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.models import (
-    NOT_YET,
-    AssignmentAnswer,
-    BulkAnswer,
-    BulkRequest,
-    ConnectionAnswer,
-    HeartbeatBody,
-    PromisesAnswer,
-    PublisherAnswer,
-    PublisherHeartbeatAnswer,
-    SubscriberAnswer,
-    SubscriberHeartbeatAnswer,
-    gone,
-)
-from triagemq.coordinator.api.requests import AnyCaller, Injected
+from triagemq.coordinator.api.requests import NOT_YET, AnyCaller, Body, Injected, gone
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.coordinator.intents.registry import Record
-from triagemq.exchange.exposure import reached_by
+from triagemq.coordinator.intents.registry import Key, Record
+from triagemq.coordinator.loop.figures import Received
 from triagemq.intents import (
     PUBLISHER,
     SUBSCRIBER,
+    Intent,
     Name,
     PublisherIntent,
     PublisherTerms,
     SubscriberIntent,
     SubscriberTerms,
+    TopicText,
 )
 from triagemq.mqttsn.filters import matches
 
@@ -46,31 +36,137 @@ _LOOK_SECONDS = 0.05
 _MOST_DELAYS = 100
 
 NamePath = Annotated[Name, Path(description="The name it was announced with.")]
+After = Annotated[int, Query(ge=0, le=2**53)]
+WaitSeconds = Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)]
 
 
-def _subscriber(
-    coordinator: ControlPlane, caller: Caller, record: Record, *, whole: bool = False
-) -> SubscriberAnswer:
-    return SubscriberAnswer(
-        connection=ConnectionAnswer(**_whereto(coordinator, caller, record), flows=1),
-        **_told(coordinator, record, whole),
-        promises=_promises(coordinator, record) if whole else None,
-        delays=coordinator.delays.of(record.intent.name) if whole else None,
-    )
+MOST_ITEMS = 1_000_000
 
 
-def _publisher(
-    coordinator: ControlPlane, caller: Caller, record: Record, *, whole: bool = False
-) -> PublisherAnswer:
-    broker = (
-        None
-        if coordinator.settings.broker is None
-        else reached_by(coordinator.settings.broker, caller.reached)
-    )
-    return PublisherAnswer(
-        connection=ConnectionAnswer(**_whereto(coordinator, caller, record), broker=broker),
-        **_told(coordinator, record, whole),
-        promises=_promises(coordinator, record) if whole else None,
+class HeartbeatBody(Body):
+    """A sign of life, and what was received since the last one.
+
+    `number` is the report's own: the same number again is the same report, and counts once.
+    """
+
+    number: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    received: dict[TopicText, Received] = Field(default_factory=dict, max_length=100_000)
+
+
+class AnnounceBody(Body):
+    publishers: list[PublisherIntent] = Field(default_factory=list, max_length=MOST_ITEMS)
+    subscribers: list[SubscriberIntent] = Field(default_factory=list, max_length=MOST_ITEMS)
+
+
+class WithdrawBody(Body):
+    publishers: list[Name] = Field(default_factory=list, max_length=MOST_ITEMS)
+    subscribers: list[Name] = Field(default_factory=list, max_length=MOST_ITEMS)
+
+
+class BulkRequest(Body):
+    """Many changes at once: all happen, or none."""
+
+    announce: AnnounceBody = AnnounceBody()
+    withdraw: WithdrawBody = WithdrawBody()
+
+
+class ConnectionAnswer(BaseModel):
+    """Where and as whom to connect; a subscriber appends `~0` to the client id.
+
+    `may_move`: there are other gateways, and it may be sent to another (see `gateway` of the assignment).
+    """
+
+    gateway: str
+    client_id: str
+    broker: str | None = None
+    may_move: bool = False
+
+
+class AnnouncedAnswer(BaseModel):
+    """`in_force`: the gateway follows a plan that knows this intent."""
+
+    name: str
+    lease_seconds: float
+    generation: int
+    in_force: bool
+    connection: ConnectionAnswer
+    promises: list[Promise] | None = None
+
+
+class SubscriberAnswer(AnnouncedAnswer):
+    """`delays`: what became of delays that are required at ports with controlled queue rates. `flows` has no effect."""
+
+    subscriptions: list[dict[str, Any]] | None = None
+    port: str | None = None
+    flows: int | None = None
+    delays: list[RequiredDelay] | None = None
+
+
+class PublisherAnswer(AnnouncedAnswer):
+    publications: list[dict[str, Any]] | None = None
+    source_address: str | None = None
+
+
+class PromisesAnswer(BaseModel):
+    """What was decided about guaranteed subscriptions; `in_force` as with the subscriber.
+
+    `waiting` are those without a publication yet.
+    """
+
+    generation: int
+    in_force: bool
+    promises: list[Promise]
+    waiting: list[str]
+
+
+class SubscriberHeartbeatAnswer(BaseModel):
+    """`refused_delays`: required delays that no port can meet; at most 100."""
+
+    lease_seconds: float
+    generation: int
+    refused_delays: list[RequiredDelay]
+
+
+class PublisherHeartbeatAnswer(BaseModel):
+    """`slow_down`: the topics that it is to publish no more often than so many times a second."""
+
+    lease_seconds: float
+    generation: int
+    slow_down: dict[str, float]
+
+
+class BulkAnswer(BaseModel):
+    """One connection for each name that was announced. `rights_in_force`: the gateway knows who may do what by now."""
+
+    generation: int
+    publishers: dict[str, ConnectionAnswer]
+    subscribers: dict[str, ConnectionAnswer]
+    withdrawn: int
+    rights_in_force: bool
+
+
+def _answer(coordinator: ControlPlane, caller: Caller, record: Record, **more: Any) -> Any:
+    """The answer to an announcement, and with `more` to a request to read it."""
+    answer = SubscriberAnswer if record.key[0] == SUBSCRIBER else PublisherAnswer
+    return answer(
+        name=record.intent.name,
+        lease_seconds=record.intent.lease_seconds,
+        generation=coordinator.runtime.generation,
+        in_force=coordinator.runtime.is_in_force(record.key),
+        connection=_connection(coordinator, caller, record),
+    ).model_copy(update=more)
+
+
+def _connection(coordinator: ControlPlane, caller: Caller, record: Record) -> ConnectionAnswer:
+    """Where and as whom to connect; a viewer does not get the key."""
+    gateways, broker = coordinator.runtime.gateways, coordinator.settings.broker
+    kind, name = record.key
+    is_publisher = kind == PUBLISHER
+    return ConnectionAnswer(
+        gateway=gateways.address_of(record.key, caller.reached),
+        may_move=gateways.are_several,
+        client_id=record.client_id_base(coordinator.service.access) if caller.owns(record.owner) else name,
+        broker=reached_by(broker, caller.reached) if is_publisher and broker is not None else None,
     )
 
 
@@ -80,194 +176,180 @@ def _promises(coordinator: ControlPlane, record: Record) -> list[Promise]:
     return [each for each in coordinator.promises() if getattr(each, kind) == name]
 
 
-def _told(coordinator: ControlPlane, record: Record, whole: bool) -> dict[str, Any]:
-    """The answer about every record, and with `whole` the intent of its client."""
-    return {
-        "name": record.intent.name,
-        "lease_seconds": record.intent.lease_seconds,
-        "generation": coordinator.runtime.generation,
-        "in_force": coordinator.runtime.is_in_force(record.key),
-    } | (record.intent.as_json() if whole else {})
+def _kind(request: Request) -> str:
+    """The kind of client that a path is about."""
+    return SUBSCRIBER if request.scope["route"].path.startswith("/v1/subscribers") else PUBLISHER
 
 
-def _whereto(coordinator: ControlPlane, caller: Caller, record: Record) -> dict[str, Any]:
-    """Where and as whom; a viewer does not get the key."""
-    return {
-        "gateway": coordinator.runtime.gateways.address_of(record.key, caller.reached),
-        "may_move": coordinator.runtime.gateways.are_several,
-        "client_id": coordinator.rights.client_id_base(record)
-        if caller.owns(record.owner)
-        else record.intent.name,
-    }
+Kind = Annotated[str, Depends(_kind)]
+
+
+def _key(kind: Kind, name: NamePath) -> Key:
+    return kind, name
+
+
+KeyOfPath = Annotated[Key, Depends(_key)]
+
+
+async def _announce(
+    intent: Intent, caller: Caller, coordinator: ControlPlane, response: Response | None = None
+) -> Any:
+    if response is not None:
+        is_known = coordinator.service.registry.get((intent.kind, intent.name)) is not None
+        response.status_code = 200 if is_known else 201
+    return _answer(coordinator, caller, *await coordinator.service.change(caller, [intent]))
 
 
 @router.post("/subscribers", status_code=201)
 async def announce_subscriber(
     intent: SubscriberIntent, caller: AnyCaller, coordinator: Injected
 ) -> SubscriberAnswer:
-    """Say what a subscriber wants; the same name again replaces what it wanted."""
-    return _subscriber(coordinator, caller, *await coordinator.service.change(caller, [intent]))
+    """Announce a subscriber and its subscriptions; the same name again replaces them."""
+    return await _announce(intent, caller, coordinator)  # type: ignore[no-any-return]
 
 
 @router.put("/subscribers/{name}", responses={201: {"model": SubscriberAnswer}})
 async def change_subscriber(
     name: NamePath, terms: SubscriberTerms, caller: AnyCaller, coordinator: Injected, response: Response
 ) -> SubscriberAnswer:
-    """Replace what a subscriber wants, or announce it (201)."""
-    response.status_code = 200 if coordinator.service.registry.get((SUBSCRIBER, name)) else 201
-    return await announce_subscriber(terms.named(name), caller, coordinator)
-
-
-@router.get("/subscribers/{name}")
-async def read_subscriber(name: NamePath, caller: AnyCaller, coordinator: Injected) -> SubscriberAnswer:
-    return _subscriber(coordinator, caller, coordinator.service.look(caller, (SUBSCRIBER, name)), whole=True)
-
-
-@router.get("/subscribers")
-async def list_subscribers(caller: AnyCaller, coordinator: Injected) -> list[str]:
-    """Names: your own, or for operators and viewers all."""
-    return _names(coordinator, caller, SUBSCRIBER)
-
-
-@router.delete("/subscribers/{name}", status_code=204, responses=NOT_YET)
-async def withdraw_subscriber(name: NamePath, caller: AnyCaller, coordinator: Injected) -> Response:
-    await coordinator.service.change(caller, withdraw=[(SUBSCRIBER, name)])
-    return await gone(coordinator)
-
-
-@router.post("/subscribers/{name}/heartbeat")
-async def keep_subscriber(
-    name: NamePath, caller: AnyCaller, coordinator: Injected, body: HeartbeatBody | None = None
-) -> SubscriberHeartbeatAnswer:
-    """A sign of life: the lease begins anew. May say what was received since the last one.
-
-    The answer names the required delays that are refused.
-    """
-    record = coordinator.service.heartbeat(caller, (SUBSCRIBER, name))
-    assigned = coordinator.runtime.assignments.of(name)
-    if body is None:
-        coordinator.received(record, assigned, {})
-    elif coordinator.service.is_new_report(record, body.number):
-        coordinator.received(record, assigned, body.received)
-    delays = coordinator.delays.of(name)
-    return SubscriberHeartbeatAnswer(
-        lease_seconds=record.intent.lease_seconds,
-        generation=assigned.generation,
-        flows=1,
-        refused_delays=[each for each in delays if each.refused][:_MOST_DELAYS],
-    )
-
-
-@router.get("/subscribers/{name}/assignment")
-async def read_assignment(
-    name: NamePath,
-    caller: AnyCaller,
-    coordinator: Injected,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
-) -> AssignmentAnswer:
-    """Which flow, class and drop rate each topic has; waits until a generation after `after` changes that."""
-    coordinator.service.look(caller, (SUBSCRIBER, name))
-    await coordinator.runtime.assignments.subscribers.wait(name, after, wait_seconds)
-    coordinator.service.look(caller, (SUBSCRIBER, name))
-    found = asdict(coordinator.runtime.assignments.of(name))
-    gateway = coordinator.runtime.gateways.news_for((SUBSCRIBER, name), caller.reached)
-    return AssignmentAnswer(**{**found, "gateway": gateway, "slots": dict.fromkeys(found["classes"], 0)})
-
-
-@router.get("/subscribers/{name}/promises")
-async def read_promises(
-    name: NamePath,
-    caller: AnyCaller,
-    coordinator: Injected,
-    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
-) -> PromisesAnswer:
-    """What was decided about its guaranteed subscriptions; waits until its latest intent is in force."""
-    end_at = time.monotonic() + wait_seconds
-    key = (SUBSCRIBER, name)
-    record = coordinator.service.look(caller, key)
-    while not coordinator.runtime.is_in_force(key) and time.monotonic() < end_at:
-        await asyncio.sleep(min(_LOOK_SECONDS, max(end_at - time.monotonic(), 0.0)))
-        record = coordinator.service.look(caller, key)
-    promises = _promises(coordinator, record)
-    topics = [each.topic for each in promises]
-    wanted = record.intent.subscriptions if isinstance(record.intent, SubscriberIntent) else ()
-    return PromisesAnswer(
-        generation=coordinator.runtime.generation,
-        in_force=coordinator.runtime.is_in_force(key),
-        promises=promises,
-        waiting=[
-            each.topic
-            for each in wanted
-            if each.guaranteed and not any(matches(each.topic, topic) for topic in topics)
-        ],
-    )
+    """Replace the subscriptions of a subscriber, or announce it (201)."""
+    return await _announce(terms.named(name), caller, coordinator, response)  # type: ignore[no-any-return]
 
 
 @router.post("/publishers", status_code=201)
 async def announce_publisher(
     intent: PublisherIntent, caller: AnyCaller, coordinator: Injected
 ) -> PublisherAnswer:
-    """Say what a publisher will publish; the same name again replaces what it said."""
-    return _publisher(coordinator, caller, *await coordinator.service.change(caller, [intent]))
+    """Announce a publisher and its publications; the same name again replaces them."""
+    return await _announce(intent, caller, coordinator)  # type: ignore[no-any-return]
 
 
 @router.put("/publishers/{name}", responses={201: {"model": PublisherAnswer}})
 async def change_publisher(
     name: NamePath, terms: PublisherTerms, caller: AnyCaller, coordinator: Injected, response: Response
 ) -> PublisherAnswer:
-    """Replace what a publisher publishes, or announce it (201)."""
-    response.status_code = 200 if coordinator.service.registry.get((PUBLISHER, name)) else 201
-    return await announce_publisher(terms.named(name), caller, coordinator)
+    """Replace the publications of a publisher, or announce it (201)."""
+    return await _announce(terms.named(name), caller, coordinator, response)  # type: ignore[no-any-return]
 
 
-@router.get("/publishers/{name}")
-async def read_publisher(name: NamePath, caller: AnyCaller, coordinator: Injected) -> PublisherAnswer:
-    return _publisher(coordinator, caller, coordinator.service.look(caller, (PUBLISHER, name)), whole=True)
+@router.get("/subscribers/{name}", response_model=SubscriberAnswer)
+@router.get("/publishers/{name}", response_model=PublisherAnswer)
+async def read_client(key: KeyOfPath, caller: AnyCaller, coordinator: Injected) -> Any:
+    """What is announced, and what became of it."""
+    record = coordinator.service.look(caller, key)
+    more = record.intent.as_json() | {"promises": _promises(coordinator, record)}
+    if key[0] == SUBSCRIBER:
+        more["delays"] = coordinator.delays.of(record.intent.name)
+    return _answer(coordinator, caller, record, **more)
 
 
+@router.get("/subscribers")
 @router.get("/publishers")
-async def list_publishers(caller: AnyCaller, coordinator: Injected) -> list[str]:
+async def list_clients(kind: Kind, caller: AnyCaller, coordinator: Injected) -> list[str]:
     """Names: your own, or for operators and viewers all."""
-    return _names(coordinator, caller, PUBLISHER)
+    if not caller.may_look:
+        caller.require(Role(kind))
+    registry = coordinator.service.registry
+    records = registry if caller.may_look else registry.owned_by(caller.owner)
+    return sorted(record.intent.name for record in records if record.key[0] == kind)
 
 
+@router.delete("/subscribers/{name}", status_code=204, responses=NOT_YET)
 @router.delete("/publishers/{name}", status_code=204, responses=NOT_YET)
-async def withdraw_publisher(name: NamePath, caller: AnyCaller, coordinator: Injected) -> Response:
-    await coordinator.service.change(caller, withdraw=[(PUBLISHER, name)])
+async def withdraw_client(key: KeyOfPath, caller: AnyCaller, coordinator: Injected) -> Response:
+    await coordinator.service.change(caller, withdraw=[key])
     return await gone(coordinator)
 
 
-@router.post("/publishers/{name}/heartbeat")
-async def keep_publisher(
-    name: NamePath, caller: AnyCaller, coordinator: Injected
-) -> PublisherHeartbeatAnswer:
-    """A sign of life: the lease begins anew. The answer may ask for fewer events of some topics."""
-    record = coordinator.service.heartbeat(caller, (PUBLISHER, name))
-    return PublisherHeartbeatAnswer(
+@router.post("/subscribers/{name}/heartbeat")
+async def renew_subscriber(
+    key: KeyOfPath, caller: AnyCaller, coordinator: Injected, body: HeartbeatBody | None = None
+) -> SubscriberHeartbeatAnswer:
+    """Heartbeat: the lease begins anew. May report what was received since the last one.
+
+    The answer names the required delays that are refused.
+    """
+    record = coordinator.service.heartbeat(caller, key)
+    assigned = coordinator.runtime.assignments.of(record.intent.name)
+    body = body or HeartbeatBody()
+    if coordinator.service.is_new_report(record, body.number):
+        coordinator.received(record, assigned, body.received)
+    delays = coordinator.delays.of(record.intent.name)
+    return SubscriberHeartbeatAnswer(
         lease_seconds=record.intent.lease_seconds,
-        generation=coordinator.runtime.generation,
-        slow_down=coordinator.delays.slow_down(name, time.monotonic()),
+        generation=assigned.generation,
+        refused_delays=[each for each in delays if each.refused][:_MOST_DELAYS],
     )
 
 
-@router.get("/publishers/{name}/direct")
-async def read_direction(
-    name: NamePath,
+@router.post("/publishers/{name}/heartbeat")
+async def renew_publisher(
+    key: KeyOfPath, caller: AnyCaller, coordinator: Injected
+) -> PublisherHeartbeatAnswer:
+    """Heartbeat: the lease begins anew. The answer may limit the rate of some topics."""
+    record = coordinator.service.heartbeat(caller, key)
+    return PublisherHeartbeatAnswer(
+        lease_seconds=record.intent.lease_seconds,
+        generation=coordinator.runtime.generation,
+        slow_down=coordinator.delays.slow_down(record.intent.name, time.monotonic()),
+    )
+
+
+async def _gateway_after_change(
+    key: KeyOfPath,
     caller: AnyCaller,
     coordinator: Injected,
-    after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-    wait_seconds: Annotated[float, Query(ge=0, le=60, allow_inf_nan=False)] = 0.0,
-) -> Direction:
-    """Which topics go to subscribers without a broker, and where to; waits until a generation after `after` changes it.
+    after: After = 0,
+    wait_seconds: WaitSeconds = 0.0,
+) -> str:
+    """The gateway of a client, once a generation after `after` has changed something for it, or time is up."""
+    coordinator.service.look(caller, key)
+    await coordinator.runtime.assignments.wait(key, after, wait_seconds)
+    coordinator.service.look(caller, key)
+    return coordinator.runtime.gateways.news_for(key, caller.reached)
 
-    What is sent there goes to the gateway as well, over the connection `~999` of the client id: so it knows who has it.
+
+GatewayAfterChange = Annotated[str, Depends(_gateway_after_change)]
+
+
+@router.get("/subscribers/{name}/assignment")
+async def read_assignment(name: NamePath, gateway: GatewayAfterChange, coordinator: Injected) -> Assignment:
+    """Class and drop rate of each topic; waits until a generation after `after` changes that."""
+    return replace(coordinator.runtime.assignments.of(name), gateway=gateway)
+
+
+@router.get("/publishers/{name}/direct")
+async def read_direction(name: NamePath, gateway: GatewayAfterChange, coordinator: Injected) -> Direction:
+    """Topics that go to subscribers without a broker, and where to; waits until a generation after `after` changes it.
+
+    Their events go to the gateway as well, over the connection `~999` of the client id: so it knows who has them.
     """
-    coordinator.service.look(caller, (PUBLISHER, name))
-    await coordinator.runtime.assignments.publishers.wait(name, after, wait_seconds)
-    coordinator.service.look(caller, (PUBLISHER, name))
-    gateway = coordinator.runtime.gateways.news_for((PUBLISHER, name), caller.reached)
     return replace(coordinator.runtime.assignments.direction(name), gateway=gateway)
+
+
+@router.get("/subscribers/{name}/promises")
+async def read_promises(
+    key: KeyOfPath, caller: AnyCaller, coordinator: Injected, wait_seconds: WaitSeconds = 0.0
+) -> PromisesAnswer:
+    """What was decided about its guaranteed subscriptions; waits until its latest intent is in force."""
+    end_at = time.monotonic() + wait_seconds
+    record = coordinator.service.look(caller, key)
+    while not coordinator.runtime.is_in_force(key) and time.monotonic() < end_at:
+        await asyncio.sleep(min(_LOOK_SECONDS, max(end_at - time.monotonic(), 0.0)))
+        record = coordinator.service.look(caller, key)
+    promises = _promises(coordinator, record)
+    topics = [each.topic for each in promises]
+    requested = record.intent.subscriptions if isinstance(record.intent, SubscriberIntent) else ()
+    return PromisesAnswer(
+        generation=coordinator.runtime.generation,
+        in_force=coordinator.runtime.is_in_force(key),
+        promises=promises,
+        waiting=[
+            each.topic
+            for each in requested
+            if each.guaranteed and not any(matches(each.topic, topic) for topic in topics)
+        ],
+    )
 
 
 @router.post("/intents")
@@ -280,29 +362,14 @@ async def change_many(body: BulkRequest, caller: AnyCaller, coordinator: Injecte
     records = await coordinator.service.change(
         caller, [*body.announce.publishers, *body.announce.subscribers], withdraw
     )
-    publishers = [
-        _publisher(coordinator, caller, each) for each in records if isinstance(each.intent, PublisherIntent)
-    ]
-    subscribers = [
-        _subscriber(coordinator, caller, each)
-        for each in records
-        if isinstance(each.intent, SubscriberIntent)
-    ]
+    connections: dict[str, dict[str, ConnectionAnswer]] = {PUBLISHER: {}, SUBSCRIBER: {}}
+    for record in records:
+        kind, name = record.key
+        connections[kind][name] = _connection(coordinator, caller, record)
     return BulkAnswer(
         generation=coordinator.runtime.generation,
-        publishers={each.name: each.connection for each in publishers},
-        subscribers={each.name: each.connection for each in subscribers},
+        publishers=connections[PUBLISHER],
+        subscribers=connections[SUBSCRIBER],
         withdrawn=len(withdraw),
         rights_in_force=await coordinator.runtime.rights_in_force(),
     )
-
-
-def _names(coordinator: ControlPlane, caller: Caller, kind: str) -> list[str]:
-    if not caller.may_look:
-        caller.require(Role(kind))
-    records = (
-        coordinator.service.registry
-        if caller.may_look
-        else coordinator.service.registry.owned_by(caller.owner)
-    )
-    return sorted(record.intent.name for record in records if record.key[0] == kind)

@@ -1,4 +1,4 @@
-"""Requests before a path answers them: who sends them, whether they may come from there, and how they are refused.
+"""Requests before a path answers them: caller, origin, limits, refusals.
 
 A refusal is always `{"detail": "one clear line"}`, never a traceback, never a secret."""
 
@@ -12,8 +12,8 @@ import re
 import resource
 import socket
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -23,20 +23,21 @@ from fastapi.exceptions import HTTPException as TooLong
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request as Handshake
 
+from triagemq.channel.messages import ControlError
 from triagemq.coordinator.access.tokens import ANYONE, Caller, Role
-from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.coordinator.refusals import RequestError, TooMuchError, UnauthorisedError
+from triagemq.coordinator.refusals import StoreError, UnauthorisedError
 from triagemq.errors import TriageError
 
 _HOST = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
@@ -95,6 +96,56 @@ Operator = Annotated[Caller, Depends(_operator)]
 Injected = Annotated[ControlPlane, Depends(coordinator_of)]
 
 
+class Body(BaseModel):
+    """Base of what is taken: unknown keys are mistakes, and texts are no numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Detail(BaseModel):
+    """Why a request was refused."""
+
+    detail: str
+
+
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Detail, "description": words}
+    for status, words in {
+        400: "cannot be carried out",
+        401: "no valid token",
+        403: "the token does not allow it",
+        404: "not there, or not yours",
+        405: "not a method of this path; Allow lists those it has",
+        409: "the name is taken, or named twice",
+        413: "the request is too long",
+        421: "not a name of this coordinator, where there are no tokens",
+        422: "the request is not understood",
+        503: "not now",
+    }.items()
+}
+
+
+class NotYetAnswer(BaseModel):
+    """What was withdrawn is withdrawn for good, but the gateway has not confirmed that yet."""
+
+    in_force: bool
+    detail: str
+
+
+NOT_YET: dict[int | str, dict[str, Any]] = {
+    202: {"model": NotYetAnswer, "description": "done, and not yet in force at the gateway"}
+}
+
+
+async def gone(coordinator: ControlPlane) -> Response:
+    """The answer to a withdrawal or revocation: 204 if the gateway follows that, else 202 and why."""
+    if await coordinator.runtime.rights_in_force():
+        return Response(status_code=204)
+    why = f"not yet in force at {coordinator.where_not_in_force()}"
+    answer = NotYetAnswer(in_force=False, detail=f"{why}; it is sent until it is")
+    return JSONResponse(answer.model_dump(), status_code=202)
+
+
 _LOG = logging.getLogger("triagemq.coordinator")
 _LONGEST_DETAIL = 2_000
 _SHOWN_MISTAKES = 5
@@ -107,7 +158,7 @@ _ABOUT_JSON = {
 
 def refuse_in_words(app: FastAPI) -> None:
     """Give the app a handler for each kind of error."""
-    handlers: dict[type[Exception], Callable[[Request, Any], Awaitable[JSONResponse]]] = {
+    handlers: dict[type[Exception], Any] = {
         TriageError: _triage_error,
         RequestValidationError: _invalid,
         HTTPException: _http,
@@ -115,14 +166,6 @@ def refuse_in_words(app: FastAPI) -> None:
     }
     for kind, handler in handlers.items():
         app.add_exception_handler(kind, handler)
-
-
-def answer_of(error: TriageError) -> tuple[int, str]:
-    """HTTP status and detail of an error."""
-    status = (
-        error.status if isinstance(error, RequestError) else 503 if isinstance(error, ControlError) else 400
-    )
-    return status, str(error)
 
 
 def refused(status: int, detail: str, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -134,7 +177,9 @@ def refused(status: int, detail: str, headers: dict[str, str] | None = None) -> 
 
 async def _triage_error(_request: Request, error: TriageError) -> JSONResponse:
     challenge = {"WWW-Authenticate": "Bearer"} if isinstance(error, UnauthorisedError) else None
-    return refused(*answer_of(error), challenge)
+    status = 503 if isinstance(error, ControlError | StoreError) else getattr(error, "status", 400)
+    more = "; nothing was changed, try again later" if isinstance(error, StoreError) else ""
+    return refused(status, f"{error}{more}", challenge)
 
 
 async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
@@ -146,16 +191,23 @@ async def _invalid(_request: Request, error: RequestValidationError) -> JSONResp
 
 def _words(mistake: Mapping[str, Any]) -> str:
     """In pydantic's words, but for those about Python: clients send JSON."""
-    said = str(mistake["msg"]).replace("Tuple should have", "List should have")
-    return _ABOUT_JSON.get(mistake["type"], said)
+    words = str(mistake["msg"]).replace("Tuple should have", "List should have")
+    return _ABOUT_JSON.get(mistake["type"], words)
 
 
 def _place(location: tuple[str | int, ...]) -> str:
     return ".".join(str(part)[:100] for part in location)
 
 
-async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-    return refused(error.status_code, str(error.detail), dict(error.headers or {}))
+async def _http(request: Request, error: HTTPException) -> Response:
+    if error.status_code != 405:
+        return refused(error.status_code, str(error.detail), dict(error.headers or {}))
+    routes = (each for each in request.app.state.routes if each.matches(request.scope)[0] != Match.NONE)
+    methods = {method for each in routes for method in getattr(each, "methods", None) or ()}
+    headers = {"Allow": ", ".join(sorted(methods | {"OPTIONS"} | ({"HEAD"} if "GET" in methods else set())))}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=headers)
+    return refused(405, f"{request.method} is nothing that {request.url.path} does", headers)
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -174,10 +226,10 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        refusal = TooMuchError(f"a request may hold {self._most_bytes} bytes at most; send it in parts")
+        refusal = f"a request may hold {self._most_bytes} bytes at most; send it in parts"
         stated = dict(scope["headers"]).get(b"content-length", b"0")
         if not stated.isdigit() or int(stated[:20]) > self._most_bytes:
-            await refused(*answer_of(refusal))(scope, receive, send)
+            await refused(413, refusal)(scope, receive, send)
             return
         taken = 0
 
@@ -187,54 +239,10 @@ class BodyLimit:
             taken += len(message.get("body", b""))
             if taken > self._most_bytes:
                 # FastAPI turns any other error into one about a body that cannot be parsed.
-                raise TooLong(413, str(refusal))
+                raise TooLong(413, refusal)
             return message
 
         await self._app(scope, counted, send)
-
-
-class PathMethods:
-    """The methods of every path, from the routes that answer them. What can be read has HEAD, too."""
-
-    def __init__(self, routes: Iterable[BaseRoute]) -> None:
-        found: dict[re.Pattern[str], set[str]] = {}
-        for route in routes:
-            if isinstance(route, Route):
-                found.setdefault(route.path_regex, {"OPTIONS"}).update(route.methods or ())
-        self._found = {path: _with_head(methods) for path, methods in found.items()}
-
-    def of(self, path: str) -> frozenset[str]:
-        """Those of one path as a client writes it; none if nothing is there."""
-        return frozenset().union(*(methods for regex, methods in self._found.items() if regex.match(path)))
-
-
-def _with_head(methods: set[str]) -> frozenset[str]:
-    return frozenset(methods | {"HEAD"} if "GET" in methods else methods)
-
-
-class Methods:
-    """Answers OPTIONS, answers HEAD as GET without its content, and refuses with 405 what a path does not have."""
-
-    def __init__(self, app: ASGIApp, methods: PathMethods) -> None:
-        self._app = app
-        self._methods = methods
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        allowed = self._methods.of(scope["path"]) if scope["type"] == "http" else frozenset()
-        if not allowed:
-            await self._app(scope, receive, send)
-            return
-        method, headers = scope["method"], {"Allow": ", ".join(sorted(allowed))}
-        if method == "OPTIONS":
-            await Response(status_code=204, headers=headers)(scope, receive, send)
-        elif method not in allowed:
-            answer = refused(405, f"{method} is nothing that {scope['path']} does", headers)
-            await answer(scope, receive, send)
-        elif method == "HEAD":
-            # The server that sends the answer leaves its content out: it knows the method.
-            await self._app({**scope, "method": "GET"}, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
 
 _POLICY_VIOLATION = 1008
@@ -251,7 +259,7 @@ _HEADERS = {
 
 
 class OriginCheck:
-    """Middleware around everything. `names` are host names of this coordinator beside its addresses and localhost.
+    """Middleware around everything. `names` are host names of this coordinator besides its addresses and localhost.
 
     `check_host` is for an exchange without tokens: a name that a stranger's DNS points here (DNS rebinding) is refused.
     With tokens a foreign name brings neither a cookie nor a token along.
@@ -269,6 +277,9 @@ class OriginCheck:
             return
         refusal = self._refusal(scope)
         if refusal is None:
+            if scope.get("method") == "HEAD":
+                # The server that sends the answer omits its content: it knows the method.
+                scope = {**scope, "method": "GET"}
             await self._app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
             # Before it is accepted, a closed WebSocket is answered with HTTP 403.
@@ -295,13 +306,10 @@ class OriginCheck:
 
     def _is_here(self, name: str) -> bool:
         """A page cannot come from an address that is not its own: names alone can be pointed elsewhere."""
-        if name in self._names or name.endswith(".localhost"):
-            return True
-        try:
+        with contextlib.suppress(ValueError):
             ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+            return True
+        return name in self._names or name.endswith(".localhost")
 
 
 def _host_name(authority: str) -> str:
@@ -336,16 +344,12 @@ _OTHER_DESCRIPTORS = 256
 
 _AT_ONCE = 32
 
+BACKLOG = 128
+"""So many are accepted before those that make room for them are closed, and no more."""
+
 MESSAGE_BYTES = 1 << 20
-"""Of a WebSocket message from a page; gateways, which tell of all their flows, have `GATEWAY_MESSAGE_BYTES`."""
+"""Of a WebSocket message from a page; gateways, which report all their flows, have `GATEWAY_MESSAGE_BYTES`."""
 GATEWAY_MESSAGE_BYTES = 64 << 20
-
-
-@dataclass(slots=True)
-class _Connection:
-    socket: socket.socket
-    until: float | None
-    """When it is closed unless something happens; None while a request is served."""
 
 
 class Connections:
@@ -353,34 +357,25 @@ class Connections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._open: dict[int, _Connection] = {}
+        # By descriptor, and when it is closed unless something happens; None while a request is served.
+        self._open: dict[int, tuple[socket.socket, float | None]] = {}
 
-    def make_room(self) -> bool:
-        """Whether another one may be accepted now; if not, those that have been incomplete or idle for longest are
-        on their way out."""
-        if len(self._open) < self._most:
-            return True
-        self._forget_closed()
-        if len(self._open) < self._most:
-            return True
-        for each in [one for one in self._open.values() if one.until is not None][:_AT_ONCE]:
-            self._close(each)
-        return False
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._open) >= self._most
-
-    def accepted(self, connection: socket.socket) -> None:
+    def admit(self, connection: socket.socket) -> bool:
+        """Whether there is room for another one; if need be, those that have been incomplete or idle for longest go."""
+        if len(self._open) >= self._most:
+            self._forget_closed()
+        if len(self._open) >= self._most:
+            self._close([each for each, until in self._open.values() if until is not None][:_AT_ONCE])
+        if len(self._open) >= self._most:
+            return False
         self._open.pop(connection.fileno(), None)
-        self._open[connection.fileno()] = _Connection(connection, time.monotonic() + _HEADER_SECONDS)
+        self._open[connection.fileno()] = connection, time.monotonic() + _HEADER_SECONDS
+        return True
 
     def now(self, number: int, seconds: float | None) -> None:
         """The connection with this descriptor has come a step further, and has so long for the next one."""
-        known = self._open.pop(number, None)
-        if known is not None:
-            known.until = None if seconds is None else time.monotonic() + seconds
-            self._open[number] = known
+        if (known := self._open.pop(number, None)) is not None:
+            self._open[number] = known[0], None if seconds is None else time.monotonic() + seconds
 
     async def keep_looking(self) -> None:
         """Close what takes too long, until cancelled."""
@@ -388,17 +383,17 @@ class Connections:
             await asyncio.sleep(_LOOK_SECONDS)
             self._forget_closed()
             now = time.monotonic()
-            for each in [one for one in self._open.values() if one.until is not None and one.until < now]:
-                self._close(each)
+            self._close([each for each, until in self._open.values() if until is not None and until < now])
 
     def _forget_closed(self) -> None:
-        self._open = {number: each for number, each in self._open.items() if each.socket.fileno() == number}
+        self._open = {number: each for number, each in self._open.items() if each[0].fileno() == number}
 
-    def _close(self, connection: _Connection) -> None:
-        """The transport that has the socket sees its end and closes it."""
-        self._open.pop(connection.socket.fileno(), None)
-        with contextlib.suppress(OSError):
-            connection.socket.shutdown(socket.SHUT_RDWR)
+    def _close(self, connections: Iterable[socket.socket]) -> None:
+        """Their transports see the end of the sockets and close them."""
+        for each in connections:
+            self._open.pop(each.fileno(), None)
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
 
 class ConnectionListener(socket.socket):
@@ -409,23 +404,20 @@ class ConnectionListener(socket.socket):
         self._connections = connections
 
     def accept(self) -> tuple[socket.socket, Any]:
-        if self._connections.make_room():
-            connection, address = super().accept()
-            self._connections.accepted(connection)
+        connection, address = super().accept()
+        if self._connections.admit(connection):
             return connection, address
-        if self._connections.is_full:
-            # All of them are being served.
-            super().accept()[0].close()
-        # The event loop first closes those that make room, and then asks again.
+        # All others are being served.
+        connection.close()
         raise BlockingIOError
 
 
 def http_protocol(connections: Connections) -> type[H11Protocol]:
-    """The HTTP protocol that tells how far each request has come."""
+    """The HTTP protocol that reports how far each request has come."""
 
     class TimedProtocol(H11Protocol):
         _number: int | None = None
-        _told: object = None
+        _reported: object = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
@@ -433,11 +425,11 @@ def http_protocol(connections: Connections) -> type[H11Protocol]:
 
         def handle_events(self) -> None:
             super().handle_events()
-            self._tell()
+            self._report()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()
-            self._tell()
+            self._report()
 
         def handle_websocket_upgrade(self, event: h11.Request) -> None:
             super().handle_websocket_upgrade(event)
@@ -445,11 +437,11 @@ def http_protocol(connections: Connections) -> type[H11Protocol]:
                 connections.now(self._number, None)
                 self._number = None
 
-        def _tell(self) -> None:
+        def _report(self) -> None:
             state = self.conn.their_state
-            if self._number is None or state is self._told:
+            if self._number is None or state is self._reported:
                 return
-            self._told = state
+            self._reported = state
             seconds = {h11.IDLE: _HEADER_SECONDS, h11.SEND_BODY: _BODY_SECONDS}.get(state)
             connections.now(self._number, seconds)
 

@@ -5,60 +5,135 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import asdict
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
 
-import yaml
 from fastapi import APIRouter, Path, Query, Request, Response, WebSocket, WebSocketDisconnect
+from pydantic import BaseModel, ConfigDict, Field
 
 from triagemq.client.coordinator import Promise
-from triagemq.coordinator.access.tokens import Caller, TokenRequest, new_token, shown
-from triagemq.coordinator.api.models import (
-    NOT_YET,
-    DecisionAnswer,
-    DecisionsAnswer,
-    ExplanationAnswer,
-    ForecastAnswer,
-    HealthAnswer,
-    MeasurementsAnswer,
-    MeasurementsBody,
-    PlanAnswer,
-    PlannerAnswer,
-    PlannerBody,
-    PortAnswer,
-    PortBody,
-    TokenAnswer,
-    TopicAnswer,
-    WhatIfAnswer,
-    WhatIfRequest,
-    gone,
-    port_answers,
-)
+from triagemq.coordinator import store as tables
+from triagemq.coordinator.access.tokens import Caller, ShownToken, TokenRequest, new_token, shown
 from triagemq.coordinator.api.prometheus import CONTENT_TYPE, metrics_text
-from triagemq.coordinator.api.requests import AnyCaller, Injected, Operator, Reader, caller_of, coordinator_of
+from triagemq.coordinator.api.requests import (
+    NOT_YET,
+    AnyCaller,
+    Body,
+    Injected,
+    Operator,
+    Reader,
+    caller_of,
+    coordinator_of,
+    gone,
+)
 from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.coordinator.decide.decide import Decided
-from triagemq.coordinator.decide.what_if import Changes, changed
+from triagemq.coordinator.decide.what_if import Bandwidth, Changes, changed
+from triagemq.coordinator.ports import PortFacts
+from triagemq.coordinator.rates import TopicFacts
 from triagemq.coordinator.refusals import MissingError, RequestError, UnauthorisedError
-from triagemq.coordinator.subscriptions import Order, SubscriptionPage, subscription_page
+from triagemq.coordinator.store import StoredDecision
+from triagemq.coordinator.subscriptions import SubscriptionPage, SubscriptionQuery, subscription_page
 from triagemq.errors import ParameterError
 from triagemq.forecast import explanation as explained
 from triagemq.forecast.summary import port_loads
 from triagemq.plan import Decision, dump_plan
-from triagemq.scenario import Scenario, dumps, loads
+from triagemq.scenario import dumps
+from triagemq.waiting import end
 
 router = APIRouter()
 operators = APIRouter(prefix="/v1", tags=["operators"])
 
 
+class PortBody(Body):
+    """The bandwidth that a port has from now on, and why."""
+
+    bandwidth_bps: Bandwidth
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+DropPolicyName = Literal["none", "flat", "linear", "exponential", "optimal"]
+
+
+class PlannerBody(Body):
+    """Algorithms to plan with from now on, and why."""
+
+    drops: DropPolicyName
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIfRequest(Changes):
+    """Changes of the present scenario and of the drop policy."""
+
+    drops: DropPolicyName | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopicAnswer(TopicFacts):
+    """What is known of a topic; None where nothing is."""
+
+    topic: str
+
+
+class DecisionsAnswer(BaseModel):
+    """A page; ask for the next with `after` = the last number."""
+
+    decisions: list[StoredDecision]
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PortAnswer(PortFacts):
+    """A port as it is stated, planned with, and measured; None where nothing is planned or measured.
+
+    Where the rates of its queues are controlled, those in force, the mean delays in the queues, and how long packets
+    may wait there, class 0 first.
+    """
+
+    __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    name: str
+    generation: int
+    widths_bps: list[int] | None = None
+    delay_seconds: list[float] | None = None
+    constraint_seconds: list[float | None] | None = None
+
+
+def port_answers(coordinator: ControlPlane) -> dict[str, PortAnswer]:
+    """All ports by name."""
+    latest, generation = coordinator.runtime.measuring.latest, coordinator.runtime.generation
+    found = {}
+    for name, facts in coordinator.runtime.port_watch.facts().items():
+        controlled: dict[str, Any] = {}
+        if latest is not None and name in latest.managed:
+            port, constraints = latest.managed[name], coordinator.delays.constraints.get(name, {})
+            controlled["widths_bps"] = list(port.widths_bps)
+            controlled["delay_seconds"] = list(port.delay_seconds)
+            controlled["constraint_seconds"] = [constraints.get(row) for row in range(len(port.widths_bps))]
+        found[name] = PortAnswer(**vars(facts), name=name, generation=generation, **controlled)
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenAnswer(ShownToken):
+    """A token without its secret; `token` is there once, in the answer to its making."""
+
+    # All of it is in every answer.
+    __pydantic_config__: ClassVar = ConfigDict(json_schema_serialization_defaults_required=True)
+
+    token: str | None = None
+
+
 @router.get("/v1/health", tags=["state"])
-async def health(request: Request, coordinator: Injected) -> HealthAnswer:
+async def health(request: Request, coordinator: Injected) -> dict[str, Any]:
     """Whether all is well now; needs no token and names no client, and says why not to operators and viewers."""
     try:
         in_detail = (await caller_of(request)).may_look
     except UnauthorisedError:
         in_detail = False
-    return HealthAnswer(**coordinator.health(in_detail=in_detail))
+    return coordinator.health(in_detail=in_detail)
 
 
 @router.get("/v1/topics", tags=["state"])
@@ -70,28 +145,20 @@ async def topics(
 ) -> list[TopicAnswer]:
     """The topics known, in alphabetical order behind `after`: those that the token may publish or subscribe to."""
     known = coordinator.known_topics()
-    wanted = sorted(topic for topic in known if topic > after and caller.may_see(topic))[:limit]
-    return [TopicAnswer(topic=topic, **asdict(known[topic])) for topic in wanted]
+    names = sorted(topic for topic in known if topic > after and caller.may_see(topic))[:limit]
+    return [TopicAnswer(topic=topic, **asdict(known[topic])) for topic in names]
 
 
 @router.get(
     "/v1/scenario",
     tags=["state"],
-    response_model=dict[str, Any],
+    response_class=Response,
     responses={200: {"content": {"application/yaml": {"schema": {"type": "object"}}}}},
 )
-async def scenario(
-    caller: Reader,
-    coordinator: Injected,
-    form: Annotated[Literal["yaml", "json"], Query(alias="format")] = "yaml",
-) -> Response:
+async def scenario(caller: Reader, coordinator: Injected) -> Response:
     """What is planned for, as a scenario file."""
-    decided = _decided(coordinator)
-    text = await asyncio.to_thread(dumps, decided.scenario)
-    if form == "yaml":
-        return Response(text, media_type="application/yaml")
-    document = await asyncio.to_thread(lambda: json.dumps(yaml.load(text, yaml.CSafeLoader)))
-    return Response(document, media_type="application/json")
+    text = await asyncio.to_thread(dumps, _decided(coordinator).scenario)
+    return Response(text, media_type="application/yaml")
 
 
 @router.get("/v1/plan", tags=["state"])
@@ -99,21 +166,21 @@ async def plan(
     caller: Reader,
     coordinator: Injected,
     full: Annotated[bool, Query(description="With every flow and subscription as columns.")] = False,
-) -> PlanAnswer:
+) -> dict[str, Any]:
     """The plan there is, why it was made, and whether the gateway follows it."""
     decided = _decided(coordinator)
     document = await asyncio.to_thread(lambda: json.loads(dump_plan(decided.plan))) if full else None
-    return PlanAnswer(
-        generation=decided.orders.generation,
-        in_force_generation=coordinator.runtime.generation,
-        made_by=asdict(decided.plan.made_by),
-        why=list(decided.why),
-        ports=port_loads(decided.scenario, decided.plan),
-        subscribers=len(decided.scenario.subscribers),
-        subscriptions=len(decided.scenario.subscriptions),
-        flows=len(decided.plan.flows),
-        plan=document,
-    )
+    return {
+        "generation": decided.orders.generation,
+        "in_force_generation": coordinator.runtime.generation,
+        "made_by": asdict(decided.plan.made_by),
+        "why": list(decided.why),
+        "ports": port_loads(decided.scenario, decided.plan),
+        "subscribers": len(decided.scenario.subscribers),
+        "subscriptions": len(decided.scenario.subscriptions),
+        "flows": len(decided.plan.flows),
+        "plan": document,
+    }
 
 
 @router.get("/v1/promises", tags=["state"])
@@ -127,12 +194,12 @@ async def forecast(
     caller: Reader,
     coordinator: Injected,
     full: Annotated[bool, Query(description="With a row for every subscription.")] = False,
-) -> ForecastAnswer:
+) -> dict[str, Any]:
     """What the plan will do: keys as `triage forecast --json`, and with `full` as with `--full`."""
     decided = _decided(coordinator)
     figures = await coordinator.forecasts.of(decided)
-    more = await coordinator.forecasts.in_full(decided) if full else {}
-    return ForecastAnswer(generation=decided.orders.generation, **figures, **more)
+    more = await coordinator.forecasts.in_full(decided) if full else {"subscriptions": None}
+    return {"generation": decided.orders.generation, **figures, **more}
 
 
 @router.get("/v1/explanation", tags=["state"])
@@ -141,7 +208,7 @@ async def explanation(
     coordinator: Injected,
     subscriber: Annotated[str, Query(max_length=200)],
     topic: Annotated[str, Query(max_length=1_024)],
-) -> ExplanationAnswer:
+) -> dict[str, Any]:
     """Why one subscription is treated as it is, and what is forecast for it, in words and figures."""
     decided = _decided(coordinator)
     try:
@@ -152,29 +219,15 @@ async def explanation(
     for required in coordinator.delays.of(subscriber):
         if required.topic == topic:
             found["explanation"] += f"\n{required}"
-    return ExplanationAnswer(**found)
+    return found
 
 
 @router.get("/v1/subscriptions", tags=["state"])
 async def subscriptions(
-    caller: Reader,
-    coordinator: Injected,
-    search: Annotated[str, Query(max_length=200)] = "",
-    order: Annotated[Order, Query()] = "rank",
-    descending: Annotated[bool, Query()] = False,
-    offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
-    limit: Annotated[int, Query(ge=1, le=1_000)] = 25,
+    caller: Reader, coordinator: Injected, query: Annotated[SubscriptionQuery, Query()]
 ) -> SubscriptionPage:
-    """What each subscription is worth, how it is treated, and what it gets, measured beside forecast."""
-    return await subscription_page(
-        coordinator,
-        _decided(coordinator),
-        search=search,
-        order=order,
-        descending=descending,
-        offset=offset,
-        limit=limit,
-    )
+    """What each subscription is worth, how it is treated, and what it gets, measured and forecast."""
+    return subscription_page(coordinator, _decided(coordinator), query)
 
 
 @router.get("/v1/decisions", tags=["state"])
@@ -187,23 +240,8 @@ async def decisions(
 ) -> DecisionsAnswer:
     """What was decided and why, in order, behind the number `after`."""
     store = coordinator.service.store
-    rows = await (
-        asyncio.to_thread(store.latest_decisions, limit)
-        if latest
-        else asyncio.to_thread(store.decisions, after, limit)
-    )
-    return DecisionsAnswer(
-        decisions=[
-            DecisionAnswer(
-                number=row.number,
-                decided_ns=row.decided_ns,
-                generation=row.generation,
-                **asdict(row.decision),
-            )
-            for row in rows
-        ],
-        last=rows[-1].number if rows else after,
-    )
+    rows = await asyncio.to_thread(store.decisions, 0 if latest else after, limit, latest=latest)
+    return DecisionsAnswer(decisions=rows, last=rows[-1].number if rows else after)
 
 
 @router.get("/metrics", tags=["state"], response_class=Response)
@@ -239,58 +277,39 @@ async def live(socket: WebSocket) -> None:
         return
     await socket.accept()
     figures = coordinator.live.listen()
-    gone = asyncio.ensure_future(_until_gone(socket))
+    tasks = [asyncio.ensure_future(each) for each in (_send_figures(socket, figures), _until_closed(socket))]
     try:
-        while True:
-            next_one = asyncio.ensure_future(figures.get())
-            await asyncio.wait({gone, next_one}, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                next_one.cancel()
-                return
-            taken = next_one.result()
-            if taken is None:
-                await socket.close(_POLICY_VIOLATION, "too slow")
-                return
-            async with asyncio.timeout(_SEND_SECONDS):
-                await socket.send_json(taken)
-    except (WebSocketDisconnect, RuntimeError, TimeoutError, OSError):
-        with contextlib.suppress(Exception):
-            await socket.close(_POLICY_VIOLATION, "too slow")
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         coordinator.live.leave(figures)
-        gone.cancel()
+        await end(*tasks)
 
 
-async def _until_gone(socket: WebSocket) -> None:
-    """Nothing is expected of a listener; whatever it sends is left unread but for the end."""
+async def _send_figures(socket: WebSocket, figures: asyncio.Queue[Mapping[str, Any] | None]) -> None:
+    """Send until the listener is too slow; then close the connection."""
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+        while (second := await figures.get()) is not None:
+            async with asyncio.timeout(_SEND_SECONDS):
+                await socket.send_json(second)
+    with contextlib.suppress(Exception):
+        await socket.close(_POLICY_VIOLATION, "too slow")
+
+
+async def _until_closed(socket: WebSocket) -> None:
+    """What a listener sends is not read, but for its end."""
     with contextlib.suppress(WebSocketDisconnect, RuntimeError):
         while (await socket.receive())["type"] != "websocket.disconnect":
             pass
 
 
 @operators.post("/what-if")
-async def what_if(body: WhatIfRequest, caller: Operator, coordinator: Injected) -> WhatIfAnswer:
-    """The forecast of another scenario, or of changes of this one, beside the present forecast. Changes nothing."""
-    decided = coordinator.runtime.decided
-    if body.scenario is None and decided is None:
-        raise MissingError("nothing has been planned yet; ask again in a moment")
-
-    def supposed() -> Scenario:
-        if body.scenario is not None or decided is None:
-            return loads(body.scenario or "", "scenario")
-        return changed(
-            decided.scenario,
-            Changes(
-                rate_factors=body.rate_factors,
-                bandwidths_bps=body.bandwidths_bps,
-                remove_subscriptions=[(each.subscriber, each.topic) for each in body.remove_subscriptions],
-                add_subscriptions=body.add_subscriptions,
-                subscribers_factor=body.subscribers_factor or 1.0,
-            ),
-        )
-
-    before = None if decided is None else await coordinator.forecasts.of(decided)
-    return WhatIfAnswer(before=before, after=await coordinator.forecasts.of_scenario(supposed, body.drops))
+async def what_if(body: WhatIfRequest, caller: Operator, coordinator: Injected) -> dict[str, Any]:
+    """The forecast of a change, and the present forecast. Changes nothing."""
+    decided = _decided(coordinator)
+    forecasts = coordinator.forecasts
+    before = await forecasts.of(decided)
+    after = await forecasts.of_scenario(lambda: changed(decided.scenario, body), body.drops)
+    return {"before": before, "after": after}
 
 
 def why(caller: Caller, reason: str = "") -> str:
@@ -299,17 +318,17 @@ def why(caller: Caller, reason: str = "") -> str:
 
 
 @operators.put("/planner")
-async def change_planner(body: PlannerBody, caller: Operator, coordinator: Injected) -> PlannerAnswer:
+async def change_planner(body: PlannerBody, caller: Operator, coordinator: Injected) -> dict[str, str]:
     """Plan with another drop policy, until another one is set or configured; plans again. The decision is recorded."""
     await coordinator.set_drops(body.drops, why(caller, body.reason))
     return await read_planner(caller, coordinator)
 
 
 @operators.get("/planner")
-async def read_planner(caller: Reader, coordinator: Injected) -> PlannerAnswer:
+async def read_planner(caller: Reader, coordinator: Injected) -> dict[str, str]:
     """The algorithms that plans are made with."""
     settings = coordinator.forecasts.settings
-    return PlannerAnswer(flows=settings.flows, priorities=settings.priorities, drops=settings.drops)
+    return {name: getattr(settings, name) for name in ("flows", "priorities", "drops")}
 
 
 @operators.put("/ports/{name}")
@@ -325,7 +344,7 @@ async def change_port(
             f"there is no output port {name!r}; there are {', '.join(coordinator.runtime.bandwidths)}"
         )
     before = coordinator.runtime.bandwidths[name]
-    await coordinator.service.set_bandwidth(name, body.bandwidth_bps)
+    await coordinator.service.store.write(tables.set_bandwidth, name, body.bandwidth_bps)
     terms = f"{before:g} bit/s", f"{body.bandwidth_bps:g} bit/s"
     coordinator.runtime.note([Decision("bandwidth", f"port {name}", *terms, why(caller, body.reason))])
     coordinator.runtime.bandwidth_changed(name, body.bandwidth_bps)
@@ -336,15 +355,6 @@ async def change_port(
 async def read_ports(caller: Reader, coordinator: Injected) -> list[PortAnswer]:
     """The output ports: what is stated of them, what is planned with, and what was measured."""
     return list(port_answers(coordinator).values())
-
-
-@operators.post("/measurements")
-async def take_measurements(
-    body: MeasurementsBody, caller: Operator, coordinator: Injected
-) -> MeasurementsAnswer:
-    """Windows that the streaming pipeline has counted (`triage pipeline stream --post`)."""
-    used = coordinator.runtime.measurements(body.table, body.rows)
-    return MeasurementsAnswer(used=used, ignored=len(body.rows) - used)
 
 
 @operators.post("/tokens", status_code=201)

@@ -5,27 +5,41 @@ No I/O, no clock, no chance: the same question after the same decision gives the
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from triagemq.coordinator.decide.account import account
-from triagemq.coordinator.decide.changes import TableChange, TreatmentTable, recall
+from triagemq.channel.orders import (
+    Orders,
+    Promised,
+    StoredPromise,
+    TopicOrders,
+    UnseenTopics,
+    client_id_of,
+)
 from triagemq.coordinator.decide.network import USUAL_SIZE_BYTES
-from triagemq.coordinator.decide.orders import Orders, UnseenTopics
 from triagemq.coordinator.decide.promised import (
-    DEFAULT_RANGE,
-    MulticastRange,
     moves_in_order,
-    promise_orders,
     promised_anew,
     restored,
     staged,
+    with_promises,
 )
-from triagemq.plan import Decision, Plan, SetPort, rounds
+from triagemq.plan import Decision, Plan, rounds
 from triagemq.plan.admission.promises import CONTROL_QUEUES
+from triagemq.plan.dataplane import SetFlow, SetPort
 from triagemq.scenario import Floats, Scenario
+
+LEAST_DROP_CHANGE = 0.005
+"""Drop rates that change by less, with all else as before, stay as they are (hysteresis) and have no row."""
+
+MOST_ROWS = 20
+"""Topics, or else subscribers, or ports, that one decision names; the others are counted."""
 
 MOST_FLOWS = 64
 """Of one subscriber."""
@@ -40,8 +54,8 @@ NO_SWITCHES = (
 class PlannerSettings:
     """Which algorithms plan, and how many classes the data plane has (embedded 8, linux and openflow 7).
 
-    `flows_per_subscriber` is for who looks what fewer would be worth: without it each subscription is a flow.
-    `no_promises` is why it keeps none, where it does not.
+    `flows_per_subscriber` shows what fewer flows would be worth: without it each subscription is a flow.
+    `no_promises` is why it makes none, where it does not.
     """
 
     flows: str = "greedy"
@@ -49,7 +63,7 @@ class PlannerSettings:
     drops: str = "optimal"
     scope: str = "port"
     seed: int = 0
-    priority_classes: int = 8
+    priority_classes: Annotated[int, Field(ge=1, le=256)] = 8
     no_promises: str = ""
     flows_per_subscriber: int | None = None
 
@@ -60,10 +74,7 @@ class PlannerSettings:
 
     def classes_for(self, scenario: Scenario) -> int:
         """The classes to plan with: no more than the scenario allows, the data plane has and any port has queues."""
-        queues = scenario.ports.queues[scenario.ports.queues > 0]
-        return min(
-            scenario.planning.priority_classes, self.priority_classes, int(queues.min(initial=2**31 - 1))
-        )
+        return min(scenario.planning.priority_classes, _room(scenario, self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +92,6 @@ class Question:
     settings: PlannerSettings = PlannerSettings()
     paced_bps: Mapping[str, float] = field(default_factory=dict)
     measured: tuple[Decision, ...] = ()
-    multicast: MulticastRange = DEFAULT_RANGE
     listening: Mapping[str, Collection[str]] = field(default_factory=dict)
     unseen: Worths = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +99,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decided:
-    """A plan and the orders that carry it out, by way of the `stages`, the last of which they are.
+    """A plan and the orders that carry it out, through the `stages`, the last of which they are.
 
     `changed` is False where the orders are those from before; then there is nothing to send. `changed_for` are the
     subscribers whose topics or classes change. `decisions` is what is new and worth recording, bounded in
@@ -104,7 +114,7 @@ class Decided:
     why: tuple[str, ...]
     changed: bool
     changed_for: Sequence[str]
-    table: TreatmentTable
+    next_number: int
 
     @property
     def subscribed_topics(self) -> list[str]:
@@ -128,7 +138,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     scenario = _with_queues(question.scenario, settings)
     classes = settings.classes_for(scenario)
     most = settings.flows_per_subscriber or flows_per_subscriber(scenario)
-    orders_before, table_before, plan_before, scenario_before = _before(previous, scenario)
+    orders_before, plan_before, scenario_before, next_number = _before(previous, scenario)
     plan = rounds.plan(
         scenario,
         previous=plan_before,
@@ -138,55 +148,37 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
     plan = replace(plan, decisions=(*plan.decisions, *question.measured))
     if isinstance(previous, Orders):
         # Of the plan before there are promises only: what else it said cannot be compared with.
-        kept = (each for each in plan.decisions if each.kind != "replanned")
-        plan, compared = replace(plan, decisions=tuple(kept)), None
+        comparable = (each for each in plan.decisions if each.kind != "replanned")
+        plan, compared = replace(plan, decisions=tuple(comparable)), None
     else:
         compared = plan_before
     utility_classes = 1 if settings.priorities == "none" else classes
     ports = _ports(scenario, min(_room(scenario, settings), plan.level_offset + utility_classes), question)
     fewest = min((port.classes for port in ports.values()), default=1)
     lowest = min(fewest, plan.level_offset + utility_classes) - 1
-    change = TableChange(scenario, plan, table_before, lowest)
-    table, orders = change.table, orders_before
-    promises = promise_orders(
-        scenario,
-        plan,
-        orders_before,
-        question.multicast,
-        table.next_number,
-        question.listening,
-        question.sources,
+    flows, next_number = planned_flows(scenario, lowest, orders_before, next_number)
+    promising, next_number = with_promises(
+        orders_before, scenario, plan, next_number, question.listening, question.sources
     )
-    table = replace(table, next_number=promises.next_number)
-    stages: tuple[Orders, ...] = (orders,)
-    news: tuple[Decision, ...] = ()
-    changed_for: Sequence[str] = ()
     filters = unseen_topics(scenario, plan, {} if utility_classes == 1 else question.unseen, utility_classes)
-    if (
-        table_before is not None
-        and ports == orders_before.ports
-        and change.is_next_to_nothing
-        and promises.same_as(orders_before)
-        and filters == orders_before.filters
-    ):
+    orders = replace(promising, ports=ports, filters=filters, flows=flows)
+    change = TopicChange(orders_before.topics, planned_topics(scenario, plan, orders_before))
+    news: tuple[Decision, ...] = ()
+    stages: tuple[Orders, ...] = (orders_before,)
+    changed_for: Sequence[str] = ()
+    is_unchanged = orders == orders_before and change.is_next_to_nothing
+    if is_unchanged:
         # The drop rates that stay in force are those to compare with next time: small steps must not add up unseen.
-        table = replace(table, drop_rate=change.drop_before[change.class_after >= 0])
+        orders = orders_before
     else:
-        orders = replace(
-            change.orders(orders_before, ports).after(orders_before),
-            copies=promises.copies,
-            limiters=promises.limiters,
-            promised=promises.promised,
-            direct=promises.direct,
-            filters=filters,
-        )
+        orders = replace(orders, generation=orders_before.generation + 1, topics=change.after)
         moves = moves_in_order(scenario, plan, plan_before, scenario_before, orders_before, orders)
         if moves is None:
-            news = (_at_once(scenario.name),)
+            reason = "no order of changing levels is known that keeps every promise meanwhile; all change in one step"
+            news = (Decision("reconfigured_at_once", scenario.name, "", "", reason),)
         stages = staged(orders_before, orders, moves or ())
         orders = stages[-1]
-        concerned = promised_anew(orders_before, orders)
-        changed_for = [*dict.fromkeys((*change.for_whom(), *concerned))]
+        changed_for = [*dict.fromkeys((*change.concerned, *promised_anew(orders_before, orders)))]
     return Decided(
         scenario=scenario,
         plan=plan,
@@ -197,23 +189,23 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
             *news,
         ),
         why=question.why,
-        changed=orders is not orders_before,
+        changed=not is_unchanged,
         changed_for=changed_for,
-        table=table,
+        next_number=next_number,
     )
 
 
 def _before(
     previous: Decided | Orders | None, scenario: Scenario
-) -> tuple[Orders, TreatmentTable | None, Plan | None, Scenario | None]:
-    match previous:
-        case None:
-            return Orders(), None, None, None
-        case Orders():
-            plan = restored(scenario, previous)
-            return previous, recall(previous), plan, None if plan is None else scenario
-        case Decided():
-            return previous.orders, previous.table, previous.plan, previous.scenario
+) -> tuple[Orders, Plan | None, Scenario | None, int]:
+    """Orders, plan and scenario before, and the number of the next new flow."""
+    if isinstance(previous, Decided):
+        return previous.orders, previous.plan, previous.scenario, previous.next_number
+    orders = previous or Orders()
+    plan = restored(scenario, orders)
+    numbers = [flow.flow_id for flow in orders.flows.values()]
+    numbers += [copy.flow_id for copy in orders.copies.values()]
+    return orders, plan, None if plan is None else scenario, 1 + max(numbers, default=-1)
 
 
 def _room(scenario: Scenario, settings: PlannerSettings) -> int:
@@ -228,22 +220,12 @@ def flows_per_subscriber(scenario: Scenario) -> int:
 
 
 def _with_queues(scenario: Scenario, settings: PlannerSettings) -> Scenario:
-    """Where promises are asked for, ports have no more queues than the data plane: its classes, and one for control."""
+    """Where promises are requested, ports have no more queues than the data plane: its classes, and one for control."""
     if not scenario.subscriptions.guaranteed.any():
         return scenario
     ports, most = scenario.ports, settings.priority_classes + CONTROL_QUEUES
     queues = np.where(ports.queues > 0, np.minimum(ports.queues, most), most).astype(ports.queues.dtype)
     return replace(scenario, ports=replace(ports, queues=queues))
-
-
-def _at_once(name: str) -> Decision:
-    return Decision(
-        kind="reconfigured_at_once",
-        subject=name,
-        before="",
-        after="",
-        reason="no order of changing levels is known that keeps every promise meanwhile; all change in one step",
-    )
 
 
 def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, SetPort]:
@@ -311,3 +293,198 @@ def _classes(scenario: Scenario, plan: Plan, port: int, ranks: Floats, classes: 
         int(next((one for one, mean in zip(used, means, strict=True) if mean <= each), used[-1]))
         for each in ranks.tolist()
     ]
+
+
+# What a plan changes in the orders before it, and the reasons for an operator to read.
+
+
+def planned_topics(scenario: Scenario, plan: Plan, before: Orders) -> dict[str, TopicOrders]:
+    """By subscriber what no promise carries; the same objects as before where nothing is different."""
+    level = np.append(plan.flows.priority_class, -1)[plan.flow]
+    drop_rate = np.append(plan.flows.drop_rate, np.nan)[plan.flow]
+    rows, names = np.flatnonzero(level >= 0), scenario.topics.name
+    topics = (names[topic] for topic in scenario.subscriptions.topic[rows].tolist())
+    treatments = zip(topics, zip(level[rows].tolist(), drop_rate[rows].tolist(), strict=True), strict=True)
+    people = scenario.subscribers.name
+    counts = np.bincount(scenario.subscriptions.subscriber[rows], minlength=len(people)).tolist()
+    found: dict[str, TopicOrders] = {}
+    for name, count in zip(people, counts, strict=True):
+        planned, known = dict(islice(treatments, count)), before.topics.get(name)
+        found[name] = known if known == planned and known is not None else planned
+    return found
+
+
+def planned_flows(
+    scenario: Scenario, lowest_class: int, before: Orders, next_number: int
+) -> tuple[dict[str, SetFlow[str]], int]:
+    """The flow of each subscriber, which has the same number for as long as it is there; and the next free number."""
+    ports = [scenario.ports.name[port] for port in scenario.subscribers.port.tolist()]
+    flows: dict[str, SetFlow[str]] = {}
+    for name, port in zip(scenario.subscribers.name, ports, strict=True):
+        client_id = client_id_of(name)
+        known = before.flows.get(client_id)
+        number = next_number if known is None else known.flow_id
+        next_number += known is None
+        flow = SetFlow(client_id, port, number, lowest_class, 0.0)
+        flows[client_id] = flow if known != flow or known is None else known
+    return flows, next_number
+
+
+class TopicChange:
+    """How subscriptions are treated after a plan, next to how they were before.
+
+    `concerned` are the subscribers with other topics or classes. Drop rates do not count: with every client that comes
+    or goes, all may change a little, and no client has to do anything about it.
+    """
+
+    def __init__(self, before: Mapping[str, TopicOrders], after: Mapping[str, TopicOrders]) -> None:
+        self.before, self.after = before, after
+        self.gone = before.keys() - after.keys()
+        self.concerned: list[str] = []
+        # By subscriber the topics with another class or a visibly different drop rate.
+        self.changed: dict[str, list[str]] = {}
+        self.counts: Counter[str] = Counter()
+        for name, planned in after.items():
+            if (known := before.get(name)) is not planned:
+                self._compare(name, known, planned)
+
+    def _compare(self, name: str, known: TopicOrders | None, planned: TopicOrders) -> None:
+        counts: Counter[str] = Counter()
+        changed = []
+        known_topics = known or {}
+        for topic, (level, drop_rate) in planned.items():
+            if (was := known_topics.get(topic)) is None:
+                counts["subscriptions new"] += 1
+                continue
+            is_rated = abs(drop_rate - was[1]) >= LEAST_DROP_CHANGE
+            if level != was[0]:
+                counts["to a better class" if level < was[0] else "to a worse class"] += 1
+            counts["with another drop rate"] += is_rated
+            if is_rated or level != was[0]:
+                changed.append(topic)
+        if changed:
+            self.changed[name] = changed
+        is_reclassed = counts["to a better class"] or counts["to a worse class"]
+        if known is None or known.keys() != planned.keys() or is_reclassed:
+            self.concerned.append(name)
+        counts["subscribers join"] += known is None
+        self.counts += counts
+
+    @property
+    def is_next_to_nothing(self) -> bool:
+        """Whether nothing but drop rates changes, and those by next to nothing."""
+        return not self.gone and not self.concerned and not self.changed
+
+    def summary(self) -> str:
+        """How many subscriptions the plan treats differently."""
+        counts = self.counts + Counter({"subscribers leave": len(self.gone)})
+        words = [f"{count} {what}" for what, count in sorted(counts.items())]
+        return ", ".join(words) or "no subscription is treated differently"
+
+    def decisions(self, reason: str) -> list[Decision]:
+        """A row for each changed subscription if they are few, else for each subscriber if those are."""
+        if sum(map(len, self.changed.values())) <= MOST_ROWS:
+            return [
+                self._row(f"{name} {topic}", name, [topic], "", reason)
+                for name, topics in self.changed.items()
+                for topic in topics
+            ]
+        if len(self.changed) > MOST_ROWS:
+            return []
+        return [
+            self._row(name, name, topics, "mean ", f"{len(topics)} topics: {reason}")
+            for name, topics in self.changed.items()
+        ]
+
+    def _row(self, subject: str, name: str, topics: Sequence[str], of: str, reason: str) -> Decision:
+        before, after = (
+            np.mean([orders[name][topic] for topic in topics], axis=0) for orders in (self.before, self.after)
+        )
+        before_words, after_words = (
+            f"{of}class {each[0]:.3g}, {of}drop {each[1]:.4g}" for each in (before, after)
+        )
+        return Decision("treated_differently", subject, before_words, after_words, reason)
+
+
+def account(
+    name: str,
+    why: Sequence[str],
+    plans: tuple[Plan | None, Plan],
+    orders: tuple[Orders, Orders],
+    change: TopicChange,
+) -> tuple[Decision, ...]:
+    """The rows of one decision about the exchange `name`; plans and orders are those before and after."""
+    reason = "; ".join(why) or "requested"
+    before, after = orders
+    ports = _port_news(*plans)
+    if before is after:
+        return (Decision("plan_kept", name, _generation(before), _generation(before), reason), *ports)
+    words = f"{reason}: {change.summary()}"
+    replanned = Decision("replanned", name, _generation(before), _generation(after), words)
+    promises = _promise_news(before.promised, after.promised)
+    return (replanned, *ports, *promises, *change.decisions(reason))
+
+
+def bounded(news: Sequence[Decision], kind: str, subject: str, words: str) -> list[Decision]:
+    """The first of many, and how many more there are."""
+    if len(news) <= MOST_ROWS:
+        return [*news]
+    return [*news[:MOST_ROWS], Decision(kind, subject, "", "", f"{len(news) - MOST_ROWS} {words}")]
+
+
+def _port_news(before: Plan | None, after: Plan) -> list[Decision]:
+    """The decisions of the plan itself that are not those of the plan before."""
+    known = set() if before is None else set(before.decisions)
+    kinds = {decision.kind for decision in known}
+    # What the forecasts gained has other figures each time; `explain` has them.
+    news = [
+        decision
+        for decision in after.decisions
+        if decision not in known and (decision.kind != "planned_by_forecast" or decision.kind not in kinds)
+    ]
+    if before is not None:
+        overloaded = {each.subject for each in after.decisions if each.kind == "port_overloaded"}
+        news += [
+            Decision("port_relieved", each.subject, each.after, "all it is offered", "everything fits again")
+            for each in before.decisions
+            if each.kind == "port_overloaded" and each.subject not in overloaded
+        ]
+    return bounded(news, "more_ports", "all ports", "more decisions about ports are in the plan")
+
+
+def _promise_news(before: Promised, after: Promised) -> list[Decision]:
+    """What is admitted, what is promised otherwise than before, and what is promised no more."""
+    news = [
+        Decision(
+            "admitted",
+            f"{new.subscriber} {new.topic}",
+            f"requested {new.max_latency_seconds:.6g} s"
+            if old is None
+            else f"bound {old.bound_seconds:.4g} s",
+            f"bound {new.bound_seconds:.4g} s",
+            f"proven from {new.publisher} over {', '.join(hop.port or 'its access link' for hop in new.hops)}; "
+            f"{new.max_latency_seconds - new.bound_seconds:.4g} s to spare",
+        )
+        for name, new in after.promises.items()
+        if (old := before.promises.get(name)) is None or _terms(old) != _terms(new)
+    ]
+    news += [
+        Decision(
+            "released",
+            f"{old.subscriber} {old.topic}",
+            f"bound {old.bound_seconds:.4g} s",
+            "no promise",
+            f"what {old.publisher} publishes is not requested with a promise any more, or not admitted",
+        )
+        for name, old in before.promises.items()
+        if name not in after.promises
+    ]
+    return bounded(news, "more_promises", "all promises", "more were admitted or released")
+
+
+def _terms(promise: StoredPromise) -> tuple[float, list[str]]:
+    return promise.max_latency_seconds, [hop.port for hop in promise.hops]
+
+
+def _generation(orders: Orders) -> str:
+    return f"generation {orders.generation}"

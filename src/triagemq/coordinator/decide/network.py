@@ -6,14 +6,12 @@ Its publishers and subscribers are not there until they announce themselves; wha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
-from triagemq.errors import ParameterError
 from triagemq.intents import SubscriberIntent
 from triagemq.scenario import (
     Brokers,
@@ -45,7 +43,7 @@ class Network:
     """The fixed part of an exchange.
 
     >>> network = Network.plain(bandwidth_bps=1e6)
-    >>> network.port_names, network.with_bandwidth("port", 5e5).scenario.ports.bandwidth_bps.tolist()
+    >>> network.port_names, network.with_bandwidths({"port": 5e5}).scenario.ports.bandwidth_bps.tolist()
     (('port',), [500000.0])
     """
 
@@ -127,36 +125,26 @@ class Network:
     def port_of(self, intent: SubscriberIntent) -> int:
         """The number of the port that a subscriber is behind: as it says, as the scenario says, or the first."""
         if intent.port is not None:
-            number = self._port_number.get(intent.port)
-            if number is None:
-                raise ParameterError(
-                    f"subscriber {intent.name!r}",
-                    f"is behind port {intent.port!r}; the exchange has {', '.join(self.port_names)}",
-                )
-            return number
+            return self._port_number[intent.port]
         row = self.subscriber_row.get(intent.name)
         return self._open_ports[0] if row is None else int(self.scenario.subscribers.port[row])
 
-    def with_bandwidth(self, port: str, bandwidth_bps: float) -> Network:
-        """The same network with another bandwidth on one port."""
+    def with_bandwidths(self, bandwidths_bps: Mapping[str, float]) -> Network:
+        """The same network with other bandwidths on some ports."""
         ports = self.scenario.ports
-        if port not in ports.name:
-            raise ParameterError("port", f"is {port!r}; the exchange has {', '.join(ports.name)}")
-        if not (math.isfinite(bandwidth_bps) and bandwidth_bps > 0):
-            raise ParameterError("bandwidth_bps", f"is {bandwidth_bps!r}; write a finite number above 0")
-        changed = np.array(ports.bandwidth_bps)
-        changed[ports.name.index(port)] = bandwidth_bps
+        stated = zip(ports.name, ports.bandwidth_bps.tolist(), strict=True)
+        changed = np.array([bandwidths_bps.get(name, bandwidth) for name, bandwidth in stated])
         return replace(self, scenario=replace(self.scenario, ports=ports.with_bandwidths(changed)))
-
-    @property
-    def stated_error_rates(self) -> dict[str, float]:
-        """By port, the mean error rate of the subscribers that the scenario puts behind it."""
-        subscribers, names = self.scenario.subscribers, self.scenario.ports.name
-        behind = np.bincount(subscribers.port, minlength=len(names))
-        total = np.bincount(subscribers.port, subscribers.error_rate, len(names))
-        return dict(zip(names, (total / np.maximum(behind, 1)).tolist(), strict=True))
 
     def error_rates(self, ports: Integers, stated: Floats) -> Floats:
         """The error rates of subscribers behind these ports, from those that the scenario states."""
         factor = np.array([self.survival.get(name, 1.0) for name in self.scenario.ports.name])[ports]
         return np.where(factor == 1.0, stated, np.clip(1 - (1 - stated) * factor, 0.0, 1.0))
+
+
+def mean_error_rates(scenario: Scenario) -> dict[str, float]:
+    """By port, the mean error rate of the subscribers behind it."""
+    subscribers, names = scenario.subscribers, scenario.ports.name
+    behind = np.bincount(subscribers.port, minlength=len(names))
+    total = np.bincount(subscribers.port, subscribers.error_rate, len(names))
+    return dict(zip(names, (total / np.maximum(behind, 1)).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Promises between plans and orders: what is kept of them over a restart, and what they are on the wire.
+"""Promises between plans and orders: what is stored of them, and what they are on the wire.
 
 One multicast address is a topic's for as long as something of it is promised; each publication of it has a UDP port of
 its own there, because every publisher has its own limiter and its own level at a port.
@@ -8,67 +8,46 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 
-from triagemq.coordinator.decide.orders import AdmittedHop, AdmittedPromise, DirectTopics, Orders, Promised
+from triagemq.channel.orders import DirectTopics, Orders, Promised, StoredHop, StoredPromise
 from triagemq.errors import PlanError
-from triagemq.plan import FlowKey, Plan, PlannerChoice, SetFlow, SetLimiter
-from triagemq.plan.admission import (
-    LevelStep,
-    PromiseNetwork,
-    PromiseRequest,
-    ledger_of,
-    promise_request,
-    reconfiguration,
-)
-from triagemq.plan.instructions import difference
-from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, nothing
+from triagemq.plan import Plan, PlannerChoice
+from triagemq.plan.admission.links import LevelStep
+from triagemq.plan.admission.planning import reconfiguration
+from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, promise_request
+from triagemq.plan.dataplane import FlowKey, SetFlow, SetLimiter, difference
+from triagemq.plan.model import Flows, PortLoads, PromisedHops, Promises, table_of
 from triagemq.scenario import Scenario
 from triagemq.scenario.model import filled
 
 _NO_CHOICE = PlannerChoice("", "", "", "", 0, 1, 1, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MulticastRange:
-    """The addresses that topics with promises get, from `first` on, and the UDP port of a topic's first publication.
+FIRST_ADDRESS, ADDRESSES = ipaddress.IPv4Address("239.192.0.0"), 65_536
+"""Of topics with promises: in the range that organisations give to themselves (RFC 2365)."""
 
-    Those of the default lie in the range that organisations give to themselves (RFC 2365), and the port is none that
-    the kernel hands out.
+UDP_PORT = 17_000
+"""Of a topic's first publication: none that the kernel hands out."""
+
+
+def free_address(taken: Iterable[str]) -> str:
+    """An address behind the last that is taken: what was given back is not given to the next one at once.
+
+    >>> free_address(["239.192.0.0", "239.192.0.2"])
+    '239.192.0.3'
     """
-
-    first: str = "239.192.0.0"
-    addresses: int = 65_536
-    udp_port: int = 17_000
-
-    def number(self, address: str) -> int:
-        return int(ipaddress.IPv4Address(address)) - int(ipaddress.IPv4Address(self.first))
-
-    def address(self, number: int) -> str:
-        return str(ipaddress.IPv4Address(self.first) + number)
-
-    def free(self, taken: Iterable[str]) -> str:
-        """An address behind the last that is taken: what was given back is not given to the next one at once.
-
-        >>> MulticastRange(addresses=3).free(["239.192.0.0", "239.192.0.2"])
-        '239.192.0.1'
-        """
-        used = {self.number(address) for address in taken}
-        last = max(used, default=-1)
-        for step in range(1, self.addresses + 1):
-            number = (last + step) % self.addresses
-            if number not in used:
-                return self.address(number)
-        raise PlanError(
-            f"all {self.addresses} multicast addresses from {self.first} on are given to topics with promises; "
-            "give the coordinator more (multicast_addresses)"
-        )
-
-
-DEFAULT_RANGE = MulticastRange()
+    used = {int(ipaddress.IPv4Address(address)) - int(FIRST_ADDRESS) for address in taken}
+    last = max(used, default=-1)
+    for step in range(1, ADDRESSES + 1):
+        if (number := (last + step) % ADDRESSES) not in used:
+            return str(FIRST_ADDRESS + number)
+    raise PlanError(
+        f"all {ADDRESSES} multicast addresses from {FIRST_ADDRESS} on are given to topics with promises"
+    )
 
 
 def publication_name(publisher: str, topic: str) -> str:
@@ -87,40 +66,23 @@ def copy_name(key: FlowKey, port: str) -> str:
 # From a plan to orders.
 
 
-@dataclass(frozen=True, slots=True)
-class PromiseOrders:
-    """What a plan's promises are in orders; `next_number` is that of the next flow which is new."""
-
-    promised: Promised
-    copies: Mapping[str, SetFlow[FlowKey]]
-    limiters: Mapping[str, SetLimiter]
-    direct: DirectTopics
-    next_number: int
-
-    def same_as(self, orders: Orders) -> bool:
-        return (self.promised, self.copies, self.limiters, self.direct) == (
-            orders.promised,
-            orders.copies,
-            orders.limiters,
-            orders.direct,
-        )
-
-
-def promise_orders(
+def with_promises(
+    before: Orders,
     scenario: Scenario,
     plan: Plan,
-    before: Orders,
-    multicast: MulticastRange,
     next_number: int,
     listening: Mapping[str, Collection[str]],
     sources: Mapping[str, str],
-) -> PromiseOrders:
-    """What a plan's promises mean for the wire; addresses and numbers of flows stay what they were."""
+) -> tuple[Orders, int]:
+    """The orders before with the promises of a plan, and the number of the next new flow.
+
+    Addresses and numbers of flows stay what they were.
+    """
     admitted = np.flatnonzero(plan.promises.admitted).tolist()
     if not admitted:
-        return PromiseOrders(Promised(), {}, {}, {}, next_number)
+        return replace(before, promised=Promised(), copies={}, limiters={}, direct={}), next_number
     network, ports = PromiseNetwork(scenario), scenario.ports.name
-    kept: dict[str, AdmittedPromise] = {}
+    promises: dict[str, StoredPromise] = {}
     publications: dict[int, tuple[str, str]] = {}
     copied: dict[int, dict[str, int]] = {}
     entered: dict[int, dict[str, None]] = {}
@@ -130,16 +92,9 @@ def promise_orders(
         publications[publication] = publisher, topic
         rows = plan.hops_of(row)
         path = plan.hops.port[rows].tolist()
-        hops = tuple(
-            AdmittedHop("" if port < 0 else ports[port], level, deadline, jitter)
-            for port, level, deadline, jitter in zip(
-                path,
-                plan.hops.level[rows].tolist(),
-                plan.hops.deadline_seconds[rows].tolist(),
-                plan.hops.jitter_seconds[rows].tolist(),
-                strict=True,
-            )
-        )
+        names = ["" if port < 0 else ports[port] for port in path]
+        figures = (plan.hops.level, plan.hops.deadline_seconds, plan.hops.jitter_seconds)
+        hops = tuple(map(StoredHop, names, *(column[rows].tolist() for column in figures)))
         name = promise_name(publisher, topic, subscriber)
         was = before.promised.promises.get(name)
         # Which deadlines there are follows from all that they were proven on. If it did not, the promise would be
@@ -149,7 +104,7 @@ def promise_orders(
             if was is not None and _deadlines(was.hops) == _deadlines(hops)
             else _proof(network, publication, subscription, path[1:])
         )
-        kept[name] = AdmittedPromise(
+        promises[name] = StoredPromise(
             publisher,
             topic,
             subscriber,
@@ -160,7 +115,7 @@ def promise_orders(
         )
         copied.setdefault(publication, {}).update((hop.port, hop.level) for hop in hops[1:])
         entered.setdefault(publication, {})[hops[1].port] = None
-    addresses = _addresses(publications.values(), before.promised.addresses, multicast)
+    addresses = _addresses(publications.values(), before.promised.addresses)
     numbers = {copy.key: copy.flow_id for copy in before.copies.values()}
     copies: dict[str, SetFlow[FlowKey]] = {}
     limiters: dict[str, SetLimiter] = {}
@@ -175,8 +130,9 @@ def promise_orders(
         jitter = float(plan.limiters.jitter_seconds[place])
         for port in entered[publication]:
             limiters[copy_name(key, port)] = SetLimiter(key, float(burst), float(rate), port, jitter)
-    promised = Promised(kept, addresses)
-    return PromiseOrders(promised, copies, limiters, _direct(promised, listening, before), next_number)
+    promised = Promised(promises, addresses)
+    direct = _direct(promised, listening, before)
+    return replace(before, promised=promised, copies=copies, limiters=limiters, direct=direct), next_number
 
 
 def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before: Orders) -> DirectTopics:
@@ -191,22 +147,16 @@ def _direct(promised: Promised, listening: Mapping[str, Collection[str]], before
     return found
 
 
-def _deadlines(hops: Sequence[AdmittedHop]) -> list[tuple[str, float, float]]:
+def _deadlines(hops: Sequence[StoredHop]) -> list[tuple[str, float, float]]:
     return [(hop.port, hop.deadline_seconds, hop.jitter_seconds) for hop in hops]
 
 
 def names_of(scenario: Scenario, publication: int, subscription: int) -> tuple[str, str, str]:
-    published, wanted = scenario.publications, scenario.subscriptions
-    return (
-        scenario.publishers.name[published.publisher[publication]],
-        scenario.topics.name[published.topic[publication]],
-        scenario.subscribers.name[wanted.subscriber[subscription]],
-    )
+    subscriber = scenario.subscriptions.subscriber[subscription]
+    return *_names_of_publication(scenario, publication), scenario.subscribers.name[subscriber]
 
 
-def _addresses(
-    publications: Iterable[tuple[str, str]], before: Mapping[str, FlowKey], multicast: MulticastRange
-) -> dict[str, FlowKey]:
+def _addresses(publications: Iterable[tuple[str, str]], before: Mapping[str, FlowKey]) -> dict[str, FlowKey]:
     """Publications that had an address keep it; others join their topic's, or it gets one that no topic has."""
     found: dict[str, FlowKey] = {}
     of_topic: dict[str, str] = {}
@@ -224,10 +174,10 @@ def _addresses(
         used_ports.setdefault(topic, set()).add(key.udp_port)
     for name, topic in new:
         if topic not in of_topic:
-            of_topic[topic] = multicast.free(taken)
+            of_topic[topic] = free_address(taken)
             taken.add(of_topic[topic])
         used = used_ports.setdefault(topic, set())
-        udp_port = next(port for port in range(multicast.udp_port, 65_536) if port not in used)
+        udp_port = next(port for port in range(UDP_PORT, 65_536) if port not in used)
         used.add(udp_port)
         found[name] = FlowKey(of_topic[topic], udp_port)
     return found
@@ -239,30 +189,28 @@ def _proof(network: PromiseNetwork, publication: int, subscription: int, path: S
     wish = promise_request(scenario, publication, subscription)
     if not isinstance(wish, PromiseRequest):
         return ""
-    way = network.path_over(tuple(path), wish.publisher, int(scenario.subscriptions.subscriber[subscription]))
-    links = [network.link(link) for link in way.links]
-    facts = wish.message, wish.separation_seconds, way.multiplexing_seconds.tolist(), way.fixed_seconds, links
+    route = network.path_over(
+        tuple(path), wish.publisher, int(scenario.subscriptions.subscriber[subscription])
+    )
+    links = [network.link(link) for link in route.links]
+    facts = (
+        wish.message,
+        wish.separation_seconds,
+        route.multiplexing_seconds.tolist(),
+        route.fixed_seconds,
+        links,
+    )
     return blake2b(repr(facts).encode(), digest_size=8).hexdigest()
 
 
 def promised_anew(orders_before: Orders, orders_after: Orders) -> list[str]:
-    """The subscribers of promises that are new, gone, or on another way or address."""
-    before, after = orders_before.promised, orders_after.promised
-    changed = list(difference(orders_before.direct, orders_after.direct))
-    for name in {**before.promises, **after.promises}:
-        old, new = before.promises.get(name), after.promises.get(name)
-        one = old or new
-        if one is None:
-            continue
-        key = publication_name(one.publisher, one.topic)
-        if (
-            old is None
-            or new is None
-            or old.hops != new.hops
-            or before.addresses.get(key) != after.addresses.get(key)
-        ):
-            changed.append(one.subscriber)
-    return changed
+    """The subscribers of promises that are new, gone, or on another path."""
+    before, after = (
+        {name: (each.subscriber, each.hops) for name, each in orders.promised.promises.items()}
+        for orders in (orders_before, orders_after)
+    )
+    changed = [(after.get(name) or before[name])[0] for name in difference(before, after)]
+    return [*difference(orders_before.direct, orders_after.direct), *changed]
 
 
 # From orders to the plan before, after a restart.
@@ -271,64 +219,56 @@ def promised_anew(orders_before: Orders, orders_after: Orders) -> list[str]:
 def restored(scenario: Scenario, orders: Orders) -> Plan | None:
     """A plan that holds nothing but what was promised, in the order of admission and with the levels of the wire.
 
-    What had not been laid to its end, when the coordinator stopped, was never promised to anybody: it is decided on
-    like any other. What has other terms or links now is decided on again, before anything new.
+    A promise that was not laid to its end when the coordinator stopped was never made: it is decided on like any
+    other. What has other terms or links now is decided on again, before anything new.
     """
     publications = {_names_of_publication(scenario, row): row for row in range(len(scenario.publications))}
-    subscriptions = _subscription_rows(scenario) if orders.promised.promises else {}
+    wanted = scenario.subscriptions
+    subscriptions = {
+        (scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]): row
+        for row in np.flatnonzero(wanted.guaranteed).tolist()
+    }
     ports = {name: number for number, name in enumerate(scenario.ports.name)}
     network = PromiseNetwork(scenario)
-    rows: list[tuple[int, int, AdmittedPromise, list[int], list[int]]] = []
-    for kept in orders.promised.promises.values():
-        publication = publications.get((kept.publisher, kept.topic))
-        subscription = subscriptions.get((kept.subscriber, kept.topic))
-        key = orders.promised.addresses.get(publication_name(kept.publisher, kept.topic))
+    found: list[tuple[int, int, StoredPromise]] = []
+    path: list[int] = []
+    levels: list[int] = []
+    for promise in orders.promised.promises.values():
+        publication = publications.get((promise.publisher, promise.topic))
+        subscription = subscriptions.get((promise.subscriber, promise.topic))
+        key = orders.promised.addresses.get(publication_name(promise.publisher, promise.topic))
         if publication is None or subscription is None or key is None:
             continue
-        copies = [orders.copies.get(copy_name(key, hop.port)) for hop in kept.hops[1:]]
-        levels = [copy.priority_class for copy in copies if copy is not None]
-        if len(levels) < len(copies):
+        access, *beyond = promise.hops
+        copies = [orders.copies.get(copy_name(key, hop.port)) for hop in beyond]
+        if None in copies:
             continue
-        path = [ports.get(hop.port, -1) for hop in kept.hops[1:]]
-        if min(path) < 0 or _proof(network, publication, subscription, path) != kept.proven_on:
-            path = [-1] * len(path)
-        rows.append((publication, subscription, kept, [-1, *path], [kept.hops[0].level, *levels]))
-    if not rows:
+        over = [ports.get(hop.port, -1) for hop in beyond]
+        if min(over) < 0 or _proof(network, publication, subscription, over) != promise.proven_on:
+            over = [-1] * len(over)
+        found.append((publication, subscription, promise))
+        path += [-1, *over]
+        levels += [access.level, *(copy.priority_class for copy in copies if copy is not None)]
+    if not found:
         return None
-    bounds = [np.array([hop.deadline_seconds for hop in kept.hops]) for _, _, kept, _, _ in rows]
-    ledger = ledger_of(scenario, _plan_of(scenario, rows, bounds))
-    at_links = ledger.recomputed()
-    for number, (publication, subscription, _, _, _) in enumerate(rows):
-        entry = ledger.entries.get((publication, subscription))
-        if entry is not None:
-            bounds[number] = np.array(
-                [at_links[link][ledger.links[link].row(publication)] for link in entry.path.links]
-            )
-    return _plan_of(scenario, rows, bounds)
-
-
-def _plan_of(
-    scenario: Scenario,
-    rows: Sequence[tuple[int, int, AdmittedPromise, list[int], list[int]]],
-    bounds: Sequence[np.ndarray[tuple[int], np.dtype[np.float64]]],
-) -> Plan:
-    lengths = np.array([len(path) for _, _, _, path, _ in rows])
-    hops = [hop for _, _, kept, _, _ in rows for hop in kept.hops]
+    publication_rows, subscription_rows, promises = zip(*found, strict=True)
+    lengths = np.array([len(promise.hops) for promise in promises])
+    hops = [hop for promise in promises for hop in promise.hops]
     return Plan(
         scenario_fingerprint=scenario.fingerprint,
         made_by=_NO_CHOICE,
         flow=np.full(len(scenario.subscriptions), -1, dtype=np.int32),
         rank=np.full(len(scenario.subscriptions), np.nan),
-        flows=nothing(Flows),
+        flows=table_of(Flows, ()),
         ports=PortLoads(np.zeros(len(scenario.ports)), np.zeros(len(scenario.ports))),
         promises=filled(
             Promises,
-            len(rows),
-            publication=[publication for publication, _, _, _, _ in rows],
-            subscription=[subscription for _, subscription, _, _, _ in rows],
+            len(found),
+            publication=publication_rows,
+            subscription=subscription_rows,
             admitted=1,
-            bound_seconds=[kept.bound_seconds for _, _, kept, _, _ in rows],
-            max_latency_seconds=[kept.max_latency_seconds for _, _, kept, _, _ in rows],
+            bound_seconds=[promise.bound_seconds for promise in promises],
+            max_latency_seconds=[promise.max_latency_seconds for promise in promises],
             offer_seconds=0.0,
             missed_publication=-1,
             missed_by_seconds=0.0,
@@ -338,10 +278,11 @@ def _plan_of(
         hops=filled(
             PromisedHops,
             len(hops),
-            port=[port for _, _, _, path, _ in rows for port in path],
-            level=[level for _, _, _, _, levels in rows for level in levels],
+            port=path,
+            level=levels,
             deadline_seconds=[hop.deadline_seconds for hop in hops],
-            bound_seconds=np.concatenate(list(bounds)),
+            # Admission computes them again.
+            bound_seconds=np.nan,
             jitter_seconds=[hop.jitter_seconds for hop in hops],
         ),
     )
@@ -350,15 +291,6 @@ def _plan_of(
 def _names_of_publication(scenario: Scenario, row: int) -> tuple[str, str]:
     published = scenario.publications
     return scenario.publishers.name[published.publisher[row]], scenario.topics.name[published.topic[row]]
-
-
-def _subscription_rows(scenario: Scenario) -> dict[tuple[str, str], int]:
-    """Guaranteed subscriptions by the names of subscriber and topic."""
-    wanted = scenario.subscriptions
-    return {
-        (scenario.subscribers.name[wanted.subscriber[row]], scenario.topics.name[wanted.topic[row]]): row
-        for row in np.flatnonzero(wanted.guaranteed).tolist()
-    }
 
 
 def moves_in_order(
@@ -394,11 +326,8 @@ def moves_in_order(
 
 
 def _copy(scenario: Scenario, step: LevelStep, orders: Orders) -> str:
-    published = scenario.publications
-    publisher = scenario.publishers.name[published.publisher[step.publication]]
-    topic = scenario.topics.name[published.topic[step.publication]]
-    key = orders.promised.addresses[publication_name(publisher, topic)]
-    return copy_name(key, scenario.ports.name[step.port])
+    name = publication_name(*_names_of_publication(scenario, step.publication))
+    return copy_name(orders.promised.addresses[name], scenario.ports.name[step.port])
 
 
 def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) -> tuple[Orders, ...]:
@@ -411,30 +340,24 @@ def staged(before: Orders, after: Orders, rounds: Sequence[Sequence[str]] = ()) 
         return (after,)
     makes_room = _levels(after) >= _levels(before)
     around = after if makes_room else replace(before, promised=after.promised)
+    around = replace(around, direct=_in_both(before.direct, after.direct))
     copies = {name: copy for name, copy in before.copies.items() if name in after.copies}
     limiters = {name: limiter for name, limiter in before.limiters.items() if name in after.limiters}
-    around = replace(around, direct=_in_both(before.direct, after.direct))
-    stages = [replace(around, copies=dict(copies), limiters=limiters)]
-
-    def stage(names: Iterable[str], limited: Mapping[str, object] = {}) -> None:
-        copies.update((name, after.copies[name]) for name in names)
-        kept = after.limiters if limited else limiters
-        stages.append(replace(around, copies=dict(copies), limiters=kept))
-
-    for names in rounds:
-        stage(names)
     # What was decided on again, and has another level for that.
-    stage(name for name, copy in after.copies.items() if name in copies and copies[name] != copy)
-    stage(name for name in after.copies if name not in after.limiters)
-    stage(after.copies, after.limiters)
-    stages.append(after)
-    told: list[Orders] = []
-    last = replace(before, generation=0)
+    redecided = [name for name, copy in after.copies.items() if name in copies and copies[name] != copy]
+    unlimited = [name for name in after.copies if name not in after.limiters]
+    stages = [replace(around, copies=copies, limiters=limiters)]
+    for names in (*rounds, redecided, unlimited):
+        copies = copies | {name: after.copies[name] for name in names}
+        stages.append(replace(around, copies=copies, limiters=limiters))
+    stages += [replace(around, copies=after.copies, limiters=after.limiters), after]
+    found: list[Orders] = []
+    last = before
     for each in stages:
-        if replace(each, generation=0) != last:
-            told.append(replace(each, generation=before.generation + 1 + len(told)))
-            last = replace(each, generation=0)
-    return tuple(told) or (after,)
+        if replace(each, generation=last.generation) != last:
+            last = replace(each, generation=before.generation + 1 + len(found))
+            found.append(last)
+    return tuple(found) or (after,)
 
 
 def _in_both(before: DirectTopics, after: DirectTopics) -> DirectTopics:

@@ -1,16 +1,11 @@
-"""Everything that is announced now, by kind and name, and how much of it each owner has. In memory, no I/O.
-
-What a caller asks for is looked at first: its rights, its limits, and names used twice. A change is then a draft until
-the store has it: the next request sees it, but it may still be taken back. Several drafts of one name may be under
-way at once; the store takes them in the order in which they were made.
-"""
+"""The intents that are announced now, by kind and name, with rights and limits. In memory, no I/O."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.refusals import ConflictError, ForbiddenError, RequestError
@@ -27,40 +22,30 @@ class Record:
     intent: Intent
     owner: str
     session_key: str
-    sequence: int = 0
-    """Grows with each change; a plan covers all up to one number. Not stored: it begins anew with each start."""
 
     @property
     def key(self) -> Key:
         return self.intent.kind, self.intent.name
 
+    def client_id_base(self, access: bool) -> str:
+        """What the client's ids begin with: its name, and with access on the key that only it knows."""
+        return f"{self.intent.name}.{self.session_key}" if access else self.intent.name
 
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """What counts against limits: subscriptions, and publications a second as declared."""
-
-    subscriptions: int = 0
-    publications_per_second: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Draft:
-    """What a name is to mean: a record, or nothing any more."""
-
-    key: Key
-    record: Record | None
+    @property
+    def stored_filters(self) -> dict[str, int]:
+        """The filters with QoS 1 or 2."""
+        intent = self.intent
+        subscriptions = intent.subscriptions if isinstance(intent, SubscriberIntent) else ()
+        return {each.topic: each.qos for each in subscriptions if each.qos}
 
 
 class Registry:
-    """Records. `sequence` counts the changes, so that a plan can say which of them it has seen."""
+    """Records by kind and name, and by owner."""
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
-        self.sequence = 0
         self._records: dict[Key, Record] = {}
-        self._owned: dict[str, dict[Key, None]] = {}
-        self._counts: dict[str, int] = {}
-        # Of names that are being changed: what the store has, and the drafts since, the oldest first.
-        self._versions: dict[Key, list[Draft]] = {}
+        self._owned: defaultdict[str, dict[Key, None]] = defaultdict(dict)
+        self._counts: Counter[str] = Counter()
         for record in records:
             self.put(record)
 
@@ -70,99 +55,36 @@ class Registry:
     def __iter__(self) -> Iterator[Record]:
         return iter(tuple(self._records.values()))
 
+    def __contains__(self, key: Key) -> bool:
+        return key in self._records
+
     def get(self, key: Key) -> Record | None:
         return self._records.get(key)
 
-    def put(self, record: Record) -> Record:
-        """Add or replace; the record with its place in the sequence."""
-        self.sequence += 1
-        numbered = replace(record, sequence=self.sequence)
-        self._place(record.key, numbered)
-        return numbered
+    def put(self, record: Record) -> None:
+        """Add or replace."""
+        self.restore(record.key, record)
 
     def remove(self, key: Key) -> Record | None:
-        self.sequence += 1
-        return self._place(key, None)
-
-    # Drafts.
-
-    def draft(self, announced: Iterable[Record], withdrawn: Iterable[Key]) -> list[Draft]:
-        """Change what is known here; each draft is to be kept or taken back when the store has answered."""
-        wanted: list[tuple[Key, Record | None]] = [(record.key, record) for record in announced]
-        wanted += [(key, None) for key in withdrawn]
-        drafts = []
-        for key, record in wanted:
-            versions = self._versions.setdefault(key, [Draft(key, self._records.get(key))])
-            if record is None:
-                self.remove(key)
-            versions.append(Draft(key, None if record is None else self.put(record)))
-            drafts.append(versions[-1])
-        return drafts
-
-    def keep(self, draft: Draft) -> Record | None:
-        """The store has it; the record that it had of that name before."""
-        versions = self._versions.get(draft.key, [])
-        if draft not in versions:
-            return draft.record  # a later one is in the store already
-        before = versions[0].record
-        del versions[: versions.index(draft)]
-        self._settle(draft.key)
-        return before
-
-    def take_back(self, draft: Draft) -> None:
-        """The store does not have it: the name means what it did before, unless it has changed since."""
-        versions = self._versions.get(draft.key, [])
-        if draft not in versions:
-            return
-        versions.remove(draft)
-        latest = versions[-1].record
-        if self._records.get(draft.key) is not latest:
-            self.sequence += 1
-            self._place(draft.key, latest)
-        self._settle(draft.key)
-
-    def is_changing(self, key: Key) -> bool:
-        """Are there drafts of that name?"""
-        return key in self._versions
-
-    def _settle(self, key: Key) -> None:
-        if len(self._versions[key]) == 1:
-            del self._versions[key]
+        """Take away; what was there."""
+        return self.restore(key, None)
 
     def count(self, kind: str) -> int:
-        return self._counts.get(kind, 0)
+        return self._counts[kind]
 
     def owned_by(self, owner: str) -> list[Record]:
-        return [self._records[key] for key in self._owned.get(owner, ())]
+        return [self._records[key] for key in self._owned[owner]] if owner in self._owned else []
 
-    def totals(self, owner: str, without: Iterable[Key] = (), and_also: Iterable[Record] = ()) -> Totals:
-        """What an owner has, or would have if some records went and others came."""
-        leaving = set(without)
-        kept = [record for record in self.owned_by(owner) if record.key not in leaving]
-        intents = [record.intent for record in (*kept, *and_also)]
-        return Totals(
-            sum(len(each.subscriptions) for each in intents if isinstance(each, SubscriberIntent)),
-            math.fsum(
-                publication.rate_per_second or 0.0
-                for each in intents
-                if isinstance(each, PublisherIntent)
-                for publication in each.publications
-            ),
-        )
-
-    def _place(self, key: Key, record: Record | None) -> Record | None:
-        """Put a record, or nothing, in the place of the one that is returned."""
+    def restore(self, key: Key, record: Record | None) -> Record | None:
+        """Replace a record by another, or by nothing; what was there."""
         before = self._records.pop(key, None)
         if before is not None:
             self._counts[key[0]] -= 1
-            owned = self._owned[before.owner]
-            del owned[key]
-            if not owned:
-                del self._owned[before.owner]
+            del self._owned[before.owner][key]
         if record is not None:
             self._records[key] = record
-            self._counts[key[0]] = self._counts.get(key[0], 0) + 1
-            self._owned.setdefault(record.owner, {})[key] = None
+            self._counts[key[0]] += 1
+            self._owned[record.owner][key] = None
         return before
 
 
@@ -186,18 +108,20 @@ def check_limits(
     if caller.most_subscriptions is None and caller.most_publications_per_second is None:
         return
     own = [record for record in records if record.owner == caller.owner]
-    leaving = [*(record.key for record in own), *withdraw]
-    totals = registry.totals(caller.owner, leaving, own)
-    if caller.most_subscriptions is not None and totals.subscriptions > caller.most_subscriptions:
+    leaving = {*(record.key for record in own), *withdraw}
+    others = (record for record in registry.owned_by(caller.owner) if record.key not in leaving)
+    intents = [record.intent for record in (*others, *own)]
+    subscriptions = sum(len(each.subscriptions) for each in intents if isinstance(each, SubscriberIntent))
+    if caller.most_subscriptions is not None and subscriptions > caller.most_subscriptions:
         raise ForbiddenError(
-            f"this token allows {caller.most_subscriptions} subscriptions in all; "
-            f"this would make {totals.subscriptions}"
+            f"this token allows {caller.most_subscriptions} subscriptions in all; this would make {subscriptions}"
         )
+    publishers = (each for each in intents if isinstance(each, PublisherIntent))
+    rate = math.fsum(one.rate_per_second or 0.0 for each in publishers for one in each.publications)
     most = caller.most_publications_per_second
-    if most is not None and totals.publications_per_second > most:
+    if most is not None and rate > most:
         raise ForbiddenError(
-            f"this token allows {most:g} publications a second in all; "
-            f"this would make {totals.publications_per_second:g}"
+            f"this token allows {most:g} publications a second in all; this would make {rate:g}"
         )
 
 
@@ -208,55 +132,3 @@ def check_once(keys: Sequence[Key]) -> None:
         if key in seen:
             raise ConflictError(f"the {key[0]} {key[1]!r} is named twice in one request")
         seen.add(key)
-
-
-Holder = TypeVar("Holder", bound=Hashable)
-
-
-class Leases(Generic[Holder]):
-    """Leases by their holders. The caller brings the clock, which must never go backwards.
-
-    >>> leases = Leases[str]()
-    >>> leases.grant("ff-7", 10.0, now=0.0)
-    >>> leases.renew("ff-7", now=8.0), leases.renew("ff-8", now=8.0)
-    (True, False)
-    >>> leases.ended(now=17.0), leases.ended(now=18.0), len(leases)
-    ([], ['ff-7'], 0)
-    """
-
-    def __init__(self) -> None:
-        self._seconds: dict[Holder, float] = {}
-        self._until: dict[Holder, float] = {}
-
-    def __len__(self) -> int:
-        return len(self._until)
-
-    def grant(self, holder: Holder, seconds: float, now: float) -> None:
-        """Begin a lease, or change its length."""
-        self._seconds[holder] = seconds
-        self._until[holder] = now + seconds
-
-    def renew(self, holder: Holder, now: float) -> bool:
-        """Begin the lease anew; False if there is none."""
-        if holder not in self._until:
-            return False
-        self._until[holder] = max(self._until[holder], now + self._seconds[holder])
-        return True
-
-    def drop(self, holder: Holder) -> None:
-        """End a lease before its time."""
-        self._until.pop(holder, None)
-        self._seconds.pop(holder, None)
-
-    def ended(self, now: float) -> list[Holder]:
-        """The leases that have ended by now, the earliest first; they are forgotten."""
-        gone = sorted(
-            (until, number, each) for number, (each, until) in enumerate(self._until.items()) if until <= now
-        )
-        for _, _, holder in gone:
-            self.drop(holder)
-        return [holder for _, _, holder in gone]
-
-    def forgive(self, seconds: float) -> None:
-        """Make all leases longer: the coordinator itself stood still, and no client could be heard."""
-        self._until = {holder: until + seconds for holder, until in self._until.items()}

@@ -1,7 +1,7 @@
 """The control loop at work: measuring, planning when there is reason to, and what a console shows of it.
 
 * `runtime`: gathers reasons to plan, plans, stores, and has the gateways follow
-* `replanning`: when to plan, and planning in a thread of its own
+* `replanning`: planning in a thread of its own
 * `measuring`: once a second, the gateways' counts
 * `delay_requirements`: constraints of ports whose widths are controlled, and publishers that are to slow down
 * `assignments`: what is in force, seen by client, and long polls for a change

@@ -1,77 +1,42 @@
-"""What the orders in force mean for one client, and who waits for that to change.
+"""What the orders in force mean for one client, and long polls for a change of that.
 
-A client's generation is that of the orders which last changed something for it: topics or classes of a subscriber, or
-what a publisher sends without a broker. A plan that does not wakes no client.
+A client's generation is that of the orders which last changed its topics or classes, its direct topics, or its gateway.
+Other plans wake no client.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
+from triagemq.channel.orders import Orders
 from triagemq.client.coordinator import Assignment, Direction
-from triagemq.coordinator.decide.orders import Orders
 from triagemq.coordinator.decide.promised import publication_name
-
-
-class Generations:
-    """When something last changed for whom, and who waits for the next time."""
-
-    def __init__(self) -> None:
-        self._generations: dict[str, int] = {}
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
-
-    def of(self, name: str) -> int:
-        return self._generations.get(name, 0)
-
-    def changed(self, names: Iterable[str], generation: int, present: Collection[str] | None = None) -> None:
-        """Something is different for some of those who are `present`; not by new orders, if these are not named."""
-        for name in names:
-            # A number of its own, if it has the one of these orders already.
-            self._generations[name] = max(generation, self._generations.get(name, 0) + 1)
-            self._wake(name)
-        if present is not None and len(self._generations) > 2 * len(present) + 100:
-            # Some were gone before the plan that knew them was in force.
-            self._generations = {name: self._generations.get(name, 0) for name in present}
-
-    def forget(self, name: str) -> None:
-        self._generations.pop(name, None)
-        self._wake(name)
-
-    def _wake(self, name: str) -> None:
-        for waiting in self._waiting.pop(name, ()):
-            if not waiting.done():
-                waiting.set_result(None)
-
-    async def wait(self, name: str, after: int, seconds: float) -> None:
-        """Until the generation is above `after`, the client is gone, or time is up."""
-        if self.of(name) > after or seconds <= 0:
-            return
-        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(name, set()).add(woken)
-        try:
-            await asyncio.wait([woken], timeout=seconds)
-        finally:
-            others = self._waiting.get(name)
-            if others is not None:
-                others.discard(woken)
-                if not others:
-                    del self._waiting[name]
+from triagemq.coordinator.intents.registry import Key
+from triagemq.intents import PUBLISHER, SUBSCRIBER
 
 
 class Assignments:
-    """The orders in force, seen by subscriber and by publisher."""
+    """The orders in force, by client, for those that are announced."""
 
     def __init__(self) -> None:
         self.orders = Orders()
-        self.subscribers, self.publishers = Generations(), Generations()
-        # By publisher and topic, where to and since which generation for whom.
+        self._generations: dict[Key, int] = {}
+        self._waiting: dict[Key, set[asyncio.Future[None]]] = {}
+        # By publisher and topic, the address and since which generation for each subscriber.
         self._directions: dict[str, dict[str, tuple[str, dict[str, int]]]] = {}
+
+    def announced(self, key: Key) -> None:
+        self._generations.setdefault(key, 0)
+
+    def forget(self, key: Key) -> None:
+        self._generations.pop(key, None)
+        self._wake(key)
 
     def of(self, name: str) -> Assignment:
         planned = self.orders.topics.get(name, {})
         return Assignment(
-            generation=self.subscribers.of(name),
+            generation=self._generations.get((SUBSCRIBER, name), 0),
             classes={topic: priority_class for topic, (priority_class, _) in planned.items()},
             drop_rates={topic: drop_rate for topic, (_, drop_rate) in planned.items()},
         )
@@ -79,18 +44,45 @@ class Assignments:
     def direction(self, publisher: str) -> Direction:
         """Which of its topics subscribers take without a broker, and at which addresses."""
         topics = {topic: address for topic, (address, _) in self._directions.get(publisher, {}).items()}
-        return Direction(self.publishers.of(publisher), topics)
+        return Direction(self._generations.get((PUBLISHER, publisher), 0), topics)
 
-    def put_in_force(self, orders: Orders, changed: Iterable[str]) -> None:
+    def put_in_force(self, orders: Orders, subscribers: Iterable[str]) -> None:
         """New orders, and the subscribers for which they change something."""
         before, self.orders = self.orders, orders
-        self.subscribers.changed(changed, orders.generation, orders.topics)
+        self.changed(((SUBSCRIBER, name) for name in subscribers), orders.generation)
         if orders.direct != before.direct or not before.generation:
             was, self._directions = self._directions, _directions(orders)
             differs = [
                 name for name in {**was, **self._directions} if was.get(name) != self._directions.get(name)
             ]
-            self.publishers.changed(differs, orders.generation, {**was, **self._directions})
+            self.changed(((PUBLISHER, name) for name in differs), orders.generation)
+
+    def changed(self, keys: Iterable[Key], generation: int) -> None:
+        """Something is different for these clients."""
+        for key in keys:
+            if key in self._generations:
+                # A number of its own, if it has the one of these orders already.
+                self._generations[key] = max(generation, self._generations[key] + 1)
+                self._wake(key)
+
+    async def wait(self, key: Key, after: int, seconds: float) -> None:
+        """Until the client's generation is above `after`, the client is gone, or time is up."""
+        if self._generations.get(key, 0) > after or seconds <= 0:
+            return
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(key, set()).add(woken)
+        try:
+            await asyncio.wait([woken], timeout=seconds)
+        finally:
+            if (others := self._waiting.get(key)) is not None:
+                others.discard(woken)
+                if not others:
+                    del self._waiting[key]
+
+    def _wake(self, key: Key) -> None:
+        for waiting in self._waiting.pop(key, ()):
+            if not waiting.done():
+                waiting.set_result(None)
 
 
 def _directions(orders: Orders) -> dict[str, dict[str, tuple[str, dict[str, int]]]]:

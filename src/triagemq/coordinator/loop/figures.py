@@ -1,65 +1,71 @@
-"""Live figures: what happened in the last second per class, port and topic, and what each subscription gets of late."""
+"""Live figures: the last second per class, port and topic, and the recent deliveries of each subscription."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar
 
+from pydantic import ConfigDict, Field
+
+from triagemq.channel.messages import Measured
+from triagemq.channel.orders import Orders, Promised
 from triagemq.client import Assignment
 from triagemq.client.events import percentile_seconds
-from triagemq.coordinator.channel.messages import Measured
-from triagemq.coordinator.decide.orders import Orders, Promised
-from triagemq.plan import Decision, FlowCounters, PortCounters, QueueCounters
+from triagemq.coordinator.ports import bytes_out
+from triagemq.plan import Decision
+from triagemq.plan.dataplane import FlowCounters, PortCounters, QueueCounters
 
 _MOST_WAITING = 5
 _SHOWN_TOPICS = 50
 
+TOGETHER_SECONDS = 5
+"""Subscribers report every few seconds: figures of classes are of so many seconds together."""
 
-class Report(Protocol):
-    """What a subscriber says it received of a topic since its last report."""
 
-    @property
-    def count(self) -> int: ...
-
-    @property
-    def latency_seconds_sum(self) -> float: ...
-
-    @property
-    def latency_seconds_max(self) -> float: ...
-
-    @property
-    def latency_bins(self) -> Mapping[int, int]: ...
+Count = Annotated[int, Field(ge=0, le=2**53, strict=True)]
+# JSON has names only as texts.
+BinNumber = Annotated[int, Field(ge=0, le=250)]
 
 
 @dataclass(slots=True)
-class ReportedEvents:
-    """What subscribers of one class reported. `timed` events have a time stamp, and so a latency."""
+class Received:
+    """What subscribers received, as they report it. Events with a time stamp have a latency."""
 
-    count: int = 0
-    timed: int = 0
-    latency_seconds_sum: float = 0.0
-    latency_seconds_max: float = 0.0
-    latency_bins: dict[int, int] = field(default_factory=dict)
+    __pydantic_config__: ClassVar = ConfigDict(extra="forbid")
+
+    count: Count = 0
+    latency_seconds_sum: Annotated[float, Field(ge=-1e15, le=1e15, allow_inf_nan=False, strict=True)] = 0.0
+    latency_seconds_max: Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False, strict=True)] = 0.0
+    latency_bins: Annotated[dict[BinNumber, Count], Field(max_length=200)] = field(default_factory=dict)
+
+    def add(self, report: Received) -> None:
+        self.count += report.count
+        self.latency_seconds_sum += report.latency_seconds_sum
+        self.latency_seconds_max = max(self.latency_seconds_max, report.latency_seconds_max)
+        for number, count in report.latency_bins.items():
+            self.latency_bins[number] = self.latency_bins.get(number, 0) + count
+
+    @property
+    def timed(self) -> int:
+        """Events with a time stamp; clients of the version before report no bins."""
+        return sum(self.latency_bins.values()) or (self.count if self.latency_seconds_max else 0)
+
+    @property
+    def mean_latency_seconds(self) -> float | None:
+        return self.latency_seconds_sum / self.timed if self.timed else None
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Packets of one class at the output ports: what came, what was dropped there, what left."""
+Traffic = dict[int, Counter[str]]
+"""By priority class the packets `offered`, `dropped_by_policy`, `dropped_by_buffer` and `sent`."""
 
-    offered: int = 0
-    dropped_by_policy: int = 0
-    dropped_by_buffer: int = 0
-    sent: int = 0
 
-    def add(self, offered: int, dropped_by_policy: int, dropped_by_buffer: int, sent: int) -> None:
-        self.offered += offered
-        self.dropped_by_policy += dropped_by_policy
-        self.dropped_by_buffer += dropped_by_buffer
-        self.sent += sent
+def add_traffic(total: Traffic, more: Traffic) -> None:
+    for level, row in more.items():
+        total.setdefault(level, Counter()).update(row)
 
 
 class Live:
@@ -67,44 +73,26 @@ class Live:
 
     def __init__(self) -> None:
         self._listeners: set[asyncio.Queue[Mapping[str, Any] | None]] = set()
-        self._recent: dict[int, ReportedEvents] = {}
-        self.total: dict[int, ReportedEvents] = {}
-        self.traffic: dict[int, Traffic] = {}
-        self.dropped_listeners = 0
+        self._recent: dict[int, Received] = {}
+        # The last seconds: their length, traffic and reports.
+        self._seconds: deque[tuple[float, Traffic, Mapping[int, Received]]] = deque(maxlen=TOGETHER_SECONDS)
+        self.total: dict[int, Received] = {}
+        self.traffic: Traffic = {}
         self.latest: Mapping[str, Any] | None = None
 
-    def received(self, assigned: Assignment, reports: Mapping[str, Report]) -> None:
-        """Count a subscriber's report by the classes its topics have now."""
+    def received(self, assigned: Assignment, reports: Mapping[str, Received]) -> None:
+        """Count a subscriber's report by the present classes of its topics."""
         for topic, report in reports.items():
-            level = assigned.classes.get(topic)
-            if level is None:
-                continue
-            for table in (self._recent, self.total):
-                row = table.setdefault(level, ReportedEvents())
-                row.count += report.count
-                row.timed += sum(report.latency_bins.values()) or (
-                    report.count if report.latency_seconds_max else 0
-                )
-                row.latency_seconds_sum += report.latency_seconds_sum
-                row.latency_seconds_max = max(row.latency_seconds_max, report.latency_seconds_max)
-                for number, count in report.latency_bins.items():
-                    row.latency_bins[number] = row.latency_bins.get(number, 0) + count
-
-    def take_received(self) -> dict[int, ReportedEvents]:
-        recent, self._recent = self._recent, {}
-        return recent
-
-    def count(self, traffic: Mapping[int, Traffic]) -> None:
-        """Add the last second's traffic to that since the start."""
-        for level, row in traffic.items():
-            self.traffic.setdefault(level, Traffic()).add(*astuple(row))
+            if (level := assigned.classes.get(topic)) is not None:
+                for table in (self._recent, self.total):
+                    table.setdefault(level, Received()).add(report)
 
     @property
     def listeners(self) -> int:
         return len(self._listeners)
 
     def listen(self) -> asyncio.Queue[Mapping[str, Any] | None]:
-        """A queue of figures; None at its end means: too slow."""
+        """A queue of figures; None at its end: the listener is too slow."""
         queue: asyncio.Queue[Mapping[str, Any] | None] = asyncio.Queue(_MOST_WAITING)
         self._listeners.add(queue)
         return queue
@@ -112,61 +100,104 @@ class Live:
     def leave(self, queue: asyncio.Queue[Mapping[str, Any] | None]) -> None:
         self._listeners.discard(queue)
 
-    def tell(self, figures: Mapping[str, Any]) -> None:
+    def publish_second(
+        self,
+        before: Measured,
+        now: Measured,
+        orders: Orders,
+        arrived: Mapping[str, tuple[float, float]],
+        forecast: Mapping[str, Any],
+        **more: Any,
+    ) -> None:
+        """What was measured in the last second, with a forecast; `arrived` are publications and bytes by topic."""
+        seconds = max((now.at_ns - before.at_ns) / 1e9, 1e-9)
+        traffic = class_traffic(before, now)
+        add_traffic(self.traffic, traffic)
+        recent, self._recent = self._recent, {}
+        self._seconds.append((seconds, traffic, recent))
+        lasted, passed, reported = 0.0, Traffic(), dict[int, Received]()
+        for each_seconds, each_traffic, each_reported in self._seconds:
+            lasted += each_seconds
+            add_traffic(passed, each_traffic)
+            for level, report in each_reported.items():
+                reported.setdefault(level, Received()).add(report)
+        published, topics = topic_figures(arrived, seconds)
+        self.publish(
+            {
+                "at_ns": now.at_ns,
+                "gateway_connected": True,
+                "broker_connected": now.broker_connected,
+                "sessions": now.sessions,
+                "publications_per_second": published,
+                "classes": class_figures(passed, lasted, reported, forecast),
+                "ports": port_figures(before, now, orders),
+                "topics": topics,
+                **more,
+            }
+        )
+
+    def publish(self, figures: Mapping[str, Any]) -> None:
         self.latest = figures
         for queue in tuple(self._listeners):
             if queue.full():
                 self._listeners.discard(queue)
-                self.dropped_listeners += 1
                 queue.get_nowait()
                 queue.put_nowait(None)
             else:
                 queue.put_nowait(figures)
 
 
-def class_traffic(before: Measured, now: Measured) -> dict[int, Traffic]:
+def class_traffic(before: Measured, now: Measured) -> Traffic:
     """Packets per priority class between two measurements: those that the gateways dropped as planned, and the rest,
     which came to their output ports."""
-    traffic: dict[int, Traffic] = {}
+    traffic: Traffic = {}
     if before.epoch != now.epoch:
         # A gateway that has just joined may have counted for hours.
         return traffic
     for level, count in now.planned_drops.items():
         dropped = max(count - before.planned_drops.get(level, 0), 0)
-        traffic.setdefault(level, Traffic()).add(dropped, dropped, 0, 0)
+        add_traffic(traffic, {level: Counter(offered=dropped, dropped_by_policy=dropped)})
     for name, port in now.ports.items():
         old = before.ports.get(name)
         for level, queue in enumerate(port.queues):
             earlier = QueueCounters() if old is None or level >= len(old.queues) else old.queues[level]
-            numbers = _since(earlier, queue)
-            if any(numbers):
-                traffic.setdefault(level, Traffic()).add(numbers[0], 0, *numbers[1:])
+            if earlier.packets_in > queue.packets_in:
+                # A queue that was removed and made again counts from 0.
+                earlier = QueueCounters()
+            passed = Counter(offered=queue.packets_in, dropped_by_buffer=queue.drops, sent=queue.packets_out)
+            # What is not above 0 goes.
+            passed -= Counter(
+                offered=earlier.packets_in, dropped_by_buffer=earlier.drops, sent=earlier.packets_out
+            )
+            if passed:
+                add_traffic(traffic, {level: passed})
     return traffic
 
 
 def class_figures(
-    traffic: Mapping[int, Traffic],
+    traffic: Traffic,
     seconds: float,
-    received: Mapping[int, ReportedEvents],
-    forecast: Mapping[int, Any],
+    received: Mapping[int, Received],
+    forecast: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
     """Per priority class: packets a second in, out and dropped, what arrived, and what was forecast."""
+    forecasts = {row["priority_class"]: row for row in forecast.get("classes", ())}
     figures = []
-    for level in sorted({*traffic, *received, *forecast}):
-        passed = traffic.get(level, Traffic())
-        heard, predicted = received.get(level, ReportedEvents()), forecast.get(level, {})
+    for level in sorted({*traffic, *received, *forecasts}):
+        passed = traffic.get(level, Counter())
+        reported, predicted = received.get(level, Received()), forecasts.get(level, {})
         figures.append(
             {
                 "priority_class": level,
-                "offered_per_second": passed.offered / seconds,
-                "sent_per_second": passed.sent / seconds,
-                "dropped_by_policy_per_second": passed.dropped_by_policy / seconds,
-                "dropped_by_buffer_per_second": passed.dropped_by_buffer / seconds,
-                "sent_share": min(passed.sent / passed.offered, 1.0) if passed.offered else None,
-                "received_per_second": heard.count / seconds,
-                "mean_latency_seconds": heard.latency_seconds_sum / heard.timed if heard.timed else None,
-                "max_latency_seconds": heard.latency_seconds_max if heard.timed else None,
-                "p95_seconds": percentile_seconds(heard.latency_bins, 0.95),
+                "offered_per_second": passed["offered"] / seconds,
+                "sent_per_second": passed["sent"] / seconds,
+                "dropped_by_policy_per_second": passed["dropped_by_policy"] / seconds,
+                "dropped_by_buffer_per_second": passed["dropped_by_buffer"] / seconds,
+                "sent_share": min(passed["sent"] / passed["offered"], 1.0) if passed["offered"] else None,
+                "received_per_second": reported.count / seconds,
+                "mean_latency_seconds": reported.mean_latency_seconds,
+                "max_latency_seconds": reported.latency_seconds_max if reported.timed else None,
+                "p95_seconds": percentile_seconds(reported.latency_bins, 0.95),
                 "forecast_success_rate": predicted.get("success_rate"),
                 "forecast_latency_seconds": predicted.get("mean_latency_seconds"),
                 **{
@@ -186,7 +217,7 @@ def port_figures(before: Measured, now: Measured, orders: Orders) -> list[dict[s
         old = before.ports.get(name)
         if old is None and before.epoch != now.epoch:
             old = port
-        sent, drops = (_more(count, old, port) for count in (_sent, _drops))
+        sent, drops = (_more(count, old, port) for count in (bytes_out, _drops))
         width = orders.ports[name].bandwidth_bps if name in orders.ports else None
         figures.append(
             {
@@ -214,23 +245,10 @@ def topic_figures(
     return sum(rate for rate, _, _ in rates), shown
 
 
-def _since(old: QueueCounters, new: QueueCounters) -> Sequence[int]:
-    """Packets in, dropped and out since; a queue that was removed and made again counts from 0."""
-    numbers = (new.packets_in, new.drops, new.packets_out)
-    if old.packets_in > new.packets_in:
-        return numbers
-    earlier = (old.packets_in, old.drops, old.packets_out)
-    return [max(now - then, 0) for now, then in zip(numbers, earlier, strict=True)]
-
-
 def _more(count: Callable[[PortCounters], int], old: PortCounters | None, new: PortCounters) -> int:
     """What was counted since; a counter that went back has begun anew."""
     before, now = 0 if old is None else count(old), count(new)
     return now - before if now >= before else now
-
-
-def _sent(port: PortCounters) -> int:
-    return port.control.bytes_out + sum(queue.bytes_out for queue in port.queues)
 
 
 def _drops(port: PortCounters) -> int:
@@ -238,11 +256,11 @@ def _drops(port: PortCounters) -> int:
 
 
 MOST_WATCHED = 20_000
-"""Subscriptions that are watched; of those that come later nothing is known."""
+"""Subscriptions that are watched; later ones have no figures."""
 
 WINDOW_SECONDS = 60.0
 _LEAST_SECONDS = 0.75
-"""Publications are counted five times a second: of a shorter time the share that came is unknown."""
+"""Publications are counted five times a second: over a shorter time the success rate is unknown."""
 RECENT_REPORTS = 40
 
 
@@ -262,13 +280,11 @@ class SubscriptionFigures:
 
 @dataclass(slots=True)
 class _Window:
-    """From an instant on: how many of its topic had been published by then, and what came since."""
+    """From an instant on: events of the topic published until then, and received since."""
 
     begun: float
     published: float
-    delivered: int = 0
-    latency_seconds: float = 0.0
-    bins: dict[int, int] = field(default_factory=dict)
+    received: Received = field(default_factory=Received)
 
 
 @dataclass(slots=True)
@@ -281,139 +297,117 @@ class _Watched:
 
 
 class SubscriptionWatch:
-    """Takes reports and counts of publications, gives figures; by subscriber and topic.
+    """Takes reports, gives figures; by subscriber and topic.
 
-    `arrived` is how many events of a topic were published since `published` was last called.
+    `publications` is how many events of a topic have been published.
     """
 
-    def __init__(self, arrived: Callable[[str], float] = lambda topic: 0.0) -> None:
-        self._arrived = arrived
-        self._published: dict[str, float] = {}
+    def __init__(self, publications: Callable[[str], float]) -> None:
+        self._publications = publications
         self._watched: dict[str, dict[str, _Watched]] = {}
         self._count = 0
-
-    def published(self, arrived: Mapping[str, tuple[float, float]]) -> None:
-        """Publications and bytes of topics since the last call."""
-        for topic, (events, _) in arrived.items():
-            self._published[topic] = self._published.get(topic, 0.0) + events
 
     def report(
         self,
         subscriber: str,
         assigned: Assignment,
-        reports: Mapping[str, Report],
+        reports: Mapping[str, Received],
         now: float | None = None,
     ) -> None:
-        """A subscriber says what it received since its last report; nothing of a topic of which nothing came."""
+        """What a subscriber received since its last report; topics without an event are absent."""
         now = time.monotonic() if now is None else now
         known = self._watched.setdefault(subscriber, {})
         for topic, level in assigned.classes.items():
             treated = level, assigned.drop_rates[topic]
-            published = self._published.get(topic, 0.0) + self._arrived(topic)
+            published = self._publications(topic)
             watched = known.get(topic)
             if watched is None:
-                if self._count >= MOST_WATCHED:
-                    continue
-                self._count += 1
-                known[topic] = _Watched(treated, [_Window(now, published)], now, published)
+                if self._count < MOST_WATCHED:
+                    self._count += 1
+                    known[topic] = _Watched(treated, [_Window(now, published)], now, published)
                 continue
-            came = reports.get(topic)
+            report = reports.get(topic)
             seconds = max(now - watched.reported, 1e-3)
-            watched.recent.append(0.0 if came is None else came.count / seconds)
+            watched.recent.append(0.0 if report is None else report.count / seconds)
             if watched.treated != treated:
-                # Of what is reported now a part came before the change.
+                # A part of this report is from before the change.
                 watched.treated, watched.windows = treated, [_Window(now, published)]
             else:
-                _add(watched, came, now)
+                if watched.reported - watched.windows[-1].begun >= WINDOW_SECONDS:
+                    watched.windows = [watched.windows[-1], _Window(watched.reported, watched.published)]
+                if report is not None:
+                    watched.windows[-1].received.add(report)
             watched.reported, watched.published = now, published
         for topic in [topic for topic in known if topic not in assigned.classes]:
             self._count -= 1
             del known[topic]
 
-    def keep(self, subscribers: Collection[str]) -> None:
-        """Only these are there any more."""
+    def retain(self, subscribers: Collection[str]) -> None:
+        """Forget all others."""
         for name in [name for name in self._watched if name not in subscribers]:
             self._count -= len(self._watched.pop(name))
 
     def figures(self, subscriber: str, topic: str) -> SubscriptionFigures | None:
-        """None before there is a report of what it gets now."""
+        """None before the first report in its present class."""
         watched = self._watched.get(subscriber, {}).get(topic)
         if watched is None:
             return None
-        first, windows = watched.windows[0], watched.windows
+        first, received = watched.windows[0], Received()
         seconds = watched.reported - first.begun
         if seconds <= 0:
             return None
         published = watched.published - first.published
-        delivered = sum(each.delivered for each in windows)
-        bins: dict[int, int] = {}
-        for each in windows:
-            for number, count in each.bins.items():
-                bins[number] = bins.get(number, 0) + count
-        timed = sum(bins.values())
+        for each in watched.windows:
+            received.add(each.received)
+        is_known = published > 0 and seconds >= _LEAST_SECONDS
         return SubscriptionFigures(
             priority_class=watched.treated[0],
             seconds=seconds,
-            delivered_per_second=delivered / seconds,
-            success_rate=min(delivered / published, 1.0)
-            if published > 0 and seconds >= _LEAST_SECONDS
-            else None,
-            mean_latency_seconds=sum(each.latency_seconds for each in windows) / timed if timed else None,
-            p50_seconds=percentile_seconds(bins, 0.5),
-            p95_seconds=percentile_seconds(bins, 0.95),
+            delivered_per_second=received.count / seconds,
+            success_rate=min(received.count / published, 1.0) if is_known else None,
+            mean_latency_seconds=received.mean_latency_seconds,
+            p50_seconds=percentile_seconds(received.latency_bins, 0.5),
+            p95_seconds=percentile_seconds(received.latency_bins, 0.95),
             recent=tuple(watched.recent),
         )
 
 
-def _add(watched: _Watched, came: Report | None, now: float) -> None:
-    if watched.reported - watched.windows[-1].begun >= WINDOW_SECONDS:
-        watched.windows = [watched.windows[-1], _Window(watched.reported, watched.published)]
-    if came is not None:
-        window = watched.windows[-1]
-        window.delivered += came.count
-        window.latency_seconds += came.latency_seconds_sum
-        for number, count in came.latency_bins.items():
-            window.bins[number] = window.bins.get(number, 0) + count
-
-
 QUIET_MEASUREMENTS = 10
-"""After so many measurements in which nothing was cut it is news again."""
+"""After so many measurements without cut packets a cut is reported again."""
 
 
-class Babbling:
-    """Takes two measurements, one after the other, and gives decisions about publications that are newly cut."""
+class PromiseBreaches:
+    """Finds publications that are newly cut, or have foreign senders, between two measurements."""
 
     def __init__(self) -> None:
-        self._quiet: dict[tuple[str, str], int] = {}
+        # Measurements, and at which of them packets were cut last, by kind and publication.
+        self._count = 0
+        self._last: dict[tuple[str, str], int] = {}
 
     def news(self, before: Measured, now: Measured, promised: Promised) -> list[Decision]:
-        """What was cut or foreign between the measurements and is not known to be."""
         found: list[Decision] = []
+        self._count += 1
         if before.epoch != now.epoch:
-            # A gateway has come, gone or begun anew: what differs was not counted in this second.
+            # A gateway has joined, left or restarted: the difference was not counted in this second.
             return found
-        self._quiet = {each: count for each, count in self._quiet.items() if each[1] in promised.addresses}
+        self._last = {each: count for each, count in self._last.items() if each[1] in promised.addresses}
         for name, key in promised.addresses.items():
-            none = FlowCounters(0)
-            flow = now.flows.get(str(key), none)
-            earlier = before.flows.get(str(key), none)
+            flow, earlier = (each.flows.get(str(key), FlowCounters(0)) for each in (now, before))
             cut, foreign = flow.limited - earlier.limited, flow.foreign - earlier.foreign
             if self._is_news("limited", name, cut):
-                words = "it publishes larger messages or more often than it declared; nobody else is touched"
+                words = (
+                    "it publishes larger messages or more often than it declared; no other flow is touched"
+                )
                 found.append(Decision("limited", name, "as declared", f"{cut} packets cut", words))
             if self._is_news("foreign", name, foreign):
                 words = (
-                    f"another host sends to {key}; its packets go last or nowhere, and the promise is kept"
+                    f"another host sends to {key}; its packets go last or are dropped, and the promise holds"
                 )
                 found.append(Decision("foreign", name, "", f"{foreign} packets of others", words))
         return found
 
     def _is_news(self, kind: str, name: str, packets: int) -> bool:
-        quiet = self._quiet.get((kind, name))
-        if packets > 0:
-            self._quiet[kind, name] = 0
-        elif quiet is not None:
-            self._quiet[kind, name] = quiet + 1
-            if quiet + 1 >= QUIET_MEASUREMENTS:
-                del self._quiet[kind, name]
-        return packets > 0 and quiet is None
+        if packets <= 0:
+            return False
+        last, self._last[kind, name] = self._last.get((kind, name)), self._count
+        return last is None or self._count - last > QUIET_MEASUREMENTS

@@ -5,15 +5,18 @@ What may work or not is writing, planning, the gateway, the broker and the plan.
 
 from __future__ import annotations
 
-import math
 import time
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from prometheus_client import Histogram, disable_created_metrics
+
 from triagemq.plan import Decision
+
+# The time at which counting began is of no use: a restart shows in the counts.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 PROMISE_DECISIONS = ("admitted", "refused", "released")
 
@@ -35,7 +38,7 @@ class Check:
     reason: str = ""
     since: float = field(default_factory=time.monotonic)
     words: str = ""
-    """What it means for those who ask, without the details that only operators should see."""
+    """What it means without the details that only operators should see."""
     is_implied: bool = False
     """Whether it fails only because of what another check says."""
 
@@ -49,16 +52,16 @@ class Check:
     def failed(self, reason: str, now: float | None = None) -> None:
         self._is(reason or "it failed", now)
 
+    def _is(self, reason: str, now: float | None) -> None:
+        if (not reason) != self.ok:
+            self.since = time.monotonic() if now is None else now
+        self.reason = reason
+
     def as_json(self, now: float | None = None, *, in_detail: bool = True) -> dict[str, Any]:
         """For the REST interface; without details the reason is the general one."""
         shown = None if self.ok else self.reason if in_detail or not self.words else self.words
         now = time.monotonic() if now is None else now
         return {"ok": self.ok, "reason": shown, "for_seconds": max(0.0, now - self.since)}
-
-    def _is(self, reason: str, now: float | None) -> None:
-        if (not reason) != self.ok:
-            self.since = time.monotonic() if now is None else now
-        self.reason = reason
 
 
 def health_of(checks: dict[str, Check], *, in_detail: bool) -> dict[str, Any]:
@@ -66,55 +69,29 @@ def health_of(checks: dict[str, Check], *, in_detail: bool) -> dict[str, Any]:
 
     What is implied by another check is no news: while a gateway is away its broker is not known, for one.
     """
-    wrong = [each.words or each.reason for each in checks.values() if not each.ok and not each.is_implied]
+    failing = [each.words or each.reason for each in checks.values() if not each.ok and not each.is_implied]
     return {
-        "status": "; ".join(wrong) or "ok",
+        "status": "; ".join(failing) or "ok",
         "checks": {name: each.as_json(in_detail=in_detail) for name, each in checks.items()},
     }
-
-
-@dataclass(slots=True)
-class Histogram:
-    """Counts of values up to each bound.
-
-    >>> seconds = Histogram((0.1, 1.0)); seconds.add(0.05); seconds.add(3.0)
-    >>> list(seconds.rows())
-    [('0.1', 1), ('1', 1), ('+Inf', 2)]
-    """
-
-    bounds: tuple[float, ...] = _PLAN_SECONDS
-    counts: list[int] = field(default_factory=list)
-    total: float = 0.0
-
-    def add(self, value: float) -> None:
-        if not self.counts:
-            self.counts = [0] * (len(self.bounds) + 1)
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    @property
-    def count(self) -> int:
-        return sum(self.counts)
-
-    def rows(self) -> Iterator[tuple[str, int]]:
-        so_far = 0
-        for bound, count in zip((*self.bounds, math.inf), self.counts or [0] * 99, strict=False):
-            so_far += count
-            yield ("+Inf" if math.isinf(bound) else f"{bound:g}"), so_far
 
 
 @dataclass(slots=True)
 class Metrics:
     """What the coordinator itself has counted since its start."""
 
-    plan_seconds: Histogram = field(default_factory=Histogram)
+    plan_seconds: Histogram = field(
+        default_factory=lambda: Histogram(
+            "triage_plan_seconds", "Time to make a plan.", buckets=_PLAN_SECONDS, registry=None
+        )
+    )
+    plans: int = 0
     plans_unchanged: int = 0
     plans_refused: int = 0
     promises: Counter[str] = field(default_factory=Counter)
     """Decisions about promises by kind: admitted, refused, released."""
     gateway_connections: Counter[str] = field(default_factory=Counter)
     """By the name of the gateway."""
-    measurements: int = 0
 
     def count_decisions(self, decisions: Iterable[Decision]) -> None:
         """Count those about promises."""

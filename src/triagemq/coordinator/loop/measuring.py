@@ -1,4 +1,4 @@
-"""Measuring: the gateways' counts, five times a second, into what is known of rates and ports; kept now and then."""
+"""Measuring: the gateways' counts, five times a second, into what is known of rates and ports; stored now and then."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from triagemq.coordinator.channel.gateways import Gateways
-from triagemq.coordinator.channel.messages import ControlError, Measured
+from triagemq.channel.messages import ControlError, Measured
+from triagemq.coordinator import store as tables
+from triagemq.coordinator.gateways.joined import Gateways
 from triagemq.coordinator.loop.health import Check
 from triagemq.coordinator.ports import PortWatch
-from triagemq.coordinator.rates import KnownRates
-from triagemq.coordinator.store import tables
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.rates import RateWatch
+from triagemq.coordinator.store import Store
 
 _LOG = logging.getLogger("triagemq.coordinator")
 _CHANCE = random.Random()
@@ -34,7 +34,7 @@ class Measuring:
     def __init__(
         self,
         gateways: Gateways,
-        rates: KnownRates,
+        rates: RateWatch,
         ports: PortWatch,
         store: Store,
         *,
@@ -42,8 +42,8 @@ class Measuring:
         on_second: Callable[[Measured | None, Measured], Awaitable[None]],
     ) -> None:
         self.latest: Measured | None = None
-        self._gateway = Check("the gateway was not asked yet")
-        self._broker = Check("the gateway was not asked yet")
+        self._gateway = Check("the gateway has not answered yet")
+        self._broker = Check("the gateway has not answered yet")
         self._gateways = gateways
         self._rates = rates
         self._ports = ports
@@ -85,12 +85,9 @@ class Measuring:
         started = time.monotonic()
         try:
             for number in range(FLOWS_EVERY):
-                begins = started + number * MEASURE_SECONDS
-                await _until(begins)
-                await self._measure(flows=number == 0)
                 # Not in step with anything: of what comes every second one look in five would see all.
-                await _until(begins + _CHANCE.random() * MEASURE_SECONDS)
-                await self._look_at_ports()
+                await _until(started + (number + _CHANCE.random()) * MEASURE_SECONDS)
+                await self._measure(flows=number == 0)
         except ControlError:
             await asyncio.sleep(MEASURE_SECONDS)
             return
@@ -102,9 +99,14 @@ class Measuring:
 
     async def _measure(self, *, flows: bool) -> None:
         measured = await self._gateways.measure(flows=flows)
-        self._tell(self._rates.observe(measured, time.monotonic()))
+        now, complete = time.monotonic(), measured.broker_since_ns is not None
+        for change in self._rates.observe(now, measured.topics, complete=complete):
+            self._on_change(str(change))
+        for each in self._ports.observe(now, measured.ports, measured.epoch):
+            what = each.kind.replace("_measured", "").replace("_", " ")
+            self._on_change(f"measured {what} of port {each.subject} from {each.before} to {each.after}")
         if flows:
-            self._ports.count(time.monotonic(), measured.flows, measured.epoch)
+            self._ports.count(now, measured.flows, measured.epoch)
             before, self.latest = self.latest, measured
             try:
                 await self._on_second(before, measured)
@@ -112,20 +114,12 @@ class Measuring:
                 # Figures and balancing: what one gateway says must not end the measuring of all.
                 _LOG.exception("a second was not worked out")
 
-    async def _look_at_ports(self) -> None:
-        measured = await self._gateways.measure(flows=False, topics=False)
-        self._tell(self._ports.observe(time.monotonic(), measured.ports, measured.epoch))
-
-    def _tell(self, changes: Iterable[object]) -> None:
-        for change in changes:
-            self._on_change(str(change))
-
     async def store(self) -> None:
         """Keep what was measured, if it is news."""
         self._store_at = time.monotonic() + STORE_SECONDS
         known = self._rates.to_store()
         if known != self._stored:
-            await self._store.write(tables.keep_measured, known)
+            await self._store.write(tables.store_measured, known)
             self._stored = known
         await self._store_ports()
 
@@ -133,7 +127,7 @@ class Measuring:
         """At once: plans are made by it, and what an operator overruled must not come back after a restart."""
         ports = self._ports.to_store()
         if ports != self._stored_ports:
-            await self._store.write(tables.keep_measured_ports, ports)
+            await self._store.write(tables.store_measured_ports, ports)
             self._stored_ports = ports
 
 

@@ -8,48 +8,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any
 
-from triagemq.coordinator.channel.gateways import Gateways
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import (
-    ControlError,
-    Measured,
-    PortConstraints,
-)
-from triagemq.coordinator.decide.campus_balance import CampusBalance
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError, Measured, PortConstraints
+from triagemq.channel.orders import Orders, client_id_of
+from triagemq.coordinator import store as tables
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
-from triagemq.coordinator.decide.orders import Orders, client_id_of
-from triagemq.coordinator.decide.placement import CampusPlaces, ClientMove
+from triagemq.coordinator.decide.network import Network, mean_error_rates
+from triagemq.coordinator.decide.placement import CampusBalance, ClientMove
+from triagemq.coordinator.gateways.joined import Gateways
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
 from triagemq.coordinator.loop.measuring import Measuring
-from triagemq.coordinator.loop.replanning import Pacing, Planned, Replanner, Step
+from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.ports import PortWatch
-from triagemq.coordinator.rates import KnownRates
+from triagemq.coordinator.rates import RateWatch
 from triagemq.coordinator.refusals import StoreError
-from triagemq.coordinator.store import tables
-from triagemq.coordinator.store.store import Store
+from triagemq.coordinator.settings import Settings
+from triagemq.coordinator.store import Store
 from triagemq.errors import TriageError
-from triagemq.intents import SUBSCRIBER, SubscriberIntent
+from triagemq.intents import Intent
 from triagemq.plan import Decision
-from triagemq.waiting import end
+from triagemq.waiting import Tasks
 
 _LOG = logging.getLogger("triagemq.coordinator")
+
+GATHER_SECONDS, APART_SECONDS = 0.05, 0.5
+"""How long reasons to plan are gathered after a quiet time, and how far plans are apart."""
+
+MOST_REASONS = 20
+"""Reasons that a plan names; the others are counted."""
 
 GRANTS_SECONDS = 2.0
 """How long an answer waits for the gateway to know of rights that came or went; it gets them in any case."""
 
-CARRIED_SECONDS = 1.0
-"""How long a telling waits for queues and switches to carry a stage out; it is looked after again in any case."""
+APPLIED_SECONDS = 1.0
+"""How long sending waits for queues and switches to carry a stage out; it is looked after again in any case."""
 
-_CARRIED_LOOK_SECONDS = 0.01
+_APPLIED_LOOK_SECONDS = 0.01
 
 LOOK_AFTER_SECONDS = 0.25
 """How often it is looked whether all gateways can serve their clients."""
@@ -70,69 +73,64 @@ class Runtime:
 
     def __init__(
         self,
-        *,
+        settings: Settings,
         store: Store,
         gateways: Gateways,
-        replanner: Replanner,
-        rates: KnownRates,
-        port_names: Sequence[str],
-        bandwidths: Mapping[str, float],
-        port_watch: PortWatch,
-        last_orders: Orders,
-        metrics: Metrics,
-        access: bool = False,
-        balancing: str = "ours",
+        network: Network,
+        planner: PlannerSettings,
+        on_second: Callable[[Measured, Measured], Awaitable[None]],
     ) -> None:
         self.gateways = gateways
-        self._access = access
-        self.rates = rates
-        self.metrics = metrics
+        self.rates = RateWatch(store.measured())
+        self.metrics = Metrics()
         self.assignments = Assignments()
         self.decided: Decided | None = None
-        self.bandwidths = dict(bandwidths)
+        ports, stored = network.scenario.ports, store.bandwidths()
+        self.bandwidths = {
+            name: stored.get(name, bandwidth)
+            for name, bandwidth in zip(ports.name, ports.bandwidth_bps.tolist(), strict=True)
+        }
         """Of the output ports, as they are stated."""
-        self.port_watch = port_watch
+        self.port_watch = PortWatch(
+            self.bandwidths, mean_error_rates(network.scenario), restored=store.measured_ports()
+        )
         self.planning = Check(words="the last plan failed; the one before is in force")
         """Whether the last plan was made."""
-        self.planning_since: float | None = None
-        """Since when a plan is being made, None while none is."""
-        self.on_second: Callable[[Measured, Measured], Awaitable[None]] | None = None
-        self._port_names = port_names
+        self._on_second = on_second
+        self.port_names = network.port_names
+        """The output ports that subscribers may be behind."""
+        self._access = settings.access
         self._store = store
-        self._replanner = replanner
-        self._pacing = Pacing()
-        self._asked = asyncio.Event()
-        self._steps: list[Step] = []
+        self._orders = store.orders()
+        self._replanner = Replanner(network, planner, self._orders, settings.most_worth)
+        # Reasons to plan, and when that was begun last.
+        self._reasons: dict[str, None] = {}
+        self._requested = asyncio.Event()
+        self._planned_at = -math.inf
+        # What clients want: now, in the last plan, and in the orders in force.
+        self._intents: dict[Key, Intent] = {}
+        self._planned_intents: Mapping[Key, Intent] = {}
+        self._intents_in_force: Mapping[Key, Intent] = {}
         self._problem_seconds = PROBLEM_SECONDS
-        self._not_in_force: dict[Key, int] = {}
-        self._orders = last_orders
-        # Orders on the way to those that were decided: the first is the one that is sent.
-        self._stages = deque([last_orders] if last_orders.ports or last_orders.topics else [])
+        # Orders on the way to those that were decided: the first is the one that is sent. Those that hold nothing say
+        # nothing: the gateway keeps those that it has until there is a plan.
+        self._stages = deque([self._orders] if self._orders.ports or self._orders.topics else [])
         self._orders_stored = True
         self._changed_for: dict[str, None] = {}
-        self._covered: dict[Key, int] = {}
         self._refusal_noted: str | None = None
-        self._balancing = CampusBalance(balancing)
-        self._places = CampusPlaces()
+        self._balancing = CampusBalance(settings.balancing)
         # When plain clients of a gateway that cannot serve are sent away again.
         self._plain_again: dict[str, float] = {}
-        gateways.placements.placing = self._place
-        # The topics and filters of every subscriber.
-        self._wanted: dict[Key, tuple[str, ...]] = {}
-        # Of those with QoS 1 or 2: the client id, and these filters.
-        self._sessions: dict[Key, tuple[str, dict[str, int]]] = {}
-        # When topics were counted last, and what there was of each.
-        self._counted: tuple[float, dict[str, int]] = 0.0, {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self.measuring = Measuring(
-            gateways, rates, port_watch, store, on_change=self._request, on_second=self._second
+            gateways, self.rates, self.port_watch, store, on_change=self._request, on_second=self._second
         )
 
     @property
-    def port_names(self) -> Sequence[str]:
-        """The output ports that subscribers may be behind."""
-        return self._port_names
+    def stored_orders(self) -> Orders | None:
+        """Those of before a restart."""
+        return self._stages[0] if self._stages else None
 
     @property
     def generation(self) -> int:
@@ -145,30 +143,25 @@ class Runtime:
 
     def is_in_force(self, key: Key) -> bool:
         """Does the gateway follow orders that were made with the latest intent of this name?"""
-        return key not in self._not_in_force
+        return self._intents_in_force.get(key) is self._intents.get(key)
 
     # From start to stop.
 
     def start(self, records: Sequence[Record]) -> None:
         """Plan for those who were there before, and go on for ever."""
         self.intents_changed(records, (), "the coordinator started")
-        self._spawn(self._for_ever(self._plan_when_due))
-        self._spawn(self._for_ever(self.measuring.one_second))
-        self._spawn(self._for_ever(self._tell_again))
-        self._spawn(self._for_ever(self._look_after_gateways))
+        self._tasks.start(self._for_ever(self._plan_when_due))
+        self._tasks.start(self._for_ever(self.measuring.one_second))
+        self._tasks.start(self._for_ever(self._send_again))
+        self._tasks.start(self._for_ever(self._look_after_gateways))
 
     async def stop(self) -> None:
-        await end(*self._tasks)
+        await self._tasks.close()
         await self.gateways.close()
         with contextlib.suppress(StoreError):
             await self.measuring.store()
         # A plan that is being made ends by itself; the end does not wait for it.
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
     async def _for_ever(self, work: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -184,22 +177,12 @@ class Runtime:
 
     def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
         for record in announced:
-            self._steps.append(record.intent)
-            self.gateways.announced(record.key)
-            if isinstance(record.intent, SubscriberIntent):
-                self._wanted[record.key] = tuple(each.topic for each in record.intent.subscriptions)
-                base = f"{record.intent.name}.{record.session_key}" if self._access else record.intent.name
-                stored = {each.topic: each.qos for each in record.intent.subscriptions if each.qos}
-                self._sessions[record.key] = client_id_of(base), stored
-            self._not_in_force[record.key] = record.sequence
+            self._intents[record.key] = record.intent
+            self.assignments.announced(record.key)
         for key in withdrawn:
-            self._steps.append(key)
-            self._not_in_force.pop(key, None)
-            kind, name = key
+            self._intents.pop(key, None)
             self.gateways.forget(key)
-            self._wanted.pop(key, None)
-            self._sessions.pop(key, None)
-            (self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers).forget(name)
+            self.assignments.forget(key)
         self._request(reason)
         self.rights_changed()
 
@@ -214,92 +197,72 @@ class Runtime:
         self._replanner.settings = settings
         self._request(reason)
 
-    def measurements(self, table: str, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Windows of the streaming pipeline; how many were of use."""
-        if table != "topic_rates":
-            return 0
-        used, news = self.rates.take_windows(rows, time.monotonic())
-        self.metrics.measurements += used
-        for reason in news:
-            self._request(reason)
-        return used
-
     def note(self, decisions: Sequence[Decision]) -> None:
-        """Decisions that are no plan's: kept and written into the trace like the others."""
-        self._spawn(self._record(decisions))
+        """Decisions that are no plan's: stored and written into the trace like the others."""
+        self._tasks.start(self._record(decisions))
 
     def constrain(self, constraints: PortConstraints) -> None:
         """How long packets may wait at ports whose widths are controlled."""
         if self.gateways.want_constraints(constraints):
-            self._spawn(self._tell())
+            self._tasks.start(self._send())
 
     def rights_changed(self) -> None:
         """A client may do more or less than before: the gateways get the grants."""
         if self._access:
             self.gateways.want_grants()
-            self._spawn(self._tell())
+            self._tasks.start(self._send())
 
     async def rights_in_force(self) -> bool:
         """Wait a moment for the gateway to follow the rights of now; False if it does not yet."""
         if self._access and not self.gateways.grants_in_force:
-            telling = asyncio.ensure_future(self._tell())
-            await asyncio.wait({telling}, timeout=GRANTS_SECONDS)
+            sending = asyncio.ensure_future(self._send())
+            await asyncio.wait({sending}, timeout=GRANTS_SECONDS)
         return not self._access or self.gateways.grants_in_force
 
     def _request(self, reason: str) -> None:
-        self._pacing.request(time.monotonic(), reason)
-        self._asked.set()
+        self._reasons[reason] = None
+        self._requested.set()
 
     # Planning.
 
     async def _plan_when_due(self) -> None:
-        wait = self._pacing.wait_seconds(time.monotonic())
-        if wait is None:
-            self._asked.clear()
-            await self._asked.wait()
-        elif wait > 0:
-            await asyncio.sleep(wait)
-        else:
-            why = self._pacing.take(time.monotonic())
-            self.planning_since = time.monotonic()
-            try:
-                await self._plan(why)
-            except Exception as error:
-                self._try_again(why, f"{type(error).__name__}: {error}")
-                raise
-            finally:
-                self.planning_since = None
+        """A storm of changes makes few plans, and a single one waits little."""
+        await self._requested.wait()
+        await asyncio.sleep(max(GATHER_SECONDS, self._planned_at + APART_SECONDS - time.monotonic()))
+        self._requested.clear()
+        self._planned_at = time.monotonic()
+        why, self._reasons = list(self._reasons), {}
+        if (unnamed := len(why) - MOST_REASONS) > 0:
+            why[MOST_REASONS:] = [f"{unnamed} more changes"]
+        try:
+            await self._plan(why)
+        except Exception as error:
+            await self._refuse(why, error)
 
     async def _plan(self, why: Sequence[str]) -> None:
-        covered = dict(self._not_in_force)
-        loop = asyncio.get_running_loop()
-        # What clients did leaves the list when the book has it, and not before.
-        steps = tuple(self._steps)
-        taken = await loop.run_in_executor(self._thread, self._replanner.take, steps)
-        self._steps[: len(steps)] = taken.again
-        if taken.news:
-            await self._record(taken.news)
-        if taken.declared is not None:
-            self.rates.watch.declare(taken.declared)
-        rates = self.rates.rates(time.monotonic())
-        bandwidths, ports = dict(self.bandwidths), self.port_watch.now()
-        try:
-            planned = await loop.run_in_executor(
-                self._thread, self._replanner.plan, rates, bandwidths, ports, why
-            )
-        except Exception as error:
-            await self._record([self._refusal(why, error)])
-            return
-        for step in taken.again:
-            covered.pop(_key(step), None)
-        if taken.again:
-            self._try_again(why, f"{len(taken.again)} intents could not be taken into the plan")
+        loop, intents = asyncio.get_running_loop(), dict(self._intents)
+        declared, news, failed = await loop.run_in_executor(self._thread, self._replanner.take, intents)
+        if news:
+            await self._record(news)
+        if declared is not None:
+            self.rates.declare(declared)
+        ports, begun = self.port_watch.now(), time.perf_counter()
+        decided = await loop.run_in_executor(
+            self._thread, self._replanner.plan, self.rates.rates(), dict(self.bandwidths), ports, why
+        )
+        self.metrics.plans += 1
+        self.metrics.plan_seconds.observe(time.perf_counter() - begun)
+        if failed:
+            self._try_again(why, f"{len(failed)} intents could not be taken into the plan")
         else:
             self.planning.worked()
             self._problem_seconds = PROBLEM_SECONDS
-        await self._take_over(planned, covered)
+        self._planned_intents = {key: intent for key, intent in intents.items() if key not in failed}
+        self.port_watch.planned(decided.scenario, ports.survival)
+        await self._take_over(decided)
 
-    def _refusal(self, why: Sequence[str], error: Exception) -> Decision:
+    async def _refuse(self, why: Sequence[str], error: Exception) -> None:
+        """The plan before stays in force."""
         self.metrics.plans_refused += 1
         reason = str(error)
         if isinstance(error, TriageError):
@@ -309,7 +272,8 @@ class Runtime:
             reason = f"{type(error).__name__}: {error}"
             self._try_again(why, reason)
         generation = f"generation {self._orders.generation}"
-        return Decision("refused", "plan", generation, generation, f"{'; '.join(why)}: {reason}")
+        words = f"{'; '.join(why)}: {reason}"
+        await self._record([Decision("refused", "plan", generation, generation, words)])
 
     def _try_again(self, why: Sequence[str], problem: str) -> None:
         """After a mistake of the coordinator's own: it may not be there the next time."""
@@ -324,24 +288,21 @@ class Runtime:
             for reason in why:
                 self._request(reason)
 
-        self._spawn(later())
+        self._tasks.start(later())
 
-    async def _take_over(self, planned: Planned, covered: Mapping[Key, int]) -> None:
-        decided = planned.decided
-        self.metrics.plan_seconds.add(planned.seconds)
+    async def _take_over(self, decided: Decided) -> None:
         self.metrics.plans_unchanged += not decided.changed
         self.decided, self._orders = decided, decided.orders
-        self.rates.watch.listen(decided.subscribed_topics)
-        self.port_watch.planned(decided.scenario, planned.ports.survival)
+        self.gateways.placements.scenario = decided.scenario
+        self.rates.listen(decided.subscribed_topics)
         self.metrics.count_decisions(decided.decisions)
-        told = self._stages[0] if self._stages else None
+        sent = self._stages[0] if self._stages else None
         if decided.changed:
             self._queue(decided.stages)
-        await self._record(decided.decisions, self._stages[0] if self._stages[0] is not told else None)
-        self._covered |= covered
+        await self._record(decided.decisions, self._stages[0] if self._stages[0] is not sent else None)
         self._changed_for |= dict.fromkeys(decided.changed_for)
         self.gateways.want_orders(self._stages[0])
-        await self._tell()
+        await self._send()
 
     def _queue(self, stages: Sequence[Orders]) -> None:
         """Orders that change nothing about promises take the place of those that wait; others come after them."""
@@ -358,22 +319,22 @@ class Runtime:
         else:
             self._stages.extend(stages)
 
-    async def _tell(self) -> None:
+    async def _send(self) -> None:
         """Have the gateway follow what is wanted; if it is away or unwilling, that is repeated until it does.
 
         Of several stages the next is sent when one is confirmed, and stored before that: after a restart the
         coordinator finds what the gateways follow, or what they were to follow next.
         """
-        await self.gateways.tell()
+        await self.gateways.sync()
         while len(self._stages) > 1:
             stage = self._stages[0]
             # Several may wait for the same stage; one of them goes on.
-            if not await self._carried_out(stage) or self._stages[0] is not stage or len(self._stages) == 1:
+            if not await self._is_applied(stage) or self._stages[0] is not stage or len(self._stages) == 1:
                 break
             self._stages.popleft()
             await self._record((), self._stages[0])
             self.gateways.want_orders(self._stages[0])
-            await self.gateways.tell()
+            await self.gateways.sync()
         if self.gateways.follows(self._orders):
             self._in_force()
         refusal = self.gateways.refusal
@@ -382,9 +343,9 @@ class Runtime:
             self.note([Decision("refused", "gateway", f"generation {self.generation}", generation, refusal)])
         self._refusal_noted = refusal
 
-    async def _carried_out(self, stage: Orders) -> bool:
+    async def _is_applied(self, stage: Orders) -> bool:
         """Do the gateway and all who carry its orders out elsewhere follow a stage? They have a moment for it."""
-        end_at = time.monotonic() + CARRIED_SECONDS
+        end_at = time.monotonic() + APPLIED_SECONDS
         while self.gateways.follows(stage):
             try:
                 measured = await self.gateways.measure(flows=False, topics=False)
@@ -394,27 +355,25 @@ class Runtime:
                 return True
             if time.monotonic() >= end_at:
                 return False
-            await asyncio.sleep(_CARRIED_LOOK_SECONDS)
+            await asyncio.sleep(_APPLIED_LOOK_SECONDS)
         return False
 
-    async def _tell_again(self) -> None:
+    async def _send_again(self) -> None:
         await asyncio.sleep(self.gateways.pause_seconds)
         if any(each.reconciler.link.connected for each in self.gateways):
-            await self._tell()
+            await self._send()
 
     def _in_force(self) -> None:
-        for key, sequence in self._covered.items():
-            if self._not_in_force.get(key) == sequence:
-                del self._not_in_force[key]
-        changed, self._covered, self._changed_for = self._changed_for, {}, {}
+        self._intents_in_force = self._planned_intents
+        changed, self._changed_for = self._changed_for, {}
         self.assignments.put_in_force(self._orders, changed)
 
     async def gateway_connected(self, name: str) -> None:
         """A gateway is there (again): it says what it follows, and gets what it lacks."""
         self.metrics.gateway_connections[name] += 1
         await self.gateways.connected(name)
-        await self._tell()
-        await self.gateways.tell_decisions()
+        await self._send()
+        await self.gateways.trace_decisions()
 
     # Several gateways.
 
@@ -424,23 +383,15 @@ class Runtime:
         self.metrics.gateway_connections[name] += 1
         self.note([Decision("joined", f"gateway {name}", "", led.broker_shown, f"it has come from {host}")])
         await self._store_gateways()
-        await self._tell()
+        await self._send()
 
     async def _store_gateways(self) -> None:
         """After a restart clients come back to where their sessions are: the coordinator waits for these."""
         with contextlib.suppress(StoreError):
             await self._store.write(tables.set_gateways, self.gateways.joined)
 
-    def _place(self, key: Key, sites: Sequence[str]) -> str | None:
-        """Where a client is to be at home, by the rules of placement."""
-        scenario = None if self.decided is None else self.decided.scenario
-        wanted = self._wanted.get(key, ())
-        return self._places.choice(
-            key, wanted, sites, scenario, lambda: dict(self.gateways.placements), time.monotonic()
-        )
-
     async def _look_after_gateways(self) -> None:
-        """Clients at home where none can be served are sent elsewhere."""
+        """Clients of gateways that cannot serve any are sent elsewhere."""
         await asyncio.sleep(LOOK_AFTER_SECONDS)
         if gone := self.gateways.forget_gone():
             self.note(
@@ -469,29 +420,18 @@ class Runtime:
 
     async def send_plain_elsewhere(self, name: str, client_ids: Sequence[str] | None, why: str) -> int:
         """Have plain clients of a gateway look for another one, which is noted; how many there are."""
-        told = await self.gateways.send_plain_elsewhere(name, client_ids)
-        if told:
-            noted = f"{told} plain clients"
+        sent = await self.gateways.send_plain_elsewhere(name, client_ids)
+        if sent:
+            noted = f"{sent} plain clients"
             self.note([Decision("sent away", noted, f"gateway {name}", "any other that they find", why)])
-        return told
+        return sent
 
     async def _balance(self) -> None:
         """Who is to go elsewhere because a broker has too much, by what was measured in the last second."""
-        now = time.monotonic()
-        (before, counted), totals = self._counted, self.gateways.topic_totals()
-        self._counted = now, totals
-        decided = self.decided
-        if decided is None or not counted:
+        if self.decided is None:
             return
-        seconds = max(now - before, 1e-9)
-        moves = self._balancing.moves(
-            decided.scenario,
-            self._orders,
-            dict(self.gateways.placements),
-            self.gateways.loads(),
-            {topic: (events - counted.get(topic, 0)) / seconds for topic, events in totals.items()},
-            now,
-        )
+        placements, loads = dict(self.gateways.placements), self.gateways.loads()
+        moves = self._balancing.moves(self.decided.scenario, placements, loads, time.monotonic())
         if moves:
             await self.move(moves)
 
@@ -502,14 +442,18 @@ class Runtime:
         """
         for each in moves:
             self.gateways.move(each.key, each.target)
-        await self.gateways.tell()
+        await self.gateways.sync()
         expected: dict[str, dict[str, dict[str, int]]] = {}
         for each in moves:
-            client_id, stored = self._sessions.get(each.key, ("", {}))
-            if stored and self.gateways.is_away(each.source):
-                expected.setdefault(each.target, {})[client_id] = stored
+            record = self.gateways.placements.clients.get(each.key)
+            if record is None or not self.gateways.is_away(each.source):
+                continue
+            if stored := record.stored_filters:
+                expected.setdefault(each.target, {})[client_id_of(record.client_id_base(self._access))] = (
+                    stored
+                )
         await asyncio.gather(*(self.gateways.expect(at, sessions) for at, sessions in expected.items()))
-        self._spawn(self._tell_moved([each.key for each in moves]))
+        self._tasks.start(self._wake_moved([each.key for each in moves]))
         self.note(
             [
                 Decision(
@@ -519,13 +463,11 @@ class Runtime:
             ]
         )
 
-    async def _tell_moved(self, keys: Sequence[Key]) -> None:
-        """Have clients ask where their gateway is, some at a time."""
+    async def _wake_moved(self, keys: Sequence[Key]) -> None:
+        """Have clients look where their gateway is, some at a time."""
         size = -(-len(keys) // _MOVE_STEPS)
         for first in range(0, len(keys), size):
-            for kind, name in keys[first : first + size]:
-                of_kind = self.assignments.subscribers if kind == SUBSCRIBER else self.assignments.publishers
-                of_kind.changed([name], self._orders.generation)
+            self.assignments.changed(keys[first : first + size], self._orders.generation)
             await asyncio.sleep(_MOVE_PAUSE_SECONDS)
 
     async def _record(self, decisions: Sequence[Decision], orders: Orders | None = None) -> None:
@@ -538,18 +480,14 @@ class Runtime:
             # The plan counts more than its record; health says that the store cannot be written.
             self._orders_stored = self._orders_stored and orders is None
         rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
-        self._spawn(self.gateways.tell_decisions(rows))
+        self._tasks.start(self.gateways.trace_decisions(rows))
 
     # Once a second.
 
     async def _second(self, before: Measured | None, now: Measured) -> None:
         if not self._orders_stored and self._store.writing.ok:
-            self._spawn(self._record((), self._stages[0]))
+            self._tasks.start(self._record((), self._stages[0]))
         if self.gateways.are_several:
             await self._balance()
-        if before is not None and self.on_second is not None:
-            await self.on_second(before, now)
-
-
-def _key(step: Step) -> Key:
-    return step if isinstance(step, tuple) else (step.kind, step.name)
+        if before is not None:
+            await self._on_second(before, now)

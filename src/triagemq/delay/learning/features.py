@@ -1,4 +1,4 @@
-"""What a model may know of a queue: numbers from a sample and those before, by the same code in training and in use.
+"""The features of a queue: numbers from a sample and those before, by the same code in training and in use.
 
 Shares of the width and seconds are preferred to bytes and rates: what was learned at one width holds at others.
 """
@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import kernel
-from triagemq.delay.queue_length import SMOOTHING, QueueDifference, QueueLength
-from triagemq.delay.samples import INTERVAL_SECONDS, Increment, Increments, Sample, Samples, check_counters
+from triagemq.delay.samples import (
+    INTERVAL_SECONDS,
+    SMOOTHING,
+    Increment,
+    Increments,
+    QueueDifference,
+    QueueLength,
+    Sample,
+    Samples,
+    check_counters,
+)
 
 WINDOW = 256
 """Samples looked back on: 51 s. Periods of up to a third of it can be seen."""
@@ -54,12 +63,12 @@ def period_and_phase(series: NDArray[np.float64]) -> tuple[float, float, float] 
         return None
     # Multiples of the period are as high as the period itself; the first one that is nearly as high is it.
     best = int(peaks[np.argmax(correlation[peaks] >= 0.85 * correlation[peaks].max())])
-    before, here, after = correlation[best - 1 : best + 2]
-    bend = before - 2 * here + after
+    before, middle, after = correlation[best - 1 : best + 2]
+    bend = before - 2 * middle + after
     period = best + (0.5 * (before - after) / bend if bend < 0 else 0.0)
     turns = np.exp(-2j * np.pi * np.arange(len(series)) / period)
     peak = float(np.mod(-np.angle(centred @ turns) / (2 * np.pi), 1.0))
-    return float(period), peak, float(min(here, 1.0))
+    return float(period), peak, float(min(middle, 1.0))
 
 
 VERSION = 3
@@ -72,7 +81,7 @@ SHORT, LONG = 5, 25
 
 @dataclass(frozen=True, slots=True)
 class SwitchConstants:
-    """What is known of a switch and does not change (Shi et al., Table 1); NaN where it is not known."""
+    """The constants of a switch (Shi et al., Table 1); NaN where one is not known."""
 
     buffer_bytes: float = math.nan
     largest_packet_bytes: float = math.nan
@@ -80,47 +89,77 @@ class SwitchConstants:
     largest_routing_table: float = math.nan
     largest_mac_table: float = math.nan
 
+    @property
+    def most_bytes(self) -> float:
+        """The largest queue; infinite where the buffer is not known."""
+        return math.inf if math.isnan(self.buffer_bytes) else self.buffer_bytes
+
 
 # The columns of the history: what each window is remembered by.
 _LOAD, _SENT, _DROPPED, _PACKETS, _SECONDS, _BYTES, _BACKLOG, _HELD = range(8)
 
-_FOLLOWED = ("load", "sent", "dropped")
-_BASE = (
-    "width_bps",
+# How a feature is made: a constant of the switch, a number of this sample, or from a column of the history.
+_CONSTANT, _NUMBER, _LAG, _MEAN, _DEVIATION = range(5)
+
+_GIVEN: tuple[str, ...] = ("width_bps", "queued_seconds", "smoothed_seconds", "buffer_seconds")
+_GIVEN += ("period_seconds", "phase", "period_strength", "backlog_packets")
+_COMPUTED: tuple[str, ...] = (
     "window_seconds",
     "packet_bytes",
     "service_seconds",
     "packets_per_second",
     "packets_change",
-    "dispersion",
-    "chance_seconds",
-    *_FOLLOWED,
-    *(f"{name}_lag_{lag}" for name in _FOLLOWED for lag in range(1, LAGS + 1)),
-    *(f"{name}_mean_{span}" for name in _FOLLOWED for span in (SHORT, LONG)),
-    f"load_deviation_{SHORT}",
-    f"load_deviation_{LONG}",
-    "queued_seconds",
-    "buffer_seconds",
-    "room_seconds",
-    "held_seconds",
-    *(f"held_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
-    *(f"held_seconds_mean_{span}" for span in (SHORT, LONG)),
-    "held_less_queued_seconds",
-    "smoothed_seconds",
-    "held_less_smoothed_seconds",
-    "leaving_seconds",
-    "period_seconds",
-    "phase",
-    "period_strength",
-    *(field.name for field in fields(SwitchConstants)),
 )
-_BACKLOG_ONLY = (
-    "backlog_seconds",
-    "backlog_packets",
-    *(f"backlog_seconds_lag_{lag}" for lag in range(1, LAGS + 1)),
-    f"backlog_seconds_mean_{SHORT}",
-    "backlog_leaving_seconds",
-)
+_COMPUTED += ("dispersion", "chance_seconds", "room_seconds", "held_less_queued_seconds")
+_COMPUTED += ("held_less_smoothed_seconds", "leaving_seconds", "backlog_leaving_seconds")
+_NUMBERS = (*_GIVEN, *_COMPUTED)
+
+_Features = dict[str, tuple[int, int, int]]
+"""Of each feature, in the order of a row: how it is made, of which column, and from how many windows."""
+
+
+def _numbers(windows: int, *names: str) -> _Features:
+    return {name: (_NUMBER, _NUMBERS.index(name), windows) for name in names}
+
+
+def _lags(name: str, column: int) -> _Features:
+    return {f"{name}_lag_{lag}": (_LAG, column, lag + 1) for lag in range(1, LAGS + 1)}
+
+
+def _means(name: str, column: int, *spans: int) -> _Features:
+    return {f"{name}_mean_{span}": (_MEAN, column, span) for span in spans}
+
+
+_BASE: _Features = {
+    **_numbers(1, "width_bps", "window_seconds"),
+    **_numbers(LONG, "packet_bytes", "service_seconds"),
+    **_numbers(1, "packets_per_second"),
+    **_numbers(2, "packets_change"),
+    **_numbers(LONG, "dispersion", "chance_seconds"),
+    **{name: (_LAG, column, 1) for column, name in enumerate(("load", "sent", "dropped"))},
+    **_lags("load", _LOAD) | _lags("sent", _SENT) | _lags("dropped", _DROPPED),
+    **_means("load", _LOAD, SHORT, LONG) | _means("sent", _SENT, SHORT, LONG),
+    **_means("dropped", _DROPPED, SHORT, LONG),
+    **{f"load_deviation_{span}": (_DEVIATION, _LOAD, span) for span in (SHORT, LONG)},
+    **_numbers(1, "queued_seconds", "buffer_seconds", "room_seconds"),
+    "held_seconds": (_LAG, _HELD, 1),
+    **_lags("held_seconds", _HELD) | _means("held_seconds", _HELD, SHORT, LONG),
+    **_numbers(1, "held_less_queued_seconds", "smoothed_seconds"),
+    **_numbers(1, "held_less_smoothed_seconds", "leaving_seconds"),
+    **_numbers(WINDOW, "period_seconds", "phase", "period_strength"),
+    **dict.fromkeys((field.name for field in fields(SwitchConstants)), (_CONSTANT, 0, 1)),
+}
+_WITH_BACKLOG: _Features = {
+    **_BASE,
+    "backlog_seconds": (_LAG, _BACKLOG, 1),
+    **_numbers(1, "backlog_packets"),
+    **_lags("backlog_seconds", _BACKLOG) | _means("backlog_seconds", _BACKLOG, SHORT),
+    **_numbers(1, "backlog_leaving_seconds"),
+}
+
+
+def _features(counters: str) -> _Features:
+    return _WITH_BACKLOG if "backlog_bytes" in check_counters(counters) else _BASE
 
 
 def feature_names(counters: str) -> tuple[str, ...]:
@@ -129,11 +168,7 @@ def feature_names(counters: str) -> tuple[str, ...]:
     >>> len(feature_names("openflow")), [name for name in feature_names("linux") if "backlog" in name][:2]
     (57, ['backlog_seconds', 'backlog_packets'])
     """
-    return (*_BASE, *_BACKLOG_ONLY) if "backlog_bytes" in check_counters(counters) else _BASE
-
-
-_OVER_LONG = ("packet_bytes", "service_seconds", "dispersion", "chance_seconds")
-_OVER_WINDOW = ("period_seconds", "phase", "period_strength")
+    return tuple(_features(counters))
 
 
 def windows_looked_at(counters: str) -> list[int]:
@@ -143,21 +178,7 @@ def windows_looked_at(counters: str) -> list[int]:
     >>> [known[name] for name in ("load", "load_lag_2", "sent_mean_25", "dispersion", "backlog_seconds")]
     [1, 3, 25, 25, 1]
     """
-    found = []
-    for name in feature_names(counters):
-        _, is_lag, lag = name.rpartition("_lag_")
-        span = name.rpartition("_")[2]
-        if is_lag:
-            found.append(int(lag) + 1)
-        elif span.isdigit():
-            found.append(int(span))
-        elif name in _OVER_LONG:
-            found.append(LONG)
-        elif name in _OVER_WINDOW:
-            found.append(WINDOW)
-        else:
-            found.append(2 if name == "packets_change" else 1)
-    return found
+    return [windows for *_, windows in _features(counters).values()]
 
 
 ANCHORS = MappingProxyType({"openflow": "leaving_seconds", "linux": "backlog_leaving_seconds"})
@@ -174,7 +195,7 @@ def anchor_seconds(rows: NDArray[np.float32], counters: str) -> NDArray[np.float
 
 
 def feature_rows(samples: Samples, switch: SwitchConstants | None = None) -> NDArray[np.float32]:
-    """A row of features for each sample of a queue: what `FeatureHistory` says as it is fed them."""
+    """A row of features for each sample of a queue: the rows of `FeatureHistory` as it is fed them."""
     history = FeatureHistory(samples.counters, switch)
     rows = np.empty((len(samples), len(feature_names(samples.counters))), np.float32)
     for number, sample in enumerate(samples):
@@ -198,17 +219,17 @@ class FeatureHistory:
     """
 
     def __init__(self, counters: str, switch: SwitchConstants | None = None) -> None:
-        self._with_backlog = "backlog_bytes" in check_counters(counters)
         names = feature_names(counters)
+        self._features = np.array(list(_features(counters).values()))
+        self._numbers = np.full(len(_NUMBERS), np.nan)
         self._row = np.full(len(names), np.nan, np.float32)
         self._constants = switch or SwitchConstants()
         for field in fields(SwitchConstants):
             self._row[names.index(field.name)] = getattr(self._constants, field.name)
         self.gained: Increment | None = None
         self._increments = Increments()
-        buffer_bytes = self._constants.buffer_bytes
-        known_buffer = math.inf if math.isnan(buffer_bytes) else buffer_bytes
-        self._queue, self._held = QueueLength(known_buffer), QueueDifference(known_buffer)
+        most_bytes = self._constants.most_bytes
+        self._queue, self._held = QueueLength(most_bytes), QueueDifference(most_bytes)
         self._smoothed_bytes = 0.0
         # Twice as long as what is looked back on, so that it seldom has to be moved to its begin.
         self._history = np.full((2 * WINDOW, 8), np.nan)
@@ -220,21 +241,18 @@ class FeatureHistory:
     def add(self, sample: Sample) -> NDArray[np.float32]:
         """The features with this sample; a sample that is not later than the one before changes nothing."""
         gained = self.gained = self._increments.after(sample)
-        limited = math.isfinite(sample.width_bps)
+        width_bps = sample.width_bps if math.isfinite(sample.width_bps) else math.nan
         if gained is None:
             if not self._seen:
-                self._row[0] = sample.width_bps if limited else np.nan
+                self._row[0] = width_bps
             return self._row
         self._queue.add(gained, sample.width_bps)
-        can_send = sample.width_bps * gained.seconds / 8.0 if limited else math.nan
-        backlog = math.nan
-        if self._with_backlog and sample.backlog_bytes is not None and limited:
-            backlog = 8.0 * sample.backlog_bytes / sample.width_bps
         self._held.add(gained, sample, self._queue)
         if gained.restarted or gained.silent:
             self._smoothed_bytes = 0.0
         weight = 1.0 - (1.0 - SMOOTHING) ** (gained.seconds / INTERVAL_SECONDS)
         self._smoothed_bytes += weight * (self._held.difference_bytes - self._smoothed_bytes)
+        can_send = width_bps * gained.seconds / 8.0
         self._append(
             gained.bytes_in / can_send,
             gained.bytes_out / can_send,
@@ -242,25 +260,18 @@ class FeatureHistory:
             gained.packets_in,
             gained.seconds,
             gained.bytes_in,
-            backlog,
-            8.0 * self._held.bytes / sample.width_bps if limited else math.nan,
+            math.nan if sample.backlog_bytes is None else 8.0 * sample.backlog_bytes / width_bps,
+            8.0 * self._held.bytes / width_bps,
         )
-        period, phase, strength = self._place_in_period()
-        _fill(
-            self._row,
-            self._history,
-            self._end,
-            min(self._seen, WINDOW),
-            sample.width_bps if limited else math.nan,
-            8.0 * self._queue.bytes / sample.width_bps if limited else math.nan,
-            8.0 * self._smoothed_bytes / sample.width_bps if limited else math.nan,
-            8.0 * self._constants.buffer_bytes / sample.width_bps if limited else math.nan,
-            period,
-            phase,
-            strength,
-            math.nan if sample.backlog_packets is None else float(sample.backlog_packets),
-            self._with_backlog,
+        self._numbers[: len(_GIVEN)] = (
+            width_bps,
+            8.0 * self._queue.bytes / width_bps,
+            8.0 * self._smoothed_bytes / width_bps,
+            8.0 * self._constants.buffer_bytes / width_bps,
+            *self._place_in_period(),
+            math.nan if sample.backlog_packets is None else sample.backlog_packets,
         )
+        _fill(self._row, self._features, self._numbers, self._history, self._end, min(self._seen, WINDOW))
         return self._row
 
     def _append(self, *window: float) -> None:
@@ -307,21 +318,20 @@ def _deviation(history: NDArray[np.float64], end: int, count: int, column: int, 
 @kernel
 def _fill(
     row: NDArray[np.float32],
+    features: NDArray[np.int64],
+    numbers: NDArray[np.float64],
     history: NDArray[np.float64],
     end: int,
     count: int,
-    width_bps: float,
-    queued_seconds: float,
-    smoothed_seconds: float,
-    buffer_seconds: float,
-    period_seconds: float,
-    phase: float,
-    strength: float,
-    backlog_packets: float,
-    with_backlog: bool,
 ) -> None:
-    """Write a row in the order of the names; the constants of the switch are there already."""
+    """Compute the numbers that are not given, and write a row; the constants of the switch are there already."""
     last = end - 1
+    width_bps, queued_seconds, smoothed_seconds, buffer_seconds = (
+        numbers[0],
+        numbers[1],
+        numbers[2],
+        numbers[3],
+    )
     seconds, packets, size_bytes = 0.0, 0.0, 0.0
     windows = min(count, LONG)
     for index in range(end - windows, end):
@@ -338,55 +348,38 @@ def _fill(
             expected = rate * history[index, _SECONDS]
             dispersion += (history[index, _PACKETS] - expected) ** 2 / expected
         dispersion /= windows - 1
-    # The wait of a G/D/1 queue, and no more than chance builds up in a window: as in estimators/model.py.
+    # The wait of a G/D/1 queue, and no more than chance builds up in a window: as in lab.queue_delay.
     load = rate * service
     chance = math.sqrt(2.0 * load * service * dispersion * INTERVAL_SECONDS / math.pi)
     if load < 1.0:
         chance = min(chance, 0.5 * load * service * dispersion / (1.0 - load))
     now_rate = history[last, _PACKETS] / history[last, _SECONDS]
-    row[0], row[1], row[2], row[3] = width_bps, history[last, _SECONDS], packet_bytes, service
-    row[4] = now_rate
-    row[5] = now_rate - history[last - 1, _PACKETS] / history[last - 1, _SECONDS] if count > 1 else math.nan
-    row[6], row[7] = dispersion, chance
-    place = 8
-    for column in range(3):
-        row[place] = history[last, column]
-        place += 1
-    for column in range(3):
-        for lag in range(1, LAGS + 1):
-            row[place] = history[last - lag, column] if count > lag else math.nan
-            place += 1
-    for column in range(3):
-        row[place] = _mean(history, end, count, column, SHORT)
-        row[place + 1] = _mean(history, end, count, column, LONG)
-        place += 2
-    row[place] = _deviation(history, end, count, _LOAD, SHORT)
-    row[place + 1] = _deviation(history, end, count, _LOAD, LONG)
-    row[place + 2], row[place + 3], row[place + 4] = (
-        queued_seconds,
-        buffer_seconds,
-        buffer_seconds - queued_seconds,
-    )
-    place += 5
-    row[place] = history[last, _HELD]
-    for lag in range(1, LAGS + 1):
-        row[place + lag] = history[last - lag, _HELD] if count > lag else math.nan
-    place += 1 + LAGS
-    row[place] = _mean(history, end, count, _HELD, SHORT)
-    row[place + 1] = _mean(history, end, count, _HELD, LONG)
-    row[place + 2] = history[last, _HELD] - queued_seconds
-    # A queue that borrows is gone sooner than its width says: it sends more, as the last second has shown.
+    change = now_rate - history[last - 1, _PACKETS] / history[last - 1, _SECONDS] if count > 1 else math.nan
+    # A queue that borrows is empty sooner than at its width: it sends more, as the last second has shown.
     sent = max(1.0, _mean(history, end, count, _SENT, SHORT))
-    row[place + 3] = smoothed_seconds
-    row[place + 4] = history[last, _HELD] - smoothed_seconds
-    row[place + 5] = max(0.0, smoothed_seconds) / sent
-    place += 6
-    row[place], row[place + 1], row[place + 2] = period_seconds, phase, strength
-    place += 3 + 5
-    if with_backlog:
-        row[place] = history[last, _BACKLOG]
-        row[place + 1] = backlog_packets
-        for lag in range(1, LAGS + 1):
-            row[place + 1 + lag] = history[last - lag, _BACKLOG] if count > lag else math.nan
-        row[place + 2 + LAGS] = _mean(history, end, count, _BACKLOG, SHORT)
-        row[place + 3 + LAGS] = history[last, _BACKLOG] / sent
+    computed = (
+        history[last, _SECONDS],
+        packet_bytes,
+        service,
+        now_rate,
+        change,
+        dispersion,
+        chance,
+        buffer_seconds - queued_seconds,
+        history[last, _HELD] - queued_seconds,
+        history[last, _HELD] - smoothed_seconds,
+        max(0.0, smoothed_seconds) / sent,
+        history[last, _BACKLOG] / sent,
+    )
+    for place in range(len(computed)):
+        numbers[len(numbers) - len(computed) + place] = computed[place]
+    for place in range(len(row)):
+        kind, column, span = features[place]
+        if kind == _NUMBER:
+            row[place] = numbers[column]
+        elif kind == _LAG:
+            row[place] = history[end - span, column] if count >= span else math.nan
+        elif kind == _MEAN:
+            row[place] = _mean(history, end, count, column, span)
+        elif kind == _DEVIATION:
+            row[place] = _deviation(history, end, count, column, span)

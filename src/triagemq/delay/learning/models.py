@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.atomic_files import write_durably
 from triagemq.compiled import kernel
 from triagemq.delay.learning.features import VERSION, anchor_seconds, feature_names
 from triagemq.errors import ModelError, OutputError
+from triagemq.files import write_durably
 
 OBJECTIVES = ("reg:squarederror", "reg:absoluteerror", "reg:pseudohubererror")
-"""Those that predict the sum of leaves itself, without a function around it."""
+"""Objectives whose prediction is the sum of leaves itself, without a function around it."""
 
 _FEATURE, _LEFT, _RIGHT, _MISSING = range(4)
 _LEAF = -1
@@ -42,13 +42,6 @@ class Trees:
     def predict(self, row: NDArray[np.float32]) -> float:
         """The prediction for one row; NaN in it is missing."""
         return _walk(self.links, self.values, self.roots, self.base, row)
-
-    def predict_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The predictions for many rows."""
-        if rows.ndim != 2 or rows.shape[1] != self.features:
-            raise ModelError(f"rows have the shape {rows.shape}; the trees take {self.features} features")
-        whole = np.ascontiguousarray(rows, np.float32)
-        return np.array([self.predict(row) for row in whole], np.float32)
 
 
 def read_trees(text: str | bytes | bytearray) -> Trees:
@@ -99,9 +92,9 @@ def _flat(trees: list[tuple[NDArray[np.int64], NDArray[np.float32]]], base: floa
     ends = begins + np.repeat(sizes, sizes)[:, np.newaxis]
     inner = links[:, _FEATURE] != _LEAF
     children = links[:, _LEFT:] + begins
-    wrong = (links[:, _LEFT:] <= 0) | (children >= ends)
+    invalid = (links[:, _LEFT:] <= 0) | (children >= ends)
     if (
-        wrong[inner].any()
+        invalid[inner].any()
         or not (links[inner, _FEATURE] < features).all()
         or (links[inner, _FEATURE] < 0).any()
     ):

@@ -1,7 +1,7 @@
 """Training: rows of features with the delay that followed, their split, the grid of parameters, the facts of runs.
 
-The last fifth of the time of a run judges: it stops the growing and chooses among parameters. Some runs of each kind of
-traffic are held out and judge the model. Rows are not shuffled: neighbours in time are nearly equal.
+The last fifth of the time of a run is for validation: it stops the growth and chooses among parameters. Some runs of
+each kind of traffic are held out to test the model. Rows are not shuffled: neighbours in time are nearly equal.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 MOST_TREES = 400
-"""Where growing ends if nothing has stopped it before."""
+"""Where growth ends if nothing has stopped it before."""
 
-JUDGED_BY = "mae"
-"""Trees are judged by how many seconds they are off in the mean."""
+EVAL_METRIC = "mae"
+"""The mean absolute error in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ParameterSet:
         chosen = asdict(self)
         for own in ("name", "early_stopping_rounds"):
             del chosen[own]
-        return {**chosen, "eval_metric": JUDGED_BY, "tree_method": "hist", "nthread": 1, "seed": seed}
+        return {**chosen, "eval_metric": EVAL_METRIC, "tree_method": "hist", "nthread": 1, "seed": seed}
 
 
 PAPER = (
@@ -65,7 +65,7 @@ GRID = (
     ParameterSet("absolute-6", 6, 10, 0.7, 0.7, 30, objective="reg:absoluteerror"),
     ParameterSet("absolute-8", 8, 10, 0.7, 0.7, 30, objective="reg:absoluteerror"),
 )
-"""Beside the paper's two that are grown by the error they are judged by: seconds off, not their squares."""
+"""With the paper's, two that are grown by the error that validation counts: seconds, not their squares."""
 
 
 def chosen_sets(names: str | None) -> tuple[ParameterSet, ...]:
@@ -83,33 +83,33 @@ def chosen_sets(names: str | None) -> tuple[ParameterSet, ...]:
     return tuple(known[name] for name in names.split(","))
 
 
-JUDGING_SHARE = 0.2
+VALIDATION_SHARE = 0.2
 """Of the time of each run, the last part; and of the runs of each kind of traffic, those that are held out."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LearningRows:
-    """Features, the delay that came next, and whether the row judges instead of growing trees."""
+    """Features, the delay that came next, and whether the row is for validation."""
 
     features: NDArray[np.float32]
     delay_seconds: NDArray[np.float64]
-    judges: NDArray[np.bool_]
+    validates: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.delay_seconds)
 
     def take(self, rows: NDArray[np.bool_]) -> LearningRows:
         """Some of the rows."""
-        return LearningRows(self.features[rows], self.delay_seconds[rows], self.judges[rows])
+        return LearningRows(self.features[rows], self.delay_seconds[rows], self.validates[rows])
 
     def columns(self, counters: str) -> dict[str, NDArray[Any]]:
         """All of it by name, each feature a column."""
         features = dict(zip(feature_names(counters), self.features.T.copy(), strict=True))
-        known = {"judges": self.judges, "delay_seconds": self.delay_seconds}
+        known = {"validates": self.validates, "delay_seconds": self.delay_seconds}
         return {**known, "difference_seconds": self.differences(counters), **features}
 
     def differences(self, counters: str) -> NDArray[np.float64]:
-        """What trees learn: by how much the delay differs from its anchor."""
+        """The target of trees: the difference of the delay from its anchor."""
         return self.delay_seconds - anchor_seconds(self.features, counters)
 
 
@@ -127,16 +127,18 @@ def learning_rows(
     ...     **{name: np.arange(6) for name in ("bytes_in", "packets_in", "bytes_out", "packets_out", "drops")}},
     ...     "openflow")
     >>> rows = learning_rows(samples, [0.1, 0.1, 0.1, np.nan, 0.1, 0.1])
-    >>> len(rows), rows.judges.tolist()
+    >>> len(rows), rows.validates.tolist()
     (4, [False, False, False, True])
     """
     delay = np.asarray(next_delay_seconds, np.float64)
     known = np.isfinite(delay)
-    # The first sample says nothing of what was gained.
+    # The first sample has no increments.
     known[:1] = False
     seen = [samples if each is None else each.disturbed(samples, seed) for each in errors]
     found = [
-        LearningRows(feature_rows(each, switch)[known], delay[known], judging(samples.sampled_ns)[known])
+        LearningRows(
+            feature_rows(each, switch)[known], delay[known], is_validation(samples.sampled_ns)[known]
+        )
         for each in seen
     ]
     return together(found, samples.counters)
@@ -151,12 +153,12 @@ def together(rows: Sequence[LearningRows], counters: str) -> LearningRows:
     return LearningRows(*(np.concatenate(each) for each in columns))
 
 
-def judging(sampled_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+def is_validation(sampled_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Whether each sample of a run is of the last part of its time."""
     if not len(sampled_ns):
         return np.empty(0, np.bool_)
     first, last = int(sampled_ns[0]), int(sampled_ns[-1])
-    return np.asarray(sampled_ns - first > (1.0 - JUDGING_SHARE) * (last - first))
+    return np.asarray(sampled_ns - first > (1.0 - VALIDATION_SHARE) * (last - first))
 
 
 def held_out(kinds: Mapping[str, str]) -> frozenset[str]:
@@ -170,7 +172,7 @@ def held_out(kinds: Mapping[str, str]) -> frozenset[str]:
         runs[kind].append(run_id)
     found: set[str] = set()
     for of_kind in runs.values():
-        count = max(int(JUDGING_SHARE * len(of_kind)), int(len(of_kind) > 1))
+        count = max(int(VALIDATION_SHARE * len(of_kind)), int(len(of_kind) > 1))
         found.update(sorted(of_kind, key=lambda run_id: hashlib.sha256(run_id.encode()).digest())[:count])
     return frozenset(found)
 
@@ -181,7 +183,7 @@ UNKNOWN_TRAFFIC = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class KnownRun:
-    """What is known of a run beside its samples; `number` is its place among those that are learned from."""
+    """The facts about a run that its samples lack; `number` is its place among the runs of a training."""
 
     number: int
     traffic: str
@@ -216,8 +218,8 @@ def traffic_kind(scenario: Scenario | None) -> str:
 def switch_constants(scenario: Scenario, port: int) -> SwitchConstants:
     """Of a port (a row of the scenario) and of its switch, from the model that this names (Shi et al., Table 1).
 
-    A scenario counts buffers in packets: in bytes they are what as many mean packets have. What is not stated is
-    unknown; no model says how many addresses a switch learns.
+    A scenario counts buffers in packets: in bytes they are what as many mean packets have. What a scenario lacks is
+    unknown; no model has the number of addresses that a switch learns.
 
     >>> from triagemq.scenario.building import building
     >>> found = switch_constants(building(), 0)
@@ -248,38 +250,38 @@ LEAST_ROWS = 500
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grown:
-    """Trees of one set of parameters, as xgboost writes them, and their error in the rows that judge."""
+    """Trees of one set of parameters, as xgboost writes them, and their error in the validation rows."""
 
     parameters: ParameterSet
     trees_json: bytes
     trees: int
-    judged_seconds: float
+    validation_seconds: float
 
     def as_json(self) -> dict[str, Any]:
-        """What is stored of it beside the model."""
+        """JSON, for the description of a model."""
         return {
             "parameters": self.parameters.name,
             "trees": self.trees,
-            "judged_seconds": self.judged_seconds,
+            "validation_seconds": self.validation_seconds,
         }
 
 
-def check_enough(growing: int, judging: int) -> None:
+def check_enough(training: int, validation: int) -> None:
     """Refuse to learn from next to nothing.
 
     >>> check_enough(20, 5)
     Traceback (most recent call last):
-    triagemq.errors.ParameterError: rows: 20 to learn from and 5 to judge by are too few, of 500 and 100; ...
+    triagemq.errors.ParameterError: rows: 20 for training and 5 for validation are too few, of 500 and 100; ...
     """
-    if growing < LEAST_ROWS or judging < LEAST_ROWS // 5:
+    if training < LEAST_ROWS or validation < LEAST_ROWS // 5:
         raise ParameterError(
             "rows",
-            f"{growing} to learn from and {judging} to judge by are too few, of {LEAST_ROWS} and "
+            f"{training} for training and {validation} for validation are too few, of {LEAST_ROWS} and "
             f"{LEAST_ROWS // 5}; give longer runs, or more, in whose queues packets waited",
         )
 
 
 def grown_of(booster: Any, parameters: ParameterSet) -> Grown:
-    """What a booster that stopped early has grown: its trees up to the best one, since all that are written count."""
+    """The trees of a booster that stopped early: up to the best one, since all that are written count."""
     best = booster.best_iteration + 1
     return Grown(parameters, bytes(booster[:best].save_raw("json")), best, float(booster.best_score))

@@ -2,8 +2,8 @@
 
 layout       a scenario in: the hosts, bridges, links and managed ports that stand for it
 forwarding   which member of a bridge leads to which host
-interfaces   requests to the kernel that make and change them
-carried      which event a packet carries
+interfaces   commands of iproute2 that make and change them
+events       the events in packets
 losing       links that lose packets at random
 vswitch      Open vSwitch run by hand, for the switches of a box
 box          the layout made real, changed during a run, and removed
@@ -14,36 +14,30 @@ changes      the conditions of a scenario, played during a run
 """
 
 from triagemq.lab.box.box import Box, new_run, packets_lost_by_machine
-from triagemq.lab.box.carried import carried_events
 from triagemq.lab.box.changes import Actors, play
+from triagemq.lab.box.events import packet_events
 from triagemq.lab.box.layout import Bridge, End, Host, Layout, Link, ManagedPort, lay_out
 from triagemq.lab.box.losing import LostEvent
 from triagemq.lab.box.vswitch import (
-    Closing,
-    StartSwitches,
     VirtualSwitches,
     require_open_vswitch,
-    start_virtual_switches,
 )
 
 __all__ = [
     "Actors",
     "Box",
     "Bridge",
-    "Closing",
     "End",
     "Host",
     "Layout",
     "Link",
     "LostEvent",
     "ManagedPort",
-    "StartSwitches",
     "VirtualSwitches",
-    "carried_events",
     "lay_out",
     "new_run",
+    "packet_events",
     "packets_lost_by_machine",
     "play",
     "require_open_vswitch",
-    "start_virtual_switches",
 ]

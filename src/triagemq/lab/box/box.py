@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import signal
 import threading
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,7 +16,7 @@ from typing import Literal, Self
 from triagemq.errors import NetworkError
 from triagemq.lab.box.forwarding import ForwardingEntry, forwarding
 from triagemq.lab.box.interfaces import (
-    KernelRequest,
+    Program,
     add_address,
     add_bridge,
     add_fifo,
@@ -25,9 +24,7 @@ from triagemq.lab.box.interfaces import (
     await_links,
     go_by_groups,
     neighbour,
-    send_requests,
-    set_forwarding,
-    set_group,
+    run_commands,
     set_link,
     set_member,
     switch_offloads_off,
@@ -37,8 +34,8 @@ from triagemq.lab.box.layout import IPV4_NETWORK, IPV6_NETWORK, End, Host, Layou
 from triagemq.lab.box.losing import Losses, LostEvent, together
 from triagemq.lab.box.namespaces import create_namespace, remove_namespace
 from triagemq.lab.box.processes import Processes
-from triagemq.lab.box.vswitch import Closing, StartSwitches, start_virtual_switches
-from triagemq.network.linux.netlink import Netlink, in_namespace, namespace_path
+from triagemq.lab.box.vswitch import VirtualSwitches, start_virtual_switches
+from triagemq.network.linux.netlink import in_namespace, namespace_path
 
 FASTEST_FIFO_BPS = 10e9
 """Above this a virtual link is no faster than its shaper, and there is nothing to shape."""
@@ -64,26 +61,19 @@ class Box:
     """A layout made real, from `with` (or `async with`) to its end.
 
     Everything is noted in the journal before it is made. What is removed is what was noted, nothing else. Ctrl-C during
-    building or removing takes effect afterwards, and leaves nothing behind. Switches of Open vSwitch are started by
-    `start_switches`, and are then `switches`.
+    building or removing takes effect afterwards, and leaves nothing behind. Those of Open vSwitch are `switches`.
     """
 
-    def __init__(
-        self, layout: Layout, *, journal: Journal | None = None, start_switches: StartSwitches | None = None
-    ) -> None:
+    def __init__(self, layout: Layout, *, journal: Journal | None = None) -> None:
         self.layout = layout
         self.journal = journal or Journal(default_journal_directory())
         self.processes = Processes(self.journal)
-        self.switches: Closing | None = None
-        self._start_switches = start_switches or start_virtual_switches
+        self.switches: VirtualSwitches | None = None
         self._notes: list[tuple[str, str]] = []
-        self._netlink: Netlink | None = None
         self._entries: frozenset[ForwardingEntry] = frozenset()
         self._losses = Losses()
         self._error_rates: dict[tuple[str, str], float] = {}
-        self._kernel_bridges = {
-            bridge.name: bridge.index for bridge in layout.bridges if not bridge.open_vswitch
-        }
+        self._kernel_bridges = {bridge.name for bridge in layout.bridges if not bridge.open_vswitch}
         self._floods = {bridge.name for bridge in layout.bridges if bridge.role == "queues"}
         self._knows_groups = {
             bridge.name
@@ -121,13 +111,10 @@ class Box:
             raise
 
     def remove(self) -> None:
-        """Take everything away again, last things first; twice is once. The first failure is raised at the end."""
+        """Take everything away again, last things first; idempotent. The first failure is raised at the end."""
         with _interrupts_held(), ExitStack() as last_to_first:
             while self._notes:
                 last_to_first.callback(self._forget_namespace, *self._notes.pop(0))
-            if self._netlink is not None:
-                last_to_first.callback(self._netlink.close)
-                self._netlink = None
             if self.switches is not None:
                 last_to_first.callback(self.switches.close)
                 self.switches = None
@@ -139,27 +126,25 @@ class Box:
         if port not in self.layout.port:
             raise NetworkError(f"the box has no port {port!r}; it has {', '.join(sorted(self.layout.port))}")
         links = [link for link in self.layout.links if link.port == port]
-        self._send(set_link(link.near.interface, link.near.index, up=up) for link in links)
+        self._run("ip", [set_link(link.near.interface, up=up) for link in links])
         if up:
             self._await(links)
 
     def feed_by(self, ports: Collection[str]) -> None:
         """Let these ports, and no others, feed the switches at their far ends."""
         entries = forwarding(self.layout, ports)
-        kept = {(entry.bridge, entry.mac) for entry in entries}
-        gone = [entry for entry in self._entries if (entry.bridge, entry.mac) not in kept]
-        changes = [
-            *self._member_requests(ports),
-            *self._forwarding_requests(entries - self._entries, present=True),
-            *self._forwarding_requests(gone, present=False),
-        ]
-        self._send(changes)
+        remaining = {(entry.bridge, entry.mac) for entry in entries}
+        gone = [entry for entry in self._entries if (entry.bridge, entry.mac) not in remaining]
+        self._run("ip", self._member_settings(ports))
+        added, removed = self._by_bridges(entries - self._entries), self._by_bridges(gone)
+        self._run("bridge", [f"fdb replace {each.mac} dev {each.interface} master static" for each in added])
+        self._run("bridge", [f"fdb del {each.mac} dev {each.interface} master" for each in removed])
         self._entries = entries
 
     def set_error_rate(
         self, of: Literal["port", "publisher", "subscriber"], name: str, error_rate: float
     ) -> None:
-        """Let the link behind a port, or that of a client, lose this share of its packets on their way to subscribers.
+        """Let the link behind a port, or that of a client, lose this share of its packets before subscribers.
 
         A publisher loses by itself only if it is apart in the layout.
         """
@@ -177,10 +162,19 @@ class Box:
         managed = self.layout.port[port]
         bridge = self.layout.switches[managed.switch]
         if bridge.name in self._knows_groups:
-            self._send([set_group(bridge.index, managed.interface, managed.index, group, present=present)])
+            command = (
+                f"mdb {'add' if present else 'del'} dev {bridge.name} port {managed.interface} grp {group}"
+            )
+            harmless = ("File exists",) if present else ("No such file", "Invalid argument")
+            run_commands(
+                self.layout.switch_namespace,
+                "bridge",
+                [f"{command} permanent" if present else command],
+                harmless=harmless,
+            )
 
     def lost_events(self) -> list[LostEvent]:
-        """The events that links have lost since this was asked last."""
+        """The events that links have lost since the last call."""
         return self._losses.lost_events()
 
     def _where_lost(self, of: str, name: str) -> tuple[End, list[tuple[str, str]]]:
@@ -205,43 +199,38 @@ class Box:
                 raise NetworkError(f"a namespace {name} exists already; give the run another name")
             self._notes.append((self.journal.note("namespace", name=name), name))
             create_namespace(name, ipv6=ipv6 and name != self.layout.switch_namespace)
-        self._netlink = Netlink(self.layout.switch_namespace)
         self._build_switches()
         for host in self.layout.hosts:
             self._build_host(host)
         self._await(self.layout.links)
         if self.layout.switch_kind == "openvswitch":
-            self.switches = self._start_switches(self.layout, self.journal)
+            self.switches = start_virtual_switches(self.layout, self.journal)
 
     def _build_switches(self) -> None:
         layout = self.layout
-        requests = [set_link("lo", 1, up=True)]
+        commands, queues = [set_link("lo", up=True)], []
         for bridge in layout.bridges:
             if not bridge.open_vswitch:
                 lldp, groups = bridge.role in ("switch", "queues"), bridge.name in self._knows_groups
-                requests.append(
+                commands.append(
                     add_bridge(bridge.name, bridge.index, bridge.mac, passes_lldp=lldp, knows_groups=groups)
                 )
-                requests += [go_by_groups(bridge.name, bridge.index)] if groups else []
-        with ExitStack() as descriptors:
-            for link in layout.links:
-                namespace = None
-                if link.far.bridge is None:
-                    namespace = os.open(namespace_path(link.far.namespace), os.O_RDONLY | os.O_CLOEXEC)
-                    descriptors.callback(os.close, namespace)
-                requests.append(
-                    add_veth(link.near, link.far, far_namespace=namespace, mtu_bytes=layout.mtu_of(link))
-                )
-            for link in layout.links:
-                requests.extend(
-                    set_link(end.interface, end.index, up=True, master=self._master(end))
-                    for end in _switch_ends(link)
-                )
-                if link.fifo_bps is not None and link.fifo_bps < FASTEST_FIFO_BPS:
-                    requests.append(add_fifo(link.far.interface, link.far.index, link.fifo_bps))
-                if link.downlink_bps < FASTEST_FIFO_BPS:
-                    requests.append(add_fifo(link.near.interface, link.near.index, link.downlink_bps))
-            self._send(requests)
+                commands += [go_by_groups(bridge.name)] if groups else []
+        for link in layout.links:
+            namespace = link.far.namespace if link.far.bridge is None else None
+            commands.append(
+                add_veth(link.near, link.far, far_namespace=namespace, mtu_bytes=layout.mtu_of(link))
+            )
+        for link in layout.links:
+            commands += [
+                set_link(end.interface, up=True, master=self._master(end)) for end in _switch_ends(link)
+            ]
+            if link.fifo_bps is not None and link.fifo_bps < FASTEST_FIFO_BPS:
+                queues.append(add_fifo(link.far.interface, link.fifo_bps))
+            if link.downlink_bps < FASTEST_FIFO_BPS:
+                queues.append(add_fifo(link.near.interface, link.downlink_bps))
+        self._run("ip", commands)
+        self._run("tc", queues)
         in_namespace(layout.switch_namespace, self._switch_offloads_off)
         self.feed_by(layout.feeding)
 
@@ -251,29 +240,28 @@ class Box:
             for other in self.layout.hosts
             if other is not host and (host.kind == "broker" or other.kind == "broker")
         ]
-        name, index = host.interface, host.index
-        requests = [
-            set_link("lo", 1, up=True),
-            set_link(name, index, up=True),
-            add_address(name, index, host.ipv4, IPV4_NETWORK.prefixlen),
-            *(neighbour(index, other.ipv4, other.mac) for other in others),
+        name = host.interface
+        commands = [
+            set_link("lo", up=True),
+            set_link(name, up=True),
+            add_address(name, host.ipv4, IPV4_NETWORK.prefixlen),
+            *(neighbour(name, other.ipv4, other.mac) for other in others),
         ]
         if host.ipv6 is not None:
-            requests.append(add_address(name, index, host.ipv6, IPV6_NETWORK.prefixlen))
-            requests.extend(neighbour(index, other.ipv6, other.mac) for other in others if other.ipv6)
-        requests += [
-            add_fifo(name, index, link.uplink_bps)
+            commands.append(add_address(name, host.ipv6, IPV6_NETWORK.prefixlen))
+            commands.extend(neighbour(name, other.ipv6, other.mac) for other in others if other.ipv6)
+        queues = [
+            add_fifo(name, link.uplink_bps)
             for link in self.layout.links
             if link.far.interface == name and link.uplink_bps < FASTEST_FIFO_BPS
         ]
         plugged = [access for access in self.layout.plugged if access.namespace == host.namespace]
         for access in plugged:
-            requests.append(set_link(access.interface, access.index, up=True))
-            requests.append(add_address(access.interface, access.index, access.ipv4, 32))
+            commands += [set_link(access.interface, up=True), add_address(access.interface, access.ipv4, 32)]
             if access.bps < FASTEST_FIFO_BPS:
-                requests.append(add_fifo(access.interface, access.index, access.bps, ACCESS_LATENESS_SECONDS))
-        with closing(Netlink(host.namespace)) as netlink:
-            send_requests(netlink, requests)
+                queues.append(add_fifo(access.interface, access.bps, ACCESS_LATENESS_SECONDS))
+        run_commands(host.namespace, "ip", commands)
+        run_commands(host.namespace, "tc", queues)
         for interface in (name, *(access.interface for access in plugged)):
             in_namespace(host.namespace, partial(switch_offloads_off, interface))
 
@@ -282,7 +270,7 @@ class Box:
             for end in _switch_ends(link):
                 switch_offloads_off(end.interface)
 
-    def _member_requests(self, ports: Collection[str]) -> Iterable[KernelRequest]:
+    def _member_settings(self, ports: Collection[str]) -> Iterator[str]:
         """Members neither learn nor flood; links that could close a loop carry no broadcast either."""
         for link in self.layout.links:
             idle = link.feeds is not None and link.port not in ports
@@ -291,33 +279,31 @@ class Box:
                     # Between its two members a queue box passes everything on.
                     yield set_member(
                         end.interface,
-                        end.index,
                         floods_unknown=end.bridge in self._floods,
                         floods_broadcast=not idle or end.bridge in self._floods,
                         knows_groups=end.bridge in self._knows_groups,
                     )
 
-    def _forwarding_requests(
-        self, entries: Iterable[ForwardingEntry], present: bool
-    ) -> Iterable[KernelRequest]:
-        for entry in entries:
-            if entry.bridge in self._kernel_bridges and entry.bridge not in self._floods:
-                yield set_forwarding(entry.interface, entry.index, entry.mac, present=present)
+    def _by_bridges(self, entries: Iterable[ForwardingEntry]) -> list[ForwardingEntry]:
+        """Those that a bridge of the kernel has in its table."""
+        return [
+            entry
+            for entry in entries
+            if entry.bridge in self._kernel_bridges and entry.bridge not in self._floods
+        ]
 
-    def _master(self, end: End) -> int | None:
+    def _master(self, end: End) -> str | None:
         """The bridge of a member; None for a member of Open vSwitch, which takes it by itself."""
-        return self._kernel_bridges.get(end.bridge or "")
+        return end.bridge if end.bridge in self._kernel_bridges else None
 
-    def _send(self, requests: Iterable[KernelRequest]) -> None:
-        if self._netlink is None:
-            raise NetworkError("the box is not there; build it first")
-        send_requests(self._netlink, list(requests))
+    def _run(self, program: Program, commands: Iterable[str]) -> None:
+        run_commands(self.layout.switch_namespace, program, commands)
 
     def _await(self, links: Iterable[Link]) -> None:
         """Until the kernel has noticed that both ends of links are up: a bridge sends nothing before."""
         ends = [end for link in links for end in _switch_ends(link)]
-        members = {end.index: end.interface for end in ends if end.bridge in self._kernel_bridges}
-        others = {end.index: end.interface for end in ends if end.bridge not in self._kernel_bridges}
+        members = [end.interface for end in ends if end.bridge in self._kernel_bridges]
+        others = [end.interface for end in ends if end.bridge not in self._kernel_bridges]
         await_links(self.layout.switch_namespace, members, others)
 
     def _forget_namespace(self, note: str, name: str) -> None:

@@ -1,11 +1,11 @@
-"""Plays the conditions of a scenario during a run: each at its time, by whoever can bring it about."""
+"""Plays the conditions of a scenario during a run: each at its time, by the part of the rig that it concerns."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from triagemq.lab.box.box import Box
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions, Situation, situations
+
+_LOSING: tuple[Literal["port", "publisher", "subscriber"], ...] = ("port", "publisher", "subscriber")
 
 
 class Actors(Protocol):
@@ -45,7 +47,7 @@ async def play(
     """Bring about every condition at its time, counted from this call; ends with the last one.
 
     Links fail and return in the box, and lose packets there. With Open vSwitch its controller finds the other path; the
-    box's own bridges are told. `sleep_until` waits for a time of the run; another clock may be given.
+    box's own bridges are changed. `sleep_until` waits for a time of the run; another clock may be given.
     """
     wait = sleep_until or _run_clock()
     course = situations(scenario, conditions)
@@ -80,22 +82,21 @@ def _change_links(scenario: Scenario, box: Box, before: Situation, after: Situat
 
 
 def _change_errors(scenario: Scenario, box: Box, before: Situation, after: Situation) -> None:
-    for row in _changed(before.port_error, after.port_error):
-        box.set_error_rate("port", scenario.ports.name[row], float(after.port_error[row]))
-    for row in _changed(before.publisher_error, after.publisher_error):
-        box.set_error_rate("publisher", scenario.publishers.name[row], float(after.publisher_error[row]))
-    for row in _changed(before.subscriber_error, after.subscriber_error):
-        box.set_error_rate("subscriber", scenario.subscribers.name[row], float(after.subscriber_error[row]))
+    names = {
+        "port": scenario.ports.name,
+        "publisher": scenario.publishers.name,
+        "subscriber": scenario.subscribers.name,
+    }
+    for of in _LOSING:
+        rates = getattr(after, f"{of}_error")
+        for row in _changed(getattr(before, f"{of}_error"), rates):
+            box.set_error_rate(of, names[of][row], float(rates[row]))
 
 
 def _undisturbed(scenario: Scenario) -> Situation:
     """How a run is set up: everyone there, every link up and without loss. What is not so at the start changes that."""
     (calm,) = situations(scenario, Conditions())
-    none = {
-        name: np.zeros_like(getattr(calm, name))
-        for name in ("port_error", "publisher_error", "subscriber_error")
-    }
-    return replace(calm, **none)
+    return replace(calm, **{f"{of}_error": np.zeros_like(getattr(calm, f"{of}_error")) for of in _LOSING})
 
 
 def _changed(before: NDArray[np.generic], after: NDArray[np.generic]) -> list[int]:

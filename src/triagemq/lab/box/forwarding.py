@@ -15,12 +15,11 @@ from triagemq.lab.box.layout import End, Host, Layout, Link
 
 @dataclass(frozen=True, slots=True, order=True)
 class ForwardingEntry:
-    """Frames to `mac` leave `bridge` by its member `interface`, whose number is `index`."""
+    """Frames to `mac` leave `bridge` by its member `interface`."""
 
     bridge: str
     mac: str
     interface: str
-    index: int
 
 
 def active_links(layout: Layout, ports_in_use: Collection[str]) -> list[Link]:
@@ -53,7 +52,7 @@ def forwarding(layout: Layout, ports_in_use: Collection[str]) -> frozenset[Forwa
 
 
 def _entry(host: Host, member: End) -> ForwardingEntry:
-    return ForwardingEntry(member.bridge or "", host.mac, member.interface, member.index)
+    return ForwardingEntry(member.bridge or "", host.mac, member.interface)
 
 
 def _tree(layout: Layout, ports_in_use: Collection[str]) -> dict[str, Link]:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from triagemq.errors import NetworkError
 
-Kind = Literal["qdisc", "namespace", "interface", "process", "directory"]
+Kind = Literal["namespace", "process", "directory"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Journal:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise NetworkError(
-                f"no journal can be kept in {self.directory} ({error.strerror}); give another directory"
+                f"no journal can be written in {self.directory} ({error.strerror}); give another directory"
             ) from None
         _require_own(self.directory)
 
@@ -77,7 +77,7 @@ class Journal:
         return name
 
     def done(self, entry: str | Entry) -> None:
-        """What the entry names has gone, or was never made; twice is once."""
+        """What the entry names has gone, or was never made; idempotent."""
         name = entry if isinstance(entry, str) else entry.id
         (self.directory / f"{name}.json").unlink(missing_ok=True)
 
@@ -116,7 +116,7 @@ def process_start(pid: int) -> int | None:
 
 
 def default_journal_directory() -> Path:
-    """Where journals are kept: for root below /run, for others in their own runtime directory."""
+    """Where journals are: for root below /run, for others in their own runtime directory."""
     if os.geteuid() == 0 and os.access("/run", os.W_OK):
         return Path("/run/triagemq")
     runtime = os.environ.get("XDG_RUNTIME_DIR")
@@ -126,12 +126,12 @@ def default_journal_directory() -> Path:
 
 
 def this_boot() -> str:
-    """What tells the present run of the machine from those before a restart."""
+    """Identifies the present boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _require_own(directory: Path) -> None:
-    """Entries are undone with the user's rights: somebody else's would be instructions from a stranger."""
+    """Entries are undone with the user's rights: another user's journal would be foreign instructions."""
     status = directory.stat()
     if status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise NetworkError(

@@ -10,12 +10,12 @@ per unmanaged switch, and each whose own link loses packets alone) and subscribe
                                  === port ---- switch === ...
 
 A managed port (`===`) is the egress of a bridge's member, never a host's own interface: a sender whose own interface
-is full would be told so, and wait. With Open vSwitch, whose userspace ports keep no priorities, a switch is followed
+is full would see it, and wait. With Open vSwitch, whose userspace ports keep no priorities, a switch is followed
 by a kernel bridge per port ("queues") whose member does the queueing. Packets towards the brokers are not shaped,
 except by unmanaged switches.
 
 A publisher that is plugged into a managed switch has a host of its own with a second interface, its access link, by
-which promised messages leave; all else goes to the broker by the first. Links between switches beside the tree are for
+which promised messages leave; all else goes to the broker by the first. Links between switches outside the tree are for
 promised messages, too.
 """
 
@@ -196,7 +196,7 @@ class Layout:
 
     def reserved(self, backups: Collection[str]) -> list[tuple[str, str]]:
         """Switches and their interfaces that carry promised messages and nothing else: those of access links, and of
-        links beside the tree that are no backups either."""
+        links outside the tree that are no backups either."""
         found, subject = [], {bridge.name: bridge.subject for bridge in self.bridges}
         for link in self.links:
             if link.access is not None:
@@ -258,11 +258,11 @@ class _Drawing:
     members: dict[str, int] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        wanted = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1
-        wanted += len(self.apart) + len(self.plugged)
-        if wanted > MOST_HOSTS:
+        hosts = len(self.scenario.brokers) + len(self.scenario.subscribers) + 1
+        hosts += len(self.apart) + len(self.plugged)
+        if hosts > MOST_HOSTS:
             raise NetworkError(
-                f"{wanted} hosts do not fit into the {MOST_HOSTS} addresses of a box; use fewer subscribers"
+                f"{hosts} hosts do not fit into the {MOST_HOSTS} addresses of a box; use fewer subscribers"
             )
         backbone = self.bridge("backbone", "", "bb")
         self.draw_brokers(backbone)

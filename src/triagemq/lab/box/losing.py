@@ -1,10 +1,10 @@
 """Links that lose packets at random: an eBPF program where a link's packets arrive, which lets a share of them go.
 
-A packet is lost when it has crossed the link: it has taken its bandwidth, and nobody behind the link sees it. What is
+A packet is lost when it has crossed the link: it has taken its bandwidth, and arrives nowhere. What is
 lost are packets, whatever they carry, and each by a draw of its own. The share is a number in memory that the program
 reads, so that it changes at once and without a word to the kernel. It all goes with the namespaces.
 
-The program keeps the beginning of every packet that it loses: it tells which event that was.
+The program keeps the beginning of every packet that it loses: it identifies the event.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import os
 import struct
 from contextlib import closing
 from ipaddress import IPv4Address
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from triagemq.lab.box.carried import carried_events
+from triagemq.lab.box.events import packet_events
 from triagemq.lab.box.layout import End
-from triagemq.network.linux.bpf import ArrayMap, Assembler, BpfMap, load_program
+from triagemq.network.linux.bpf import ArrayMap, BpfMap, compiled_program, load_program
 from triagemq.network.linux.netlink import CREATE, EXCLUSIVE, Netlink, text_attribute
 from triagemq.network.linux.queues import attach_program
 
-_RANDOM, _LOAD_BYTES, _PUSH = 7, 26, 87
-_OLDEST_GO = 2
-_SKB_LENGTH = 0
-_PASS, _DROP = 0, 2
+_PROGRAMS = Path(__file__).with_name("losing.o")
 _SHARE = struct.Struct("=Q")
-_KEPT_BYTES, _MOST_KEPT = 64, 1 << 14
+_STORED_BYTES, _MOST_STORED = 64, 1 << 14
 _FIRST_IN_FIRST_OUT, _LOOK_UP_AND_DELETE = 22, 21  # include/uapi/linux/bpf.h
 _NEW_QDISC, _QDISC_KIND = 36, 1
 _ARRIVAL, _ARRIVAL_HANDLE = 0xFFFFFFF1, 0xFFFF0000  # TC_H_INGRESS, and what its filters belong to
@@ -45,7 +43,7 @@ class LostEvent(NamedTuple):
 
 
 def together(*error_rates: float) -> float:
-    """The share lost on a way of several links, each of which loses its own.
+    """The share lost on a path of several links, each of which loses its own.
 
     >>> together(0.5, 0.2)
     0.6
@@ -85,17 +83,17 @@ class Losses:
         if end not in self._shares:
             if share <= 0:
                 return
-            self._lost = self._lost or QueueMap(_KEPT_BYTES, _MOST_KEPT)
+            self._lost = self._lost or QueueMap(_STORED_BYTES, _MOST_STORED)
             self._shares[end] = _attach(end, self._lost)
         _SHARE.pack_into(self._shares[end].memory, 0, min(1 << 32, round(share * (1 << 32))))
 
     def lost_events(self) -> list[LostEvent]:
-        """Those that were lost since this was asked last. If too many were, the earliest are not known any more.
+        """Those that were lost since the last call. If too many were, the earliest are not known any more.
 
-        Of an event in fragments only the first tells which it was.
+        Of an event in fragments only the first identifies it.
         """
         frames = b"" if self._lost is None else b"".join(self._lost.take())
-        events = carried_events(np.frombuffer(frames, np.uint8).reshape(-1, _KEPT_BYTES))
+        events = packet_events(np.frombuffer(frames, np.uint8).reshape(-1, _STORED_BYTES))
         return [
             LostEvent(str(IPv4Address(address)), published_ns)
             for address, published_ns in events[["address", "published_ns"]].tolist()
@@ -121,7 +119,7 @@ def attach_at_arrival(netlink: Netlink, interface: int, program: int) -> None:
 def _attach(end: End, lost: QueueMap) -> ArrayMap:
     share = ArrayMap(_SHARE.size, 1)
     try:
-        program = load_program(_program(share.file, lost.file))
+        program = load_program(compiled_program(_PROGRAMS, "tc/lose", {"share": share, "lost": lost}))
         try:
             with closing(Netlink(end.namespace)) as netlink:
                 attach_at_arrival(netlink, end.index, program)
@@ -131,39 +129,3 @@ def _attach(end: End, lost: QueueMap) -> ArrayMap:
         share.close()
         raise
     return share
-
-
-def _program(share: int, lost: int) -> bytes:
-    a = Assembler()
-    a.copy(6, 1)
-    a.call(_RANDOM)
-    # The helper's number has 32 bits, the rest of the register is not promised.
-    a.compute(0, "<<", 32)
-    a.compute(0, ">>", 32)
-    a.load_value(1, share)
-    a.load(8, 1, 1, 0)
-    a.jump_if_by(0, "<", 1, "lost")
-    a.set(0, _PASS)
-    a.exit()
-    a.label("lost")
-    for place in range(-_KEPT_BYTES, 0, 8):
-        a.store_number(8, 10, place, 0)
-    a.load(4, 4, 6, _SKB_LENGTH)
-    a.jump_if(4, "<=", _KEPT_BYTES, "short")
-    a.set(4, _KEPT_BYTES)
-    a.label("short")
-    a.jump_if(4, "==", 0, "kept")
-    a.copy(1, 6)
-    a.set(2, 0)
-    a.copy(3, 10)
-    a.compute(3, "+", -_KEPT_BYTES)
-    a.call(_LOAD_BYTES)
-    a.load_map(1, lost)
-    a.copy(2, 10)
-    a.compute(2, "+", -_KEPT_BYTES)
-    a.set(3, _OLDEST_GO)
-    a.call(_PUSH)
-    a.label("kept")
-    a.set(0, _DROP)
-    a.exit()
-    return a.program()

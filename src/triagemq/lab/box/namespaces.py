@@ -52,7 +52,7 @@ def create_namespace(name: str, *, ipv6: bool = False) -> None:
 def remove_namespace(name: str) -> bool:
     """Remove a namespace and all its interfaces; whether there was one. What still runs in it keeps it, nameless."""
     path = namespace_path(name)
-    # Not mounted, or not there: it was never finished, or somebody was faster.
+    # Not mounted, or not there: it was never finished, or another process was faster.
     while _libc.umount2(os.fsencode(path), _DETACH) == 0:
         pass
     try:

@@ -24,7 +24,7 @@ from triagemq.network.linux.netlink import namespace_path
 LAUNCHER = Path(__file__).with_name("launch.py")
 
 GRACE_SECONDS = 5.0
-"""How long a process that was asked to end may take before it is made to."""
+"""How long a process may take to end after SIGTERM, before SIGKILL."""
 
 
 class Running:
@@ -68,7 +68,7 @@ class Processes:
         errors: str | os.PathLike[str] | None = None,
         niceness: int | None = None,
     ) -> Running:
-        """Start a command in a namespace, what it prints appended to files (`errors` beside `output` if left out).
+        """Start a command in a namespace, what it prints appended to files (`errors` next to `output` by default).
 
         It gets the `niceness` if this user may give it.
         """
@@ -98,7 +98,7 @@ class Processes:
         return running.wait()
 
     def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """End all of them, all at once; twice is once."""
+        """End all of them, all at once; idempotent."""
         if not self._closed:
             self._closed = True
             self._starter.submit(int).result()  # What was being started before has been started now.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +19,7 @@ from triagemq.lab.box.journal import (
 )
 from triagemq.lab.box.namespaces import remove_namespace
 from triagemq.lab.box.processes import end_session
-from triagemq.network.linux.netlink import LINK_MESSAGE, Netlink, in_namespace, text_attribute
-
-_DELETE_LINK, _LINK_NAME = 17, 3
+from triagemq.processes import wait_for_killed
 
 Undo = Callable[[Entry], bool]
 """Undoes what an entry names; false if it was gone already. NetworkError or OSError if that is impossible now."""
@@ -43,6 +39,8 @@ def restore(directory: str | os.PathLike[str] | None = None, *, everything: bool
     directory = default_journal_directory() if directory is None else directory
     entries = open_entries(directory)
     left_behind = [entry for entry in entries if everything or not owner_lives(entry)]
+    if left_behind:
+        wait_for_killed()
     removed, failed = [], []
     # Processes end before what they use goes; else the last made goes first.
     for entry in sorted(left_behind, key=lambda entry: (entry.kind == "process", entry.id), reverse=True):
@@ -63,10 +61,8 @@ def restore(directory: str | os.PathLike[str] | None = None, *, everything: bool
 
 def _in_words(entry: Entry) -> str:
     facts = entry.facts
-    name = next((facts[key] for key in ("name", "interface", "path", "pid") if key in facts), entry.id)
-    command = f" ({facts['command']})" if "command" in facts else ""
-    place = f" in {facts['namespace']}" if facts.get("namespace") else ""
-    return f"{entry.kind} {name}{command}{place}"
+    name = next((facts[key] for key in ("name", "path", "pid") if key in facts), entry.id)
+    return f"{entry.kind} {name} ({facts['command']})" if "command" in facts else f"{entry.kind} {name}"
 
 
 def _end_process(entry: Entry) -> bool:
@@ -74,7 +70,10 @@ def _end_process(entry: Entry) -> bool:
 
 
 def _remove_namespace(entry: Entry) -> bool:
-    return remove_namespace(_plain_name(entry.facts["name"]))
+    name = entry.facts["name"]
+    if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
+        raise ValueError(name)
+    return remove_namespace(name)
 
 
 def _remove_directory(entry: Entry) -> bool:
@@ -85,29 +84,8 @@ def _remove_directory(entry: Entry) -> bool:
     return True
 
 
-def _remove_interface(entry: Entry) -> bool:
-    """Interfaces inside a namespace of their own go with it; this is for one that was made elsewhere."""
-    name, namespace = _plain_name(entry.facts["name"]), entry.facts.get("namespace") or None
-    if namespace is not None:
-        _plain_name(namespace)
-    if name not in in_namespace(namespace, lambda: [other for _, other in socket.if_nameindex()]):
-        return False
-    with closing(Netlink(namespace)) as netlink:
-        netlink.request(_DELETE_LINK, 0, LINK_MESSAGE.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
-    return True
-
-
-def _plain_name(name: object) -> str:
-    if not isinstance(name, str) or not name or "/" in name or name in (".", ".."):
-        raise ValueError(name)
-    return name
-
-
 _UNDO: Mapping[str, Undo] = {
     "process": _end_process,
     "namespace": _remove_namespace,
     "directory": _remove_directory,
-    "interface": _remove_interface,
-    # Of versions before; queues are known by their handle (network/linux/port.py).
-    "qdisc": lambda entry: False,
 }

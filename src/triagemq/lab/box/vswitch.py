@@ -16,7 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Self
 
 from triagemq.errors import VirtualSwitchError
 from triagemq.lab.box.journal import Journal
@@ -80,7 +80,7 @@ class VirtualSwitches:
             raise
 
     def close(self) -> None:
-        """End the processes and remove the directory; twice is once."""
+        """End the processes and remove the directory; idempotent."""
         self._processes.close()
         if self._note is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -107,7 +107,7 @@ class VirtualSwitches:
             words += ["--", "set", "interface", port, f"ofport_request={number}"]
         words += ["--", "set-controller", name, self.controller]
         words += ["--", "set", "controller", name, "connection-mode=out-of-band", "max_backoff=1000"]
-        # Somebody whom the controller cannot learn to know must not keep it busy.
+        # A host that the controller cannot learn must not keep it busy.
         words += ["controller_rate_limit=1000", "controller_burst_limit=250"]
         self.configure(*words)
         for port in ports:
@@ -142,8 +142,8 @@ class VirtualSwitches:
         except subprocess.TimeoutExpired:
             raise VirtualSwitchError(f"{command[0]} did not end in time") from None
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise VirtualSwitchError(f"{command[0]} failed: {said}")
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise VirtualSwitchError(f"{command[0]} failed: {reason}")
         return done.stdout
 
     def _start(self, program: str, *words: str) -> Running:
@@ -167,7 +167,7 @@ class VirtualSwitches:
 
     def _last_words(self) -> str:
         logs = [file.read_text(errors="replace").splitlines() for file in self.directory.glob("*.log")]
-        return next((lines[-1] for lines in logs if lines), "it said nothing")
+        return next((lines[-1] for lines in logs if lines), "its log is empty")
 
     def _environment(self) -> dict[str, str]:
         own = dict.fromkeys(("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"), str(self.directory))
@@ -175,7 +175,7 @@ class VirtualSwitches:
 
 
 def _answers(door: Path) -> bool:
-    """Whether somebody listens at a socket: it is there a moment before that."""
+    """Whether a process listens at a socket: the file is there a moment before."""
     with socket.socket(socket.AF_UNIX) as visitor:
         try:
             visitor.connect(str(door))
@@ -184,23 +184,12 @@ def _answers(door: Path) -> bool:
         return True
 
 
-class Closing(Protocol):
-    """Something that runs until it is closed; twice is once."""
-
-    def close(self) -> None:
-        """End it."""
-
-
-StartSwitches = Callable[[Layout, Journal], Closing]
-"""Starts Open vSwitch in the layout's namespace of switches, with a bridge for each switch and the members it has."""
-
-
 def datapath_id(layout: Layout, switch: str) -> int:
     """The number by which a controller knows a switch of the scenario: 1, 2, ... in the order of their names."""
     return 1 + list(layout.switches).index(switch)
 
 
-def start_virtual_switches(layout: Layout, journal: Journal) -> Closing:
+def start_virtual_switches(layout: Layout, journal: Journal) -> VirtualSwitches:
     """One Open vSwitch for the whole box."""
     running = VirtualSwitches(journal, namespace=layout.switch_namespace)
     running.open()

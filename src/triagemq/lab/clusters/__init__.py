@@ -2,7 +2,7 @@
 
 In come a scenario with clusters, what happens in it, a placement and a policy; out comes a CampusResult, interval by
 interval. Events are a fluid here: what matters are bandwidths, queues and deadlines of seconds, and policies act on
-what they see on the way, which the event simulator's epochs cannot. Nothing is random.
+what they see on their path, which the event simulator's epochs cannot. Nothing is random.
 
 - `sharing` is how an uplink is shared; `queues` the output queues, and who was late in them;
 - `run` goes through time and asks the policy; `result` has the figures;

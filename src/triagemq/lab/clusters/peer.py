@@ -109,12 +109,12 @@ def evened(
     source, target, metric = pair
     topic = campus.scenario.subscriptions.topic
     events, size = campus.published(placement, rate_per_second)
-    here = np.flatnonzero((placement.subscriptions == source) & present)
+    at_source = np.flatnonzero((placement.subscriptions == source) & present)
     of_topic = (size if metric is Metric.UPLINK else events).sum(axis=0)
-    load = of_topic[topic[here]]
+    load = of_topic[topic[at_source]]
     if metric is Metric.MATCHING:
         # All subscribers of a topic share what matching it costs.
-        load = load / np.bincount(topic[here], minlength=len(of_topic))[topic[here]]
+        load = load / np.bincount(topic[at_source], minlength=len(of_topic))[topic[at_source]]
     there = (placement.subscriptions == target) & present
     at_target = (
         float((of_topic[topic[there]]).sum())
@@ -122,21 +122,21 @@ def evened(
         else float(of_topic[np.unique(topic[there])].sum())
     )
     one, other = campus.capacity[metric, source], campus.capacity[metric, target]
-    wanted = (float(load.sum()) * other - at_target * one) / (one + other)
-    return here[_largest_within(load, wanted)].astype(np.int32)
+    target_load = (float(load.sum()) * other - at_target * one) / (one + other)
+    return at_source[_largest_within(load, target_load)].astype(np.int32)
 
 
-def _largest_within(load: Floats, wanted: float) -> NDArray[np.int64]:
-    """Rows of which no more than `wanted` is taken in all, the largest that fit first."""
+def _largest_within(load: Floats, target_load: float) -> NDArray[np.int64]:
+    """Rows of which no more than `target_load` is taken in all, the largest that fit first."""
     order = np.argsort(-load, kind="stable")
     taken: list[NDArray[np.int64]] = []
     while len(order):
-        fits = order[load[order] <= wanted]
-        within = int((np.cumsum(load[fits]) <= wanted).sum())
+        fits = order[load[order] <= target_load]
+        within = int((np.cumsum(load[fits]) <= target_load).sum())
         if not within:
             break
         taken.append(fits[:within])
-        wanted -= float(load[fits[:within]].sum())
+        target_load -= float(load[fits[:within]].sum())
         order = fits[within:]
     return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
 

@@ -41,6 +41,6 @@ ALL_PLACEMENTS: Mapping[str, PlacementAlgorithm] = MappingProxyType(
 
 def _nth_possible(problem: PlacementProblem, place: NDArray[np.int64]) -> Integers:
     rank = np.cumsum(problem.possible, axis=1) - 1
-    wanted = place % problem.possible.sum(axis=1)
-    broker = (problem.possible & (rank == wanted[:, None])).argmax(axis=1)
+    number = place % problem.possible.sum(axis=1)
+    broker = (problem.possible & (rank == number[:, None])).argmax(axis=1)
     return np.asarray(broker[problem.bundle], dtype=np.int32)

@@ -1,5 +1,5 @@
 """The output queues of all brokers: one of every subscription where it is served, and where it was, until that is
-empty. Events of a subscription are counted in the order in which they came, which tells how long each has waited.
+empty. Events of a subscription are counted in the order in which they came, which gives the wait of each.
 """
 
 from __future__ import annotations
@@ -88,11 +88,11 @@ class OutputQueues:
         mark = np.minimum(place.astype(np.int64), last)
         found = np.empty(len(rows))
         for each in np.unique(mark).tolist():
-            here = mark == each
-            first = self._marks[each][rows[here]]
-            second = (self.arrived if each == last else self._marks[each + 1])[rows[here]]
+            is_marked = mark == each
+            first = self._marks[each][rows[is_marked]]
+            second = (self.arrived if each == last else self._marks[each + 1])[rows[is_marked]]
             length = self._step / self._steps - last if each == last else 1.0
-            found[here] = first + (place[here] - each) / length * (second - first)
+            found[is_marked] = first + (place[is_marked] - each) / length * (second - first)
         return found
 
     def migrate(self, subscriptions: Integers, target: int, balancing: int) -> None:
@@ -108,9 +108,9 @@ class OutputQueues:
 
     def drop_empty(self) -> None:
         """Forget the queues that were left behind and are empty now."""
-        kept = (self.depth > 0) | np.isinf(self._ends)
+        busy = (self.depth > 0) | np.isinf(self._ends)
         for name in ("subscription", "broker", "balancing", "_left", "_ends"):
-            setattr(self, name, getattr(self, name)[kept])
+            setattr(self, name, getattr(self, name)[busy])
 
     def discard(self, gone: Flags) -> None:
         """What waits for subscriptions that are not there goes with them."""

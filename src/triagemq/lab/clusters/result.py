@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.plan.balancing import Migration
+from triagemq.plan.balancing.detection import Migration
 from triagemq.plan.campus import CAPACITIES, Campus, Metric
 from triagemq.scenario import Floats
 
@@ -17,7 +17,7 @@ LATE_EVENT = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Moved:
-    """A migration that was carried out; `needed` if it relieves a broker in OVERLOAD: a deadline was at risk there."""
+    """A migration that took place; `needed` if it relieves a broker in OVERLOAD: a deadline was at risk there."""
 
     migration: Migration
     needed: bool

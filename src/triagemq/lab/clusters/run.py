@@ -12,15 +12,14 @@ from triagemq.lab.clusters.peer import BASELINES
 from triagemq.lab.clusters.queues import OutputQueues
 from triagemq.lab.clusters.result import CampusResult, Moved
 from triagemq.lab.clusters.sharing import SHARINGS
-from triagemq.plan.balancing import (
-    BalancingPolicy,
+from triagemq.plan.balancing.balancer import BalancingPolicy, balancing_policy
+from triagemq.plan.balancing.detection import (
     BalancingSettings,
     Completed,
     LoadReport,
     LoadState,
     LoadWatch,
     Migration,
-    balancing_policy,
 )
 from triagemq.plan.campus import Campus, Flags, Metric, Placement
 from triagemq.scenario import Floats, Scenario
@@ -76,7 +75,7 @@ def simulate_campus(
 
 @dataclass(slots=True)
 class _Order:
-    """A migration on its way: clients know of it from `at_seconds` on."""
+    """A migration that has started: clients know of it from `at_seconds` on."""
 
     migration: Migration
     at_seconds: float
@@ -86,7 +85,7 @@ class _Order:
 class _Traffic:
     """What is the same from step to step, as long as rates, clients and their places are.
 
-    Per broker, what is asked of the tightest part that events pass before its output queues; per cluster and topic,
+    Per broker, the utilization of the tightest part that events pass before its output queues; per cluster and topic,
     what is published; per subscription, what comes for it and how long it may wait, if it waits nowhere before.
     """
 
@@ -184,14 +183,14 @@ class _Run:
             queue_events=depth,
             output_per_second=output / INTERVAL_SECONDS,
         )
-        state = self._watch.measured(measured).detected.state
+        state = self._watch.on_report(measured).state
         migrations = self._policy.handle(measured)
         needed = {each.balancing for each in migrations if state[each.source] == LoadState.OVERLOAD}
         for migration in migrations:
             self._order(migration, migration.balancing in needed)
 
     def _step(self) -> tuple[Floats, Floats]:
-        """One step: what is asked of every broker, and the events that left for every subscription.
+        """One step: the utilization of every broker, and the events that left for every subscription.
 
         Before the output queues events pass a head and an edge, each first in, first out: when more comes than the
         tightest of its links and its matching take, all wait alike.
@@ -227,7 +226,7 @@ class _Run:
         )
 
     def _order(self, migration: Migration, needed: bool) -> None:
-        """Tell the clients of a migration; it takes the longest of their ways until all know."""
+        """Notify the clients of a migration; the longest of their delays passes until all know."""
         rows = migration.subscriptions
         broker = np.full(len(rows), migration.target, dtype=np.int32)
         cost = float(self._campus.notification_seconds(broker, rows).max(initial=0.0))

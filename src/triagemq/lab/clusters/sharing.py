@@ -31,25 +31,25 @@ subscription alike."""
 LEAST_WEIGHT = 1e-12
 
 
-def shared(wanted: Floats, weight: Floats, broker: Integers, capacity: Floats) -> Floats:
+def shared(demand: Floats, weight: Floats, broker: Integers, capacity: Floats) -> Floats:
     """What each queue gets of its broker's capacity: weighted max-min fairness (Demers, Keshav, Shenker, 1989).
 
     >>> shared(np.array([1.0, 5.0, 5.0]), np.ones(3), np.zeros(3, dtype=np.int32), np.array([9.0]))
     array([1., 4., 4.])
     """
-    given, left = np.zeros_like(wanted), capacity.astype(np.float64).copy()
+    given, left = np.zeros_like(demand), capacity.astype(np.float64).copy()
     weight = np.maximum(weight, LEAST_WEIGHT)
-    waiting = np.flatnonzero(wanted > 0)
+    waiting = np.flatnonzero(demand > 0)
     while len(waiting):
         at = broker[waiting]
         level = left / np.maximum(np.bincount(at, weight[waiting], minlength=len(left)), LEAST_WEIGHT)
         part = weight[waiting] * level[at]
-        enough = wanted[waiting] <= part
+        enough = demand[waiting] <= part
         if not enough.any():
             given[waiting] = part
             break
         content = waiting[enough]
-        given[content] = wanted[content]
-        left = np.maximum(left - np.bincount(at[enough], wanted[content], minlength=len(left)), 0.0)
+        given[content] = demand[content]
+        left = np.maximum(left - np.bincount(at[enough], demand[content], minlength=len(left)), 0.0)
         waiting = waiting[~enough]
     return given

@@ -1,8 +1,8 @@
 """An exchange in and around a network in a box: broker, gateway, coordinator, data plane and clients.
 
 Broker and gateway live in the broker's namespace, and clients open their sockets in theirs; of several brokers each has
-a gateway beside it. The coordinator is outside: clients and further gateways reach it over a Unix socket, so that no
-word to it takes bandwidth from the events that are measured.
+a gateway. The coordinator is outside: clients and further gateways reach it over a Unix socket, so that requests take
+no bandwidth from the events that are measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Coroutine, Sequence, Set
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,16 +21,17 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.broker import BrokerProcess
+from triagemq.channel.orders import subscriber_of
 from triagemq.client.coordinator import Coordinator
-from triagemq.coordinator.decide.orders import subscriber_of
-from triagemq.coordinator.gateway.binder import Follower
 from triagemq.errors import NetworkError, ParameterError
-from triagemq.exchange import BrokerProcess
+from triagemq.gateway.binder import Follower
 from triagemq.lab.box import Box, Host, LostEvent, lay_out, new_run
 from triagemq.lab.box.processes import Running
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id, require_open_vswitch
 from triagemq.lab.clusters import BASELINES
-from triagemq.lab.emulate.clients import MODULE, tell, use_realtime_scheduling
+from triagemq.lab.emulate.active_promises import ActivePromises
+from triagemq.lab.emulate.clients import MODULE, notify, use_realtime_scheduling
 from triagemq.lab.emulate.copying import (
     CopyingPlane,
     idle_instructions,
@@ -41,9 +42,7 @@ from triagemq.lab.emulate.copying import (
 )
 from triagemq.lab.emulate.openflow_agent import AgentConfig
 from triagemq.lab.emulate.passing import passed_packets
-from triagemq.lab.emulate.paths import PromisedPaths
-from triagemq.lab.emulate.promised import IDLE
-from triagemq.live.processes import last_words
+from triagemq.lab.emulate.promised import IDLE, require_real_messages
 from triagemq.live.rig import (
     EMBEDDED_CLASSES,
     GATEWAY_MODULE,
@@ -54,13 +53,15 @@ from triagemq.live.rig import (
 from triagemq.network.linux import Interface, LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.netlink import CLONE_NEWNET, in_thread_after, unshare
 from triagemq.network.linux.plane import problem_of
-from triagemq.plan import Counters, Instructed
+from triagemq.plan.admission.promises import matching
+from triagemq.plan.dataplane import Counters, Instructed
+from triagemq.processes import last_words
 from triagemq.scenario import Scenario
 from triagemq.scenario.conditions import Conditions, situations
-from triagemq.waiting import end
+from triagemq.waiting import end, is_set_within
 
 if TYPE_CHECKING:
-    from triagemq.coordinator.gateway.queue_control import ControlBehindGateway
+    from triagemq.gateway.queue_control import ControlBehindGateway
 
 DATA_PLANES = ("linux", "openflow", "embedded")
 GATEWAY_PORT = 10_000
@@ -71,7 +72,7 @@ _READY_SECONDS = 60.0
 _LOOK_SECONDS = 0.05
 _IN_FORCE_SECONDS = 60.0
 _BEGIN_SECONDS = 0.2
-"""From when publishers are told to begin to their first event."""
+"""From the notification of publishers to their first event."""
 _SAMPLE_SECONDS = 0.2
 
 
@@ -119,7 +120,7 @@ def require_machine(dataplane: str) -> None:
 
 class BoxedExchange(Rig):
     """`samples` are the counters of the kernel's queues, every 200 ms; `lost` the events that links have lost so far;
-    `passed` the packets that have left ports, without those of which nobody could note it (`times_missed`).
+    `passed` the packets that have left ports, without those whose time could not be noted (`times_missed`).
 
     Processes in the box are not started again when they end, nor are clients: what is measured would mean nothing.
     """
@@ -144,6 +145,8 @@ class BoxedExchange(Rig):
         # The embedded data plane is behind the gateway, and what is promised does not come there.
         plugged = [] if options.dataplane == "embedded" else plugged_publishers(scenario)
         require_babbling(scenario, options.babbling, plugged)
+        if plugged:
+            require_real_messages(scenario, matching(scenario)[0].tolist())
         if options.dataplane == "openflow":
             require_buckets(scenario, plugged)
         self.layout = lay_out(
@@ -160,11 +163,11 @@ class BoxedExchange(Rig):
         self._inside: dict[str, Running] = {}
         self._backups = frozenset(conditions.backups.values())
         self._babblers: list[str] = []
-        self.promised = PromisedPaths(scenario, self.coordinator, self._sockets, self)
+        self.promised = ActivePromises(scenario, self.coordinator, self._notify_promised)
 
     @property
     def _in_a_hurry(self) -> bool:
-        """Nobody asks for the state of what is ended."""
+        """The state of ended processes is not queried."""
         return True
 
     @property
@@ -213,15 +216,15 @@ class BoxedExchange(Rig):
     # Processes in the box.
 
     def _start_inside(self, name: str, namespace: str, command: list[str]) -> None:
-        output, errors = self._said(name)
+        output, errors = self._output_files(name)
         self._inside[name] = self.box.processes.start(namespace, command, output=output, errors=errors)
 
-    def _said(self, name: str) -> tuple[Path, Path]:
+    def _output_files(self, name: str) -> tuple[Path, Path]:
         return self.state / "logs" / f"{name}.out", self.state / "logs" / f"{name}.log"
 
     async def _ready(self, name: str) -> None:
         """Wait for the line that a process in the box prints when it is ready."""
-        output, log = self._said(name)
+        output, log = self._output_files(name)
         deadline = time.monotonic() + _READY_SECONDS
         while not (output.exists() and output.stat().st_size):
             if self._inside[name].exit_code() is not None:
@@ -234,7 +237,7 @@ class BoxedExchange(Rig):
         """NetworkError if one has ended that is not started again."""
         for name, child in self.children.items():
             if child.pid is None and not child.restarting:
-                raise NetworkError(f"the {name} have ended: {child.last_words()}")
+                raise NetworkError(f"the {name} have ended: {last_words(child.log)}")
         for name, process in self._inside.items():
             if process.exit_code() is not None:
                 raise NetworkError(f"the {name} has ended; see {self.state / 'logs'}")
@@ -251,7 +254,7 @@ class BoxedExchange(Rig):
     # What runs.
 
     async def _start_broker(self, name: str, join: str | None = None) -> None:
-        """A broker and the gateway beside it, which joins the coordinator there, or is led over its socket."""
+        """A broker and its gateway, which joins the coordinator there, or is controlled over its socket."""
         host, ending = self.layout.brokers[name], "" if join is None else f"-{name}"
         process = BrokerProcess(self.state / f"broker{ending}", host=host.ipv4, port=BROKER_PORT)
         self._start_inside(f"broker{ending}", host.namespace, process.command())
@@ -276,18 +279,18 @@ class BoxedExchange(Rig):
             use_realtime_scheduling(self._inside[gateway].pid)
 
     async def _all_joined(self) -> None:
-        """Wait until the coordinator leads all gateways: clients are told of those that it has."""
+        """Wait until the coordinator controls all gateways: it announces those to clients."""
         coordinator, deadline = Coordinator(self.coordinator), time.monotonic() + _READY_SECONDS
         try:
             while True:
-                found = await coordinator.gateways()
+                found = await coordinator.answer("GET", "/v1/gateways")
                 missing = self.layout.brokers.keys() - {each["name"] for each in found if not each["problem"]}
                 if not missing:
                     return
                 if time.monotonic() > deadline:
                     name = min(missing)
-                    said = last_words(self._said(f"gateway-{name}")[1])
-                    raise NetworkError(f"gateway {name} has not joined after {_READY_SECONDS:.0f} s: {said}")
+                    words = last_words(self._output_files(f"gateway-{name}")[1])
+                    raise NetworkError(f"gateway {name} has not joined after {_READY_SECONDS:.0f} s: {words}")
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:
             await coordinator.close()
@@ -309,13 +312,13 @@ class BoxedExchange(Rig):
         estimators = self._estimators(lambda words: print(f"triage: {words}", file=sys.stderr, flush=True))
         if estimators is not None:
             # Late: compiled trees take a moment to load.
-            from triagemq.coordinator.gateway.queue_control import ControlBehindGateway, ControlledQueues
+            from triagemq.gateway.queue_control import ControlBehindGateway, ControlledQueues
 
             self._followed = queues = ControlledQueues(copying, estimators)
             self._queue_control = ControlBehindGateway(self.link, queues)
         self.follower = Follower(self.link, self._followed)
-        self._beside(self.follower.run())
-        self._beside(self._keep_sampling())
+        self.start_task(self.follower.run())
+        self.start_task(self._keep_sampling())
 
     async def _start_controller(self) -> None:
         switches = self.box.switches
@@ -324,7 +327,6 @@ class BoxedExchange(Rig):
             control=str(self._control),
             listen=switches.controller,
             switches=[datapath_id(self.layout, name) for name in self.layout.switches],
-            sources=[host.ipv4 for host in self.layout.brokers.values()],
             applied=str(self._rules),
             ports={
                 port.name: (datapath_id(self.layout, port.switch), port.switch_interface)
@@ -340,16 +342,16 @@ class BoxedExchange(Rig):
         await self._start_child("controller", _CONTROLLER_MODULE, asdict(agent))
 
     async def start_clients(self, absent_publishers: list[str], absent_subscribers: list[str]) -> None:
-        """The scenario's subscribers, then its publishers, which say nothing until they are told to begin."""
+        """The scenario's subscribers, then its publishers, which are silent until they are notified."""
         for name in absent_subscribers:
-            self.promised.is_there(name, there=False)
+            self.promised.set_present(name, present=False)
         for role, hosts, absent, noted in (
             ("subscribers", self.layout.subscribers, absent_subscribers, self.receipts),
             ("publishers", self.layout.publishers, absent_publishers, self.sent),
         ):
-            ways = {name: host.interface for name, host in hosts.items()}
+            interfaces = {name: host.interface for name, host in hosts.items()}
             if role == "publishers":
-                ways = {name: way.interface for name, way in self.layout.access.items()}
+                interfaces = {name: access.interface for name, access in self.layout.access.items()}
             await self._start_clients(
                 role,
                 module=MODULE,
@@ -360,7 +362,7 @@ class BoxedExchange(Rig):
                 receipts=str(noted),
                 commands=str(self._sockets / role),
                 absent=absent,
-                promised=self._promised_clients(role, ways, self.options.babbling),
+                promised=self._promised_clients(role, interfaces, self.options.babbling),
             )
         for name in self.options.babbling:
             await self._start_babbler(name)
@@ -374,35 +376,21 @@ class BoxedExchange(Rig):
             "coordinator": self.coordinator,
             "namespaces": {name: access.namespace},
             "commands": str(self._sockets / child),
-            "promised": self._promised_clients(child, {name: access.interface}, (), babbling=(name,)),
+            "promised": self._promised_clients(child, {name: access.interface}, (name,)),
         }
         await self._start_child(child, MODULE, config, restart=False)
 
     def _promised_clients(
-        self, role: str, ways: dict[str, str], without: Collection[str], babbling: Sequence[str] = ()
+        self, role: str, interfaces: dict[str, str], babbling: Sequence[str]
     ) -> dict[str, Any] | None:
         if not self.layout.plugged:
             return None
         return {
-            "interfaces": {name: way for name, way in ways.items() if name not in without},
+            "interfaces": interfaces,
             "receipts": str(self.state / f"promised-{role}"),
             "babbling": list(babbling),
             "synchronised": self.options.synchronised,
         }
-
-    @property
-    def promised_roles(self) -> tuple[str, ...]:
-        """The processes of clients that know of promises."""
-        return "subscribers", "publishers", *self._babblers
-
-    def copied(self) -> Set[tuple[str, str]]:
-        """The addresses of which the kernel makes copies, each with a port that they leave by."""
-        assert self.follower is not None
-        return {(str(copy.key), copy.port) for copy in self.follower.orders.copies.values()}
-
-    async def switches_follow(self) -> bool:
-        """Are the newest orders in force on switches too, where there are any?"""
-        return "controller" not in self.children or await self._carried_out()
 
     @property
     def promised_sent(self) -> list[Path]:
@@ -426,7 +414,7 @@ class BoxedExchange(Rig):
     async def begin_publishing(self, absent_subscribers: list[str]) -> int:
         """When the first event is published, in Unix ns: as soon as the plan that knows of everyone is in force.
 
-        Earlier, packets would find no flow and pass by the queues, and nobody would count them.
+        Earlier, packets would find no flow and pass by the queues without being counted.
         """
         present = [name for name in self.scenario.subscribers.name if name not in absent_subscribers]
         clients = [("publishers", name) for name in self.scenario.publishers.name]
@@ -440,14 +428,20 @@ class BoxedExchange(Rig):
             why = f"it takes longer than {_IN_FORCE_SECONDS:.0f} s"
             if self.follower is not None and self.follower.problem:
                 why = self.follower.problem
-            raise NetworkError(f"the plan cannot be carried out: {why}") from None
+            raise NetworkError(f"the plan cannot be put in force: {why}") from None
         if self.layout.plugged:
-            await self.promised.lead()
-            self._beside(self.promised.keep_leading())
+            await self.promised.begin()
+            self.start_task(self.promised.keep_updating())
         begins_ns = time.time_ns() + round(_BEGIN_SECONDS * 1e9)
-        for role in ("publishers", *self._babblers):
-            tell(str(self._sockets / role), {"begins_ns": begins_ns})
+        self._notify_publishers({"begins_ns": begins_ns})
         return begins_ns
+
+    def _notify_promised(self, addresses: list[tuple[int, str]]) -> None:
+        self._notify_publishers({"promised": addresses})
+
+    def _notify_publishers(self, message: dict[str, Any]) -> None:
+        for role in ("publishers", *self._babblers):
+            notify(str(self._sockets / role), message)
 
     @property
     def coordinator(self) -> str:
@@ -477,7 +471,10 @@ class BoxedExchange(Rig):
     async def _carried_out(self) -> bool:
         """Are all flows of the plan there, in the gateway, in the kernel and on the switches?"""
         orders = await self.link.current()
-        there = {subscriber_of(event.flow or event.client_id)[0] for event in await self.link.present()}
+        there = {
+            subscriber_of(client.flow or client.client_id)[0]
+            for client in (await self.link.sessions()).sessions
+        }
         if orders.topics.keys() - there:
             return False
         if self.follower is not None and (
@@ -504,11 +501,11 @@ class BoxedExchange(Rig):
             for name, bridge in self.layout.switches.items()
         }
 
-    def tell_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
-        """What one of them does from now on, or what all do (see live.clients)."""
+    def notify_clients(self, role: Literal["publishers", "subscribers"], **what: Any) -> None:
+        """What one of them does from now on, or what all do (see clients.py)."""
         if role == "subscribers" and "there" in what:
-            self.promised.is_there(what["name"], there=what["there"])
-        tell(str(self._sockets / role), what)
+            self.promised.set_present(what["name"], present=what["there"])
+        notify(str(self._sockets / role), what)
 
     def set_bandwidth(self, port: str, bandwidth_bps: float) -> None:
         """What the link behind a port carries from now on; the coordinator hears of it elsewhere."""
@@ -527,7 +524,7 @@ class BoxedExchange(Rig):
         return any(queue.backlog_packets for port in counters.ports.values() for queue in port.queues)
 
     def sample(self) -> None:
-        """Look at the kernel's queues, if it has any. Flows that have gone are told of once: every look is kept."""
+        """Look at the kernel's queues, if it has any. Flows that have gone are reported once: every look is stored."""
         if self.plane is not None:
             self.samples.append((time.time_ns(), self.plane.counters()))
             self._waited = self.plane.queue_times()
@@ -569,3 +566,25 @@ async def _together(*work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks)
     finally:
         await end(*tasks)
+
+
+async def let_run(
+    begun_ns: int,
+    seconds: float | None,
+    ended: asyncio.Event,
+    on_tick: Callable[[float], Coroutine[Any, Any, None]],
+) -> None:
+    """Until so many seconds after the first event, or until `ended`; `on_tick` gets them every second."""
+    loop = asyncio.get_running_loop()
+    while not ended.is_set():
+        elapsed = (time.time_ns() - begun_ns) * 1e-9
+        left = float("inf") if seconds is None else seconds - elapsed
+        if left <= 0:
+            return
+        # A gateway that hangs must not delay the end.
+        ticking, ending = loop.create_task(on_tick(elapsed)), loop.create_task(ended.wait())
+        await asyncio.wait({ticking, ending}, return_when=asyncio.FIRST_COMPLETED)
+        if ticking.done():
+            ticking.result()
+        await end(ticking, ending)
+        await is_set_within(ended, min(left, 1.0))

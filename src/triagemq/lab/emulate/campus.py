@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from triagemq.client.coordinator import Coordinator
 from triagemq.errors import CoordinatorError
 from triagemq.lab.box import packets_lost_by_machine
-from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
+from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions, let_run
 from triagemq.lab.emulate.conditions import play_conditions
 from triagemq.lab.emulate.receipts import SENT, read_receipts
-from triagemq.live.run import let_run, moved_clients, stop_publishing
+from triagemq.live.up.run import moved_clients, stop_publishing
 from triagemq.scenario import Scenario, load_with_conditions
 from triagemq.scenario.conditions import situations
 from triagemq.waiting import end
@@ -80,7 +80,7 @@ async def run_campus(
         async def tick(elapsed: float) -> None:
             rig.require_alive()
             with contextlib.suppress(CoordinatorError):
-                samples.append(_sample(await coordinator.gateways(), begun_ns))
+                samples.append(_sample(await coordinator.answer("GET", "/v1/gateways"), begun_ns))
             on_tick(elapsed)
 
         try:

@@ -3,9 +3,9 @@
 Like live.clients, with sockets in namespaces, notes of what is sent and arrives, and promised messages. JSON datagrams
 on a Unix socket say what its clients do next. `{"name": "crew", "there": false}`: a client fails or leaves, or returns
 or joins. `{"situation": 2}`: topics are worth what they are in the situation of that number, of those that the
-scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time. `{"promised": "FILE"}`: what is
-promised is at the addresses in that file (see promised.py); when all are there, FILE with the socket's name behind it
-says so. A client that joins may request other latencies, by topic: `max_latency_seconds`.
+scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time. `{"promised": [[0, "239.1.2.3:17"]]}`:
+these publications are promised, at these addresses. A client that joins may request other latencies, by topic:
+`max_latency_seconds`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from triagemq.client.settings import ConnectionSettings
 from triagemq.errors import TriageError
 from triagemq.lab.emulate.promised import (
     PromisedClients,
-    PromisedPublishers,
-    PromisedSubscribers,
-    told_addresses,
+    PromisedPublications,
+    PromisedReceipts,
+    Publish,
 )
 from triagemq.lab.emulate.receipts import LastArrival, Receipts, TimedSocket, stamping
 from triagemq.live.clients import (
@@ -52,8 +52,8 @@ from triagemq.scenario.conditions import Conditions
 from triagemq.waiting import end, is_set_within
 
 if TYPE_CHECKING:
+    from triagemq.lab.recordings import RecordedStream
     from triagemq.scenario.conditions import Situation
-    from triagemq.simulate.replay import RecordedStream
     from triagemq.simulate.source import PublicationStream
 
 MODULE = "triagemq.lab.emulate.clients"
@@ -84,60 +84,63 @@ class BoxedLoad(LoadConfig):
 async def run_subscribers(
     scenario: Scenario, conditions: Conditions, config: BoxedLoad, ended: asyncio.Event
 ) -> None:
-    """All subscribers, each with its flows; what they get is counted and reported, and noted if that is wanted."""
-    wanted = subscription_intents(scenario, config.qos, scenario.subscriptions.utility_weight)
+    """All subscribers, each with its flows; what they get is counted and reported, and noted if requested."""
+    intents = subscription_intents(scenario, config.qos, scenario.subscriptions.utility_weight)
     receipts = None if config.receipts is None else Receipts(Path(config.receipts))
     number = {name: row for row, name in enumerate(scenario.topics.name)}
     present: dict[str, Subscriber] = {}
     turn = asyncio.Semaphore(AT_ONCE)
-    arrival = LastArrival()
-    promised = None if config.promised is None else PromisedSubscribers(scenario, config.promised)
+    promised = None if config.promised is None else PromisedReceipts(config.promised, config.namespaces)
+    arrival = LastArrival() if promised is None else promised.arrival
 
     def noting(subscriber: int) -> Callable[[Event], None]:
-        if receipts is None:
-            return lambda event: None
-        return lambda event: receipts.add(
-            subscriber, number.get(event.topic, -1), event.published_ns or 0, arrival.of(event.received_ns)
-        )
+        def note(event: Event) -> None:
+            published_ns, topic = event.published_ns or 0, number.get(event.topic, -1)
+            if event.transport == "multicast" and promised is not None:
+                promised.note(subscriber, topic, published_ns, event.received_ns)
+            elif receipts is not None:
+                receipts.add(subscriber, topic, published_ns, arrival.of(event.received_ns))
+
+        return note
 
     async def join(name: str) -> None:
         async with turn:
             subscriber = Subscriber(
                 **client_options(config, name),
-                direct=False,
                 on_event=noting(scenario.subscribers.name.index(name)),
                 settings=_settings(config, name, arrival),
+                network=None if promised is None else promised.network(name),
             )
             await subscriber.open()
             present[name] = subscriber
-            await subscriber.subscribe_all(wanted[name])
+            await subscriber.subscribe_all(intents[name])
 
     async def command(message: dict[str, Any]) -> None:
         if "situation" in message:
             situation = _course(scenario, conditions)[message["situation"]]
-            wanted.update(subscription_intents(scenario, config.qos, situation.utility_weight))
-            await asyncio.gather(*(one.subscribe_all(wanted[name]) for name, one in present.items()))
-        elif "promised" in message:
-            if promised is not None:
-                await promised.open(told_addresses(message["promised"]), config.namespaces)
-                _say_there(message["promised"], config)
+            intents.update(subscription_intents(scenario, config.qos, situation.utility_weight))
+            await asyncio.gather(*(one.subscribe_all(intents[name]) for name, one in present.items()))
         elif message["there"]:
             name, other = message["name"], message.get("max_latency_seconds", {})
-            wanted[name] = [
+            intents[name] = [
                 replace(each, max_latency_seconds=other.get(each.topic, each.max_latency_seconds))
-                for each in wanted[name]
+                for each in intents[name]
             ]
             if name not in present:
                 await join(name)
             elif other:
-                await present[name].subscribe_all(wanted[name])
+                await present[name].subscribe_all(intents[name])
         elif not message["there"] and message["name"] in present:
             await present.pop(message["name"]).close()
 
+    if promised is not None:
+        await promised.listen_to_idle_port()
     await asyncio.gather(*(join(name) for name in scenario.subscribers.name if name not in config.absent))
     async with listening(config.commands, command):
         report_ready(clients=len(present))
         await ended.wait()
+    if promised is not None:
+        await promised.until_quiet()
     await asyncio.gather(*(subscriber.close() for subscriber in present.values()), return_exceptions=True)
     if promised is not None:
         await promised.close()
@@ -148,63 +151,38 @@ async def run_subscribers(
 async def run_publishers(
     scenario: Scenario, conditions: Conditions, config: BoxedLoad, ended: asyncio.Event
 ) -> None:
-    """All publishers; their events come as the scenario's rates, processes and sizes have it."""
+    """All publishers; their events come as the scenario's rates, processes and sizes have it, from the time that
+    `begin` names. What is promised comes as often as it may."""
+    sent = None if config.receipts is None else Receipts(Path(config.receipts))
     stream = _stream(scenario, conditions, config)
     stream.until(0.0)
-    sent = None if config.receipts is None else Receipts(Path(config.receipts))
-    silent = set(config.absent)
-    begins = asyncio.get_running_loop().create_future()
-    promised = _promised_publishers(scenario, conditions, config)
-    # What is promised to some, and to others not.
-    also_brokered: set[int] = set()
-
-    async def command(message: dict[str, Any]) -> None:
-        """A publisher that fails says nothing: it is the silence of its topics that is noticed."""
-        if "promised" in message:
-            if promised is not None:
-                await promised.open(told_addresses(message["promised"]), config.namespaces)
-                also_brokered.clear()
-                also_brokered.update(message["also_brokered"])
-                _say_there(message["promised"], config)
-        elif "begins_ns" in message:
-            if not begins.done():
-                begins.set_result(message["begins_ns"])
-        else:
-            (silent.discard if message["there"] else silent.add)(message["name"])
-
-    names = scenario.publishers.name
-    publishers = await open_publishers(scenario, config, lambda name: _settings(config, name), direct=False)
-    owner = scenario.publications.publisher.tolist()
+    silent: set[str] = set(config.absent)
+    names, owner = scenario.publishers.name, scenario.publications.publisher.tolist()
     topic_rows = scenario.publications.topic.tolist()
     topics = [scenario.topics.name[topic] for topic in topic_rows]
 
-    async def publish(row: int, size: float, published_ns: int) -> None:
-        payload = make_payload(max(size, PREFIX_BYTES), published_ns, row)
+    async def publish(row: int, payload: bytes, published_ns: int) -> None:
         went = await publishers[owner[row]].publish(topics[row], payload, qos=config.qos, wait=False)
         if sent is not None and went:
             sent.add(owner[row], topic_rows[row], published_ns, len(payload))
 
-    async def publish_too(row: int, size: float, published_ns: int) -> None:
-        if row in also_brokered:
-            await publish(row, size, published_ns)
-
-    async def publish_brokered(row: int, size: float) -> None:
+    async def publish_now(row: int, size: float) -> None:
         if names[owner[row]] not in silent and (promised is None or row not in promised.rows):
-            await publish(row, size, time.time_ns())
+            published_ns = time.time_ns()
+            await publish(row, make_payload(max(size, PREFIX_BYTES), published_ns, row), published_ns)
 
-    async with listening(config.commands, command):
-        report_ready(clients=len(publishers))
-        sending = None
-        if await _told(begins, ended):
-            if promised is not None:
-                sending = asyncio.get_running_loop().create_task(
-                    promised.publish(begins.result(), ended, silent=silent, brokered=publish_too)
-                )
-            await publish_stream(stream, begins.result(), ended, publish_brokered)
-        if sending is not None:
-            await sending
-        if promised is not None:
-            await promised.close()
+    promised = _promised_publications(scenario, conditions, config, publish)
+    publishers = await open_publishers(
+        scenario,
+        config,
+        lambda name: {
+            "settings": _settings(config, name),
+            "network": None if promised is None else promised.network(name),
+        },
+    )
+    async with _publishing(config, promised, ended, silent, clients=len(publishers)) as begins_ns:
+        if begins_ns is not None:
+            await publish_stream(stream, begins_ns, ended, publish_now)
     await asyncio.gather(*(publisher.close() for publisher in publishers), return_exceptions=True)
     if sent is not None:
         sent.close()
@@ -213,43 +191,63 @@ async def run_publishers(
 async def run_direct(
     scenario: Scenario, conditions: Conditions, config: BoxedLoad, ended: asyncio.Event
 ) -> None:
-    """Publishers that need no exchange: they send promised messages from when they are told to begin."""
-    promised = _promised_publishers(scenario, conditions, config)
-    assert promised is not None
+    """Publishers that need no exchange: they send promised messages to their addresses."""
+    promised = _promised_publications(scenario, conditions, config)
+    async with _publishing(config, promised, ended, set(), clients=1):
+        await ended.wait()
+
+
+@contextlib.asynccontextmanager
+async def _publishing(
+    config: BoxedLoad,
+    promised: PromisedPublications | None,
+    ended: asyncio.Event,
+    silent: set[str],
+    *,
+    clients: int,
+) -> AsyncIterator[int | None]:
+    """Follow commands, and publish what is promised; gives the time to begin, None if the end comes before it."""
     begins = asyncio.get_running_loop().create_future()
 
     async def command(message: dict[str, Any]) -> None:
+        """A publisher that fails gives no notice: the silence of its topics is noticed."""
         if "promised" in message:
-            await promised.open(told_addresses(message["promised"]), config.namespaces)
-            _say_there(message["promised"], config)
-        elif not begins.done():
-            begins.set_result(message["begins_ns"])
+            if promised is not None:
+                await promised.promise((row, address) for row, address in message["promised"])
+        elif "begins_ns" in message:
+            if not begins.done():
+                begins.set_result(message["begins_ns"])
+        else:
+            (silent.discard if message["there"] else silent.add)(message["name"])
 
     async with listening(config.commands, command):
-        report_ready(clients=1)
-        if await _told(begins, ended):
-            await promised.publish(begins.result(), ended)
-    await promised.close()
+        report_ready(clients=clients)
+        while not begins.done() and not await is_set_within(ended, _LOOK_SECONDS):
+            pass
+        begins_ns, sending = begins.result() if begins.done() else None, None
+        if promised is not None and begins_ns is not None:
+            sending = asyncio.get_running_loop().create_task(promised.run(begins_ns, ended, silent))
+        yield begins_ns
+        if sending is not None:
+            await sending
+        if promised is not None:
+            await promised.close()
 
 
-async def _told(begins: asyncio.Future[int], ended: asyncio.Event) -> bool:
-    """Wait for the time to begin, or for the end; whether there is one."""
-    while not begins.done() and not await is_set_within(ended, _LOOK_SECONDS):
-        pass
-    return begins.done()
-
-
-def _promised_publishers(
-    scenario: Scenario, conditions: Conditions, config: BoxedLoad
-) -> PromisedPublishers | None:
+def _promised_publications(
+    scenario: Scenario, conditions: Conditions, config: BoxedLoad, publish: Publish | None = None
+) -> PromisedPublications | None:
     if config.promised is None:
         return None
-    course = _course(scenario, conditions)
-    return PromisedPublishers(scenario, course, config.promised, config.seed, config.replay)
-
-
-def _say_there(path: str, config: BoxedLoad) -> None:
-    Path(f"{path}.{Path(config.commands).name}").touch()
+    return PromisedPublications(
+        scenario,
+        _course(scenario, conditions),
+        config.promised,
+        config.namespaces,
+        seed=config.seed,
+        replay=config.replay,
+        publish=publish,
+    )
 
 
 @contextlib.asynccontextmanager
@@ -257,29 +255,29 @@ async def listening(path: str, command: _Command) -> AsyncIterator[None]:
     """Follow commands from here on."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
-        heard.bind(path)
-        heard.setblocking(False)
-        task = asyncio.get_running_loop().create_task(_follow(heard, command))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as commands:
+        commands.bind(path)
+        commands.setblocking(False)
+        task = asyncio.get_running_loop().create_task(_follow(commands, command))
         try:
             yield
         finally:
             await end(task)
 
 
-async def _follow(heard: socket.socket, command: _Command) -> None:
+async def _follow(commands: socket.socket, command: _Command) -> None:
     loop = asyncio.get_running_loop()
     while True:
-        message = json.loads(await loop.sock_recv(heard, _LONGEST_COMMAND))
-        # A client that cannot do as it is told now must not keep the others from it.
+        message = json.loads(await loop.sock_recv(commands, _LONGEST_COMMAND))
+        # A client that fails must not hinder the others.
         with contextlib.suppress(TriageError):
             await command(message)
 
 
-def tell(path: str, message: dict[str, Any]) -> None:
-    """Let the clients of a process do something."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
-        teller.sendto(json.dumps(message).encode(), path)
+def notify(path: str, message: dict[str, Any]) -> None:
+    """Send a command to the clients of a process."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(json.dumps(message).encode(), path)
 
 
 def _course(scenario: Scenario, conditions: Conditions) -> list[Situation]:
@@ -294,7 +292,7 @@ def _stream(
 ) -> PublicationStream | RecordedStream:
     # Late: subscribers publish nothing, and start sooner without.
     if config.replay is not None:
-        from triagemq.simulate.replay import RecordedStream
+        from triagemq.lab.recordings import RecordedStream
 
         return RecordedStream(Path(config.replay), scenario)
     from triagemq.simulate.source import PublicationStream
@@ -335,7 +333,8 @@ def use_realtime_scheduling(process: int = 0) -> None:
 
 async def _run(config: BoxedLoad, ended: asyncio.Event) -> None:
     scenario, conditions = load_with_conditions(config.scenario)
-    if config.role != "subscribers" and config.promised is not None and not config.promised.babbling:
+    babbles = config.role == "direct" and config.promised is not None and config.promised.babbling
+    if config.role != "subscribers" and config.promised is not None and not babbles:
         use_realtime_scheduling()
     if config.role == "publishers":
         await run_publishers(scenario, conditions, config, ended)

@@ -1,7 +1,7 @@
 """What promised messages need of a box: publishers that are plugged in, bridges that copy, and a port that is idle.
 
-The idle port is beside the scenario's: a switch, a port, a publisher and a subscriber of its own that carry nothing but
-one small message every now and then. What those take is what this machine adds to everybody's latency.
+The idle port is no part of the scenario: a switch, a port, a publisher and a subscriber of its own with one small
+message every now and then. The latency of these is what this machine adds to all others.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from triagemq.client.direct import GroupAddress
 from triagemq.errors import NetworkError, ParameterError
 from triagemq.lab.box import Box
 from triagemq.lab.emulate.promised import IDLE, IDLE_ADDRESS
-from triagemq.plan import FlowKey, Instructed, Instruction, RemoveFlow, SetFlow, SetPort
 from triagemq.plan.admission.promises import matching
+from triagemq.plan.dataplane import FlowKey, Instructed, Instruction, RemoveFlow, SetFlow, SetPort
 from triagemq.scenario import LimiterKind, Scenario, Table
 from triagemq.scenario.model import filled
 
@@ -63,7 +63,7 @@ class CopyingPlane:
 
 
 def plugged_publishers(scenario: Scenario) -> list[str]:
-    """Those of whom something may be promised: plugged into a managed switch, and asked for with a guarantee."""
+    """Publications that may be promised: at a managed switch, and subscribed with a guarantee."""
     publication, _, _ = matching(scenario)
     rows = np.unique(scenario.publications.publisher[publication])
     return [
@@ -97,7 +97,7 @@ def require_buckets(scenario: Scenario, plugged: Collection[str]) -> None:
 
 
 def with_idle_port(scenario: Scenario, plugged: Collection[str]) -> Scenario:
-    """A scenario with one more switch and port, for nobody: to be laid out, not to be planned."""
+    """A scenario with one more switch and port, without clients: to be laid out, not to be planned."""
     publishers = scenario.publishers
     rates = [float(publishers.access_bps[publishers.name.index(name)]) for name in plugged]
     return replace(
@@ -132,7 +132,7 @@ def _with_row(table: SomeTable, **columns: object) -> SomeTable:
 
 
 def idle_instructions(bandwidth_bps: float) -> list[Instruction]:
-    """The port and the flow that nobody else uses."""
+    """The port and the flow that are for copies alone."""
     return [
         SetPort(IDLE, bandwidth_bps, float("inf"), _IDLE_CLASSES),
         SetFlow(_IDLE_KEY, IDLE, _IDLE_FLOW, 0, 0.0),

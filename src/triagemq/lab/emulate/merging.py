@@ -1,9 +1,9 @@
 """The Trace of a run in a box: what publishers and gateway sent, what subscribers got, and what the queues counted.
 
-Which copies they have lost links tell, and which ones the plan dropped the gateway. Which packets the kernel dropped
-nobody sees; how many in each queue for lack of room it counts. The other copies that did not arrive are
-given a reason at random so that these totals are right; what nobody has counted was lost on a link, too: a fragment
-that was not the first of its event. So was what publishers sent and the gateway never saw, for everyone who wanted it.
+Links record the copies that they lose, and the gateway those that the plan drops. The kernel counts its drops for
+each queue without naming packets: the other copies that did not arrive are given a reason at random so that these
+totals are right. A copy in no counter was lost on a link, too (a fragment that was not the first of its event), and so
+was an event that a publisher sent and the gateway never saw, for all its subscribers.
 
 When a copy was queued and left is the kernel's word (passing.py); of one that was dropped only when it was sent.
 """
@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from triagemq.coordinator.gateway.trace import PortNumbers, sample_columns
+from triagemq.gateway.live_trace import Names
+from triagemq.gateway.trace import sample_columns
 from triagemq.lab.emulate.passing import hops_of, whole_events, with_queue_times
 from triagemq.lab.emulate.promises import PromisedRun
 from triagemq.lab.emulate.receipts import SENT, read_receipts
 from triagemq.lab.emulate.wire import packets_of
 from triagemq.network.reported import QueueKey
-from triagemq.plan import Counters, PortCounters
+from triagemq.plan.dataplane import Counters, PortCounters
 from triagemq.scenario import Scenario
 from triagemq.trace import Outcome, Trace, TraceWriter, runs
 
@@ -76,9 +77,8 @@ def merge_trace(
         with_hops=events is not None,
     ) as writer:
         for trace in traces:
-            writer.publications(_columns(trace.table("publications")))
-            sent_on = _but_promised(trace.table("deliveries"), promised)
-            deliveries = _deliveries(sent_on, got, samples, lost, scenario, behind_gateway)
+            writer.publications(_with_real_sizes(_columns(trace.table("publications")), promised, scenario))
+            deliveries = _deliveries(trace.table("deliveries"), got, samples, lost, scenario, behind_gateway)
             if events is not None:
                 hops = hops_of(deliveries, events, subscribers)
                 deliveries = with_queue_times(deliveries, hops, scenario.subscribers.port)
@@ -88,16 +88,16 @@ def merge_trace(
                 table = trace.table(name)
                 if len(table):
                     getattr(writer, name)(_columns(table))
-        publications, copies = _never_seen(traces, read_receipts(sent, SENT), scenario, present)
+        publications, copies = _never_seen(traces, read_receipts(sent, SENT), scenario, present, promised)
         if len(publications["publication_id"]):
-            writer.publications(publications)
+            writer.publications(_with_real_sizes(publications, promised, scenario))
             writer.deliveries(copies)
         if promised is not None and promised.copies:
             _write_promised(writer, promised, scenario, traces, publications)
-        number = PortNumbers(scenario.ports.name)
+        port_numbers = Names(scenario.ports.name)
         for sampled_ns, counters in _apart(samples):
-            writer.queue_samples(sample_columns(counters.ports, number, sampled_ns))
-        writer.finish(measured_from_ns=measured_from_ns, extra=_said(traces) | missed)
+            writer.queue_samples(sample_columns(counters.ports, port_numbers, sampled_ns))
+        writer.finish(measured_from_ns=measured_from_ns, extra=_stated_extra(traces) | missed)
 
 
 def _apart(samples: Sequence[tuple[int, Counters]]) -> list[tuple[int, Counters]]:
@@ -111,20 +111,31 @@ def _apart(samples: Sequence[tuple[int, Counters]]) -> list[tuple[int, Counters]
     return found
 
 
-def _but_promised(copies: pa.Table, promised: PromisedRun | None) -> pa.Table:
-    """Without those that came by the broker as well, to somebody to whom the event was promised."""
+def _direct_copies(promised: PromisedRun | None) -> set[tuple[int, int]]:
+    """The subscriptions that got an event directly, and when it was published."""
     if promised is None or not promised.copies:
-        return copies
-    row = promised.copies["message"]
-    known = set(
-        zip(
-            promised.copies["subscription_id"].tolist(),
-            promised.sent["published_ns"][row].tolist(),
-            strict=True,
-        )
+        return set()
+    published_ns = promised.sent["published_ns"][promised.copies["message"]].tolist()
+    return set(zip(promised.copies["subscription_id"].tolist(), published_ns, strict=True))
+
+
+def _with_real_sizes(
+    publications: dict[str, Any], promised: PromisedRun | None, scenario: Scenario
+) -> dict[str, Any]:
+    """Payloads of what was sent directly are shorter than the scenario's messages, since their headers are longer."""
+    if promised is None:
+        return publications
+    sent = promised.sent
+    topics = scenario.publications.topic[sent["publication"]].tolist()
+    sizes = dict(
+        zip(zip(topics, sent["published_ns"].tolist(), strict=True), sent["size_bytes"].tolist(), strict=True)
     )
-    both = zip(copies["subscription_id"].to_pylist(), copies["published_ns"].to_pylist(), strict=True)
-    return copies.filter(pa.array([each not in known for each in both], pa.bool_()))
+    keys = zip(
+        *(np.asarray(publications[name]).tolist() for name in ("topic_id", "published_ns")), strict=True
+    )
+    measured = np.asarray(publications["size_bytes"]).tolist()
+    real = [sizes.get(key, size) for key, size in zip(keys, measured, strict=True)]
+    return publications | {"size_bytes": np.array(real, dtype=np.int64)}
 
 
 def _write_promised(
@@ -197,7 +208,7 @@ def _numbers(traces: Sequence[Trace], others: dict[str, Any]) -> dict[tuple[int,
     }
 
 
-def _said(traces: Sequence[Trace]) -> dict[str, Any]:
+def _stated_extra(traces: Sequence[Trace]) -> dict[str, Any]:
     """What the gateway says of its trace: names of topics and clients by their numbers, and its counters."""
     manifests = [trace.manifest for trace in traces if trace.manifest is not None]
     return dict(manifests[-1].extra) if manifests else {}
@@ -260,9 +271,14 @@ def _deliveries(
 
 
 def _never_seen(
-    traces: Sequence[Trace], sent: NDArray[np.void], scenario: Scenario, present: Present
+    traces: Sequence[Trace],
+    sent: NDArray[np.void],
+    scenario: Scenario,
+    present: Present,
+    promised: PromisedRun | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Publications that did not reach the gateway, and a copy of each for every subscription that was there."""
+    """Publications that did not reach the gateway, and a copy of each for every subscription that was there, and to
+    which it did not come directly."""
     seen: set[tuple[int, int]] = set()
     last = -1
     for trace in traces:
@@ -278,18 +294,19 @@ def _never_seen(
         "published_ns": lost["published_ns"],
         "size_bytes": lost["size_bytes"],
     }
-    wanted = scenario.subscriptions
+    subscriptions, direct = scenario.subscriptions, _direct_copies(promised)
     copies = [
         (row, subscription)
         for row, (topic, published_ns) in enumerate(lost[["topic", "published_ns"]].tolist())
-        for subscription in np.flatnonzero((wanted.topic == topic) & present(published_ns)).tolist()
+        for subscription in np.flatnonzero((subscriptions.topic == topic) & present(published_ns)).tolist()
+        if (subscription, published_ns) not in direct
     ]
     row, subscription = np.array(copies, dtype=np.int64).reshape(-1, 2).T
     nothing = np.full(len(copies), -1, dtype=np.int64)
     return publications, {
         "publication_id": publications["publication_id"][row],
         "subscription_id": subscription,
-        "subscriber_id": wanted.subscriber[subscription].astype(np.int64),
+        "subscriber_id": subscriptions.subscriber[subscription].astype(np.int64),
         "topic_id": lost["topic"][row],
         **dict.fromkeys(("flow_id", "priority_class", "enqueued_ns", "dequeued_ns", "delivered_ns"), nothing),
         "published_ns": lost["published_ns"][row],
@@ -323,8 +340,8 @@ def _reasons(
     counted: Mapping[str, PortCounters],
     ports: Sequence[str],
 ) -> NDArray[np.int8]:
-    """For copies that did not arrive, by the last queue on their way: as many by buffer as were counted there, the rest
-    on a link, or for lack of room on the way to it (`ports` are the last ones)."""
+    """For copies that did not arrive, by the last queue on their path: as many by buffer as were counted there, the
+    rest on a link, or for lack of room before it (`ports` are the last ones)."""
     reasons = np.full(len(queues), int(Outcome.lost_on_link), dtype=np.int8)
     random = np.random.default_rng(0)
     rows_of: dict[QueueKey, list[int]] = {}

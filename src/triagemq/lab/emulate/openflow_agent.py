@@ -1,6 +1,6 @@
 """The controller of the box's switches: `python -m triagemq.lab.emulate.openflow_agent CONFIG.json`.
 
-It follows the gateway and keeps rules on the switches; queues and drops are the kernel's, which somebody else sees to.
+It follows the gateway and keeps rules on the switches; the kernel's queues are another process's.
 Killed at any moment, it leaves the rules where they are; started again, it reads them and changes what differs.
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from triagemq.channel.link import GatewayLink
 from triagemq.child import run_child, say_ready
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.gateway.binder import Follower
+from triagemq.gateway.binder import Follower
 from triagemq.lab.emulate.copying import idle_instructions
 from triagemq.network.openflow import OpenFlowSwitches, SwitchCounters
 from triagemq.waiting import end, is_set_within
@@ -26,7 +26,7 @@ _LOOK_SECONDS, _LOOKS_A_COUNT = 0.1, 5
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """The gateway's control socket, where switches meet the controller, their numbers, and the gateways' addresses.
+    """The gateway's control socket, where switches meet the controller, and their numbers.
 
     `applied` is a file for the generation of which all flows have their rules on the switches; 0 while some have none.
     `ports` says at which switch and interface each output port is; `reserved` are those that carry promised messages
@@ -37,7 +37,6 @@ class AgentConfig:
     control: str
     listen: str
     switches: list[int]
-    sources: list[str]
     applied: str
     ports: dict[str, tuple[int, str]] = field(default_factory=dict)
     reserved: list[tuple[int, str]] = field(default_factory=list)
@@ -50,7 +49,6 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         lambda: OpenFlowSwitches(
             config.switches,
             listen=[config.listen],
-            sources=config.sources,
             ports=config.ports,
             reserved=[(switch, interface) for switch, interface in config.reserved],
             keep_rules=True,
@@ -67,10 +65,7 @@ async def _run(config: AgentConfig, ended: asyncio.Event) -> None:
         say_ready(switches=sorted(switches.connected))
         limited, looks = LimitedPackets(), 0
         while not await is_set_within(ended, _LOOK_SECONDS):
-            # A subscriber that no switch has seen has no rules yet.
-            Path(config.applied).write_text(
-                "0" if switches.unplaced or follower.problem else str(follower.applied)
-            )
+            Path(config.applied).write_text("0" if follower.problem else str(follower.applied))
             looks += 1
             if config.limited is not None and looks % _LOOKS_A_COUNT == 0:
                 limited.add(_limited(await asyncio.to_thread(switches.counters)))
@@ -120,7 +115,7 @@ def _limited(counted: Mapping[int, SwitchCounters]) -> dict[str, int]:
 
 
 def main() -> int:
-    """Run until told to end; the exit code."""
+    """Run until SIGTERM; the exit code."""
     return run_child("triagemq.lab.emulate.openflow_agent", AgentConfig, _run)
 
 

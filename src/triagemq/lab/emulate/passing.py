@@ -1,6 +1,6 @@
 """Which event waited how long in which queue of a box, from what the kernel says of each packet that left a port.
 
-Promised messages are not among them: they carry no time that would tell them apart.
+Promised messages are not among them: they carry no time that distinguishes them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from triagemq.lab.box import carried_events
+from triagemq.lab.box import packet_events
 from triagemq.scenario import Integers
 from triagemq.trace import Outcome
 
@@ -28,7 +28,7 @@ PASSED = np.dtype(
         ("dequeued_ns", np.int64),
     ]
 )
-"""A packet that has left a port, a row of the scenario. The others as in CARRIED and QUEUE_TIME."""
+"""A packet that has left a port, a row of the scenario. The others as in PACKET_EVENT and QUEUE_TIME."""
 
 _EVENT = ["subscriber_id", "published_ns"]
 
@@ -43,9 +43,9 @@ def passed_packets(times: Mapping[str, NDArray[np.void]], ports: Sequence[str]) 
         some["port"] = ports.index(name)
         for column in ("priority_class", "enqueued_ns", "dequeued_ns"):
             some[column] = rows[column]
-        carried = carried_events(rows["beginning"])
-        for column in carried.dtype.names or ():
-            some[column] = carried[column]
+        events = packet_events(rows["beginning"])
+        for column in events.dtype.names or ():
+            some[column] = events[column]
         found.append(some)
     return np.concatenate(found)
 

@@ -3,14 +3,14 @@
 A message is late if it takes longer than its bound and the p99.9 of an idle port, measured in the same run: what this
 machine adds is not the network's. It runs from when the first packet begins to leave the publisher's host (MIDAS,
 Definition 1). Ports send packets at the start of their transmission: what the last packet of a message takes on the
-links of its way is added. While the whole machine stands still, no time passes in the network: that is not counted, but
-told, with how many messages would be late if it were.
+links of its path is added. While the whole machine stands still, no time passes in the network: this is not counted,
+but reported, with how many messages would be late if it were.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.client.coordinator import Promise
-from triagemq.lab.emulate.promised import IDLE_ROW, PromisedAddress, RealMessages
+from triagemq.lab.emulate.promised import IDLE_ROW, RealMessages
 from triagemq.lab.emulate.receipts import PROMISED_RECEIPT, PROMISED_SENT, read_receipts
-from triagemq.plan import Counters, Decision
+from triagemq.plan import Decision
+from triagemq.plan.dataplane import Counters
 from triagemq.scenario import Floats, Scenario
 from triagemq.simulate import PromiseResults
 from triagemq.simulate.promised.direct import PromisedRows
@@ -36,10 +37,16 @@ _MOST_LATE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class AdmittedPromise:
-    """A promise that was admitted: where it is, its bound, and its way over ports of the scenario with its levels."""
+class MeasuredPromise:
+    """A promise by rows of the scenario: the address of its publication, its bound, and its path with its levels.
 
-    at: PromisedAddress
+    Messages of orders from `since_generation` on come directly.
+    """
+
+    publication: int
+    subscription: int
+    address: str
+    since_generation: int
     bound_seconds: float
     ports: tuple[int, ...]
     levels: tuple[int, ...]
@@ -50,16 +57,16 @@ NEVER_NS = np.iinfo(np.int64).max
 
 @dataclass(slots=True)
 class ActiveInterval:
-    """How long a promise was in force: for messages published from when its subscriber listened until it left."""
+    """How long a promise was in force: from the last one of the same subscription until its subscriber left."""
 
-    kept: AdmittedPromise
+    promise: MeasuredPromise
     since_ns: int = 0
     until_ns: int = NEVER_NS
 
 
-def admitted_promises(scenario: Scenario, promises: Iterable[Promise]) -> list[AdmittedPromise]:
-    """Those that were admitted, by rows of the scenario."""
-    published, wanted, names = scenario.publications, scenario.subscriptions, scenario.topics.name
+def promises_in_force(scenario: Scenario, promises: Iterable[Promise]) -> list[MeasuredPromise]:
+    """Those of which messages come directly, by rows of the scenario."""
+    published, requested, names = scenario.publications, scenario.subscriptions, scenario.topics.name
     publications = {
         (scenario.publishers.name[publisher], names[topic]): row
         for row, (publisher, topic) in enumerate(
@@ -69,60 +76,44 @@ def admitted_promises(scenario: Scenario, promises: Iterable[Promise]) -> list[A
     subscriptions = {
         (scenario.subscribers.name[subscriber], names[topic]): row
         for row, (subscriber, topic) in enumerate(
-            zip(wanted.subscriber.tolist(), wanted.topic.tolist(), strict=True)
+            zip(requested.subscriber.tolist(), requested.topic.tolist(), strict=True)
         )
     }
     return [
-        AdmittedPromise(
-            PromisedAddress(
-                publications[each.publisher, each.topic],
-                subscriptions[each.subscriber, each.topic],
-                each.address,
-            ),
+        MeasuredPromise(
+            publications[each.publisher, each.topic],
+            subscriptions[each.subscriber, each.topic],
+            each.address,
+            each.since_generation,
             each.bound_seconds,
             tuple(scenario.ports.name.index(hop.port) for hop in each.hops[1:]),
             tuple(hop.level for hop in each.hops[1:]),
         )
         for each in promises
-        if each.admitted and each.address is not None and each.bound_seconds is not None
-    ]
-
-
-def also_brokered(
-    scenario: Scenario, promises: Iterable[AdmittedPromise], away: Collection[str] = ()
-) -> list[int]:
-    """The publications that are promised to some who want their topic, and not to all of them who are there."""
-    kept: dict[int, set[int]] = {}
-    for promise in promises:
-        kept.setdefault(promise.at.publication, set()).add(promise.at.subscription)
-    topic, wanted, names = scenario.publications.topic, scenario.subscriptions, scenario.subscribers.name
-    there = np.array([names[row] not in away for row in wanted.subscriber.tolist()], dtype=np.bool_)
-    return [
-        publication
-        for publication, subscriptions in kept.items()
-        if set(np.flatnonzero((wanted.topic == topic[publication]) & there).tolist()) - subscriptions
+        if each.address is not None and each.since_generation is not None and each.bound_seconds is not None
     ]
 
 
 @dataclass(frozen=True, slots=True)
 class CutPackets:
-    """What limiters cut of the messages to an address, when that began, and what found no room."""
+    """What limiters cut of the messages to an address, when that began, and whether queues had no room."""
 
     limited: int = 0
     first_ns: int = -1
-    without_room: int = 0
+    without_room: bool = False
 
 
 def cut_packets(samples: Sequence[tuple[int, Counters]], metered: Path) -> dict[str, CutPackets]:
     """By address, from the counters of the kernel's queues, or of meters where switches have them."""
     found: dict[str, CutPackets] = {}
     for sampled_ns, counters in samples:
+        full = any(queue.drops for port in counters.ports.values() for queue in port.queues)
         for key, flow in counters.flows.items():
-            if key.is_multicast and (flow.limited or flow.dropped_by_buffer):
+            if key.is_multicast and (flow.limited or full):
                 first = found.get(str(key), CutPackets()).first_ns
                 if first < 0 and flow.limited:
                     first = sampled_ns
-                found[str(key)] = CutPackets(flow.limited, first, flow.dropped_by_buffer)
+                found[str(key)] = CutPackets(flow.limited, first, full)
     if metered.exists():
         for address, packets in json.loads(metered.read_text()).items():
             before = found.get(address, CutPackets())
@@ -184,30 +175,35 @@ def promised_run(
     """Everything that clients and queues know, together: a row for each pair that was promised at some time."""
     pairs: dict[tuple[int, int], list[ActiveInterval]] = {}
     for interval in intervals:
-        pairs.setdefault((interval.kept.at.publication, interval.kept.at.subscription), []).append(interval)
+        pair = interval.promise.publication, interval.promise.subscription
+        pairs.setdefault(pair, []).append(interval)
     parts = [read_receipts(path, PROMISED_SENT) for path in sent_files]
     sent = np.concatenate(parts) if parts else np.empty(0, dtype=PROMISED_SENT)
     sent = sent[np.argsort(sent["published_ns"], kind="stable")]
     got = read_receipts(receipts, PROMISED_RECEIPT)
-    idle_ns = _idle_ns(sent[sent["publication"] == IDLE_ROW], got[got["subscription"] == IDLE_ROW])
+    idle_ns = _idle_ns(sent[sent["publication"] == IDLE_ROW], got[got["subscriber"] == IDLE_ROW])
     sent = sent[sent["publication"] != IDLE_ROW]
     allowance_ns = _quantile_ns(idle_ns, 0.999) or 0
     tally = new_promise_tally(len(pairs), len(scenario.publications))
     columns: list[dict[str, NDArray[Any]]] = []
-    for row, ((publication, subscription), kept) in enumerate(pairs.items()):
-        mine = got[(got["subscription"] == subscription) & (got["publication"] == publication)]
-        places = dict(zip(mine["number"].tolist(), range(len(mine)), strict=True))
-        for interval in kept:
-            promise = interval.kept
+    for row, ((publication, subscription), periods) in enumerate(pairs.items()):
+        mine = got[
+            (got["subscriber"] == scenario.subscriptions.subscriber[subscription])
+            & (got["topic"] == scenario.subscriptions.topic[subscription])
+        ]
+        places = dict(zip(mine["sent_ns"].tolist(), range(len(mine)), strict=True))
+        for interval in periods:
+            promise = interval.promise
             messages = np.flatnonzero(
                 (sent["publication"] == publication)
+                & (sent["generation"] >= promise.since_generation)
                 & (sent["published_ns"] >= interval.since_ns)
                 & (sent["published_ns"] < interval.until_ns)
             )
-            numbers = sent["number"][messages].tolist()
-            place = np.array([places.get(number, -1) for number in numbers], dtype=np.int64)
+            moments = sent["sent_ns"][messages].tolist()
+            place = np.array([places.get(sent_ns, -1) for sent_ns in moments], dtype=np.int64)
             came = place >= 0
-            counted = cut.get(promise.at.address, CutPackets())
+            counted = cut.get(promise.address, CutPackets())
             outcome = np.full(len(messages), int(Outcome.delivered), dtype=np.int8)
             outcome[~came] = _reasons(int((~came).sum()), counted)
             arrived_ns = np.full(len(messages), -1, dtype=np.int64)
@@ -241,7 +237,8 @@ def promised_run(
         np.array([publication for publication, _ in pairs], dtype=np.int32),
         np.array([subscription for _, subscription in pairs], dtype=np.int32),
         np.array(
-            [max(each.kept.bound_seconds for each in kept) for kept in pairs.values()], dtype=np.float64
+            [max(each.promise.bound_seconds for each in periods) for periods in pairs.values()],
+            dtype=np.float64,
         ),
     )
     decisions, decided_ns = cut_publishers(scenario, tally)
@@ -251,8 +248,8 @@ def promised_run(
         decided_ns=decided_ns,
         idle_ns=idle_ns,
         host_ns={
-            "publishers": sent["handed_over_ns"] - sent["published_ns"],
-            "subscribers": (got["received_ns"] - got["arrived_ns"])[got["subscription"] != IDLE_ROW],
+            "publishers": sent["handed_over_ns"] - sent["sent_ns"],
+            "subscribers": (got["received_ns"] - got["arrived_ns"])[got["subscriber"] != IDLE_ROW],
         },
         sent=sent,
         copies={name: np.concatenate([each[name] for each in columns]) for name in columns[0]}
@@ -263,14 +260,14 @@ def promised_run(
 
 def _idle_ns(sent: NDArray[np.void], got: NDArray[np.void]) -> Times:
     """What messages over the idle port took, of which both ends are known."""
-    begun = dict(zip(sent["number"].tolist(), sent["begun_ns"].tolist(), strict=True))
-    arrived = zip(got["number"].tolist(), got["arrived_ns"].tolist(), strict=True)
-    return np.array([ns - begun[number] for number, ns in arrived if number in begun], dtype=np.int64)
+    begun = dict(zip(sent["sent_ns"].tolist(), sent["begun_ns"].tolist(), strict=True))
+    arrived = zip(got["sent_ns"].tolist(), got["arrived_ns"].tolist(), strict=True)
+    return np.array([ns - begun[sent_ns] for sent_ns, ns in arrived if sent_ns in begun], dtype=np.int64)
 
 
-def last_packet_seconds(scenario: Scenario, promise: AdmittedPromise, size_bytes: NDArray[Any]) -> Floats:
-    """What the last packet of messages takes on all links of a promise's way."""
-    publication = promise.at.publication
+def last_packet_seconds(scenario: Scenario, promise: MeasuredPromise, size_bytes: NDArray[Any]) -> Floats:
+    """What the last packet of messages takes on all links of a promise's path."""
+    publication = promise.publication
     publisher = int(scenario.publications.publisher[publication])
     rates = [scenario.publishers.access_bps[publisher], *scenario.ports.bandwidth_bps[list(promise.ports)]]
     last = RealMessages.of(scenario, publication).last_packet_bytes(np.asarray(size_bytes, dtype=np.float64))
@@ -278,12 +275,11 @@ def last_packet_seconds(scenario: Scenario, promise: AdmittedPromise, size_bytes
 
 
 def _reasons(missing: int, cut: CutPackets) -> NDArray[np.int8]:
-    """For messages that did not come: packets were cut, or found no room, or nobody counted them."""
+    """For messages that did not come: packets were cut, or found no room, or are in no counter."""
     reasons = np.full(missing, int(Outcome.lost_on_link), dtype=np.int8)
-    counted = cut.limited + cut.without_room
-    if counted:
-        limited = round(missing * cut.limited / counted)
-        reasons[:limited], reasons[limited:] = int(Outcome.limited), int(Outcome.dropped_by_buffer)
+    if cut.without_room:
+        reasons[:] = int(Outcome.dropped_by_buffer)
+    reasons[: min(missing, cut.limited)] = int(Outcome.limited)
     return reasons
 
 

@@ -33,27 +33,28 @@ SENT = np.dtype(
 PROMISED_SENT = np.dtype(
     [
         ("publication", np.int64),
-        ("number", np.int64),
+        ("generation", np.int64),
         ("published_ns", np.int64),
+        ("sent_ns", np.int64),
         ("size_bytes", np.int64),
         ("handed_over_ns", np.int64),
         ("begun_ns", np.int64),
     ]
 )
-"""Of a publisher of promised messages: a row of the scenario, which message of the publication it is, from 1 on, when
-the system had its last packet, and when the first one began to leave the host."""
+"""Of a publisher of direct messages: a row of the scenario, the generation of the orders that it follows, when the
+event was published and the message sent, when the system had its last packet, and when the first one began to leave the
+host."""
 
 PROMISED_RECEIPT = np.dtype(
     [
-        ("subscription", np.int64),
-        ("publication", np.int64),
-        ("number", np.int64),
-        ("published_ns", np.int64),
+        ("subscriber", np.int64),
+        ("topic", np.int64),
+        ("sent_ns", np.int64),
         ("arrived_ns", np.int64),
         ("received_ns", np.int64),
     ]
 )
-"""Of a subscriber to promised messages: when its host had the last packet, and when the program had the message."""
+"""Of a subscriber that gets them: when its host had the last packet, and when the program had the message."""
 
 _AT_ONCE = 2000
 # SO_TIMESTAMPNS of Linux, which the socket module does not name; the kernel answers with the same number.
@@ -106,7 +107,7 @@ def read_receipts(path: Path, rows: np.dtype[np.void] = RECEIPT) -> NDArray[np.v
 
 
 class LastArrival:
-    """The time of the datagram that was read last, in Unix ns; 0 where the kernel does not tell."""
+    """The time of the datagram that was read last, in Unix ns; 0 where the kernel does not know it."""
 
     def __init__(self) -> None:
         self.last_ns = 0
@@ -126,7 +127,7 @@ class LastArrival:
 
 
 class TimedSocket(socket.socket):
-    """Tells `arrival` the time of every datagram that is read by `recv`."""
+    """Notes the time of every datagram that is read in `arrival`."""
 
     def __init__(self, arrival: LastArrival, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -135,20 +136,24 @@ class TimedSocket(socket.socket):
             self.setsockopt(socket.SOL_SOCKET, _TIMESTAMPS, 1)
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
-        datagram, ancillary, _, _ = self.recvmsg(size, _ANCILLARY_BYTES, flags)
+        datagram: bytes = self.recvmsg(size, _ANCILLARY_BYTES, flags)[0]
+        return datagram
+
+    def recvmsg(self, *arguments: int) -> Any:
+        datagram, ancillary, flags, address = super().recvmsg(*arguments)
         self._arrival.last_ns = 0
         for level, kind, data in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, _TIMESTAMPS) and len(data) >= _TIME.size:
                 seconds, nanoseconds = _TIME.unpack_from(data)
                 self._arrival.last_ns = seconds * 1_000_000_000 + nanoseconds
-        return datagram
+        return datagram, ancillary, flags, address
 
 
 @contextlib.contextmanager
 def stamping() -> Iterator[None]:
     """Meanwhile the kernel stamps datagrams when they come.
 
-    It begins with that a while after the first socket asked for it, when one of its workers gets a processor; until
+    It begins with that a while after the first socket requested it, when one of its workers gets a processor; until
     then it gives the time of reading. Waits until it has begun, though not for ever: the time of reading is what there
     is where the kernel does not stamp.
     """

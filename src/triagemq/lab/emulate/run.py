@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from triagemq.coordinator.decide.decide import Question, decide
 from triagemq.errors import NetworkError, OutputError
 from triagemq.lab.box import packets_lost_by_machine
-from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions
+from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions, let_run
 from triagemq.lab.emulate.conditions import play_conditions
 from triagemq.lab.emulate.merging import Present, merge_trace
-from triagemq.lab.emulate.promises import AdmittedPromise, PromisedRun, cut_packets, promised_run
+from triagemq.lab.emulate.promises import MeasuredPromise, PromisedRun, cut_packets, promised_run
 from triagemq.lab.emulate.wire import Transmission, wire_bytes
-from triagemq.live.figures import LiveFigures, load_reading, measure
-from triagemq.live.run import (
+from triagemq.lab.recordings import recording
+from triagemq.live.figures import LiveFigures, measure
+from triagemq.live.rig import planner_settings
+from triagemq.live.up.run import (
     PlannedFigures,
     as_sent,
-    let_run,
+    expected_figures,
     measured_from,
-    planner_settings,
-    promise,
     stop_publishing,
 )
 from triagemq.plain import plain
@@ -36,7 +36,7 @@ from triagemq.scenario import Floats, Scenario, dumps, load_with_conditions, por
 from triagemq.scenario.conditions import Conditions, Situation, situations
 from triagemq.simulate import SimulationResult, simulate
 from triagemq.simulate.changes import condition_changes
-from triagemq.simulate.replay import recorded_publications, recording
+from triagemq.simulate.replay import recorded_publications
 from triagemq.trace import add_forecast
 
 _REPLICATIONS = 8
@@ -66,7 +66,7 @@ class EmulationResult:
     lost_by_machine: int
 
     def as_json(self) -> dict[str, Any]:
-        """What was measured with the keys of `triage simulate --json`, and beside it the other two."""
+        """What was measured with the keys of `triage simulate --json`, and the other two."""
         simulated = None if self.simulated is None else self.simulated.as_json()
         if simulated is not None:
             del simulated["subscriptions"]
@@ -111,7 +111,7 @@ async def run_emulation(
         recorded_publications(options.replay, scenario)
     course = situations(scenario, conditions)
     settings, _ = planner_settings(options)
-    expected = promise(scenario, settings, settings)
+    expected = expected_figures(scenario, settings, settings)
     lost_before = packets_lost_by_machine()
     if len(scenario.brokers) != 1:
         raise NetworkError(
@@ -122,7 +122,6 @@ async def run_emulation(
         absent = _absent(scenario.subscribers.name, course[0].subscriber_present)
         await rig.start_clients(_absent(scenario.publishers.name, course[0].publisher_works), absent)
         begun_ns = await rig.begin_publishing(absent)
-        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
         playing = asyncio.get_running_loop().create_task(_play(rig, conditions, begun_ns, meanwhile))
 
         async def tick(elapsed: float) -> None:
@@ -140,7 +139,6 @@ async def run_emulation(
         await rig.stop("subscribers", hurry=hurry)
         rig.sample()
     lost_by_machine = packets_lost_by_machine() - lost_before
-    await loading
     from_ns = measured_from(begun_ns, until_ns)
     promised = promised_run(
         scenario,
@@ -177,23 +175,23 @@ async def run_emulation(
         from_ns=from_ns,
         until_ns=until_ns,
         planned=expected.level,
-        worth=_worth(begun_ns, course),
+        weights=_worth(begun_ns, course),
         wire_seconds=None
         if options.dataplane == "embedded"
         else _transmission(
             scenario,
             [(begun_ns + round(each.at_seconds * 1e9), each.carried_bps(scenario)) for each in course],
-            [each.kept for each in rig.promised.intervals],
+            [each.promise for each in rig.promised.intervals],
         ).seconds,
     )
     if not measured.publications:
         raise NetworkError("the run ended before anything was published; let it run for longer")
     if hurry or not compared:
         return EmulationResult(scenario, measured, None, expected, where, promised, lost_by_machine)
-    happened = recording(where, scenario, from_ns=begun_ns, with_hosts=True)
+    happened = recording(where, scenario, from_ns=begun_ns)
     sent = happened.publications
     if options.dataplane != "embedded":
-        direct = np.isin(sent["publication"], [each.kept.at.publication for each in rig.promised.intervals])
+        direct = np.isin(sent["publication"], [each.promise.publication for each in rig.promised.intervals])
         taken = as_long_as_packets(scenario, sent["size_bytes"])
         sent = sent | {"size_bytes": np.where(direct, sent["size_bytes"], taken)}
     model, plan = as_sent(_behind_hosts(scenario), expected.plan)
@@ -280,14 +278,14 @@ def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> 
 
 
 def _transmission(
-    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[AdmittedPromise]
+    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[MeasuredPromise]
 ) -> Transmission:
-    """What the ports on the way of each subscription need for a byte, from each time on; of promised messages their
+    """What the ports on the path of each subscription need for a byte, from each time on; of promised messages their
     access link, too."""
     paths = port_paths(scenario)[scenario.subscribers.port[scenario.subscriptions.subscriber]]
     found = np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths])
-    for kept in promises:
-        access = scenario.publishers.access_bps[scenario.publications.publisher[kept.at.publication]]
+    for each in promises:
+        access = scenario.publishers.access_bps[scenario.publications.publisher[each.publication]]
         for number, (_, bps) in enumerate(widths):
-            found[number, kept.at.subscription] = (8.0 / bps)[list(kept.ports)].sum() + 8.0 / access
+            found[number, each.subscription] = (8.0 / bps)[list(each.ports)].sum() + 8.0 / access
     return Transmission(since_ns=np.array([since_ns for since_ns, _ in widths]), seconds_per_byte=found)

@@ -1,11 +1,12 @@
-"""What the generators share beside those of the building: arguments, a truncated distribution, tables of usual values.
+"""What the generators share: arguments, a truncated distribution, tables of usual values.
 
 A value that a generator does not set is the default (`model.DEFAULTS`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,9 +20,11 @@ from triagemq.scenario.model import (
     OutputPorts,
     Publications,
     Publishers,
+    Scenario,
     Subscribers,
     Subscriptions,
     Switches,
+    Topics,
     filled,
 )
 
@@ -60,43 +63,36 @@ def truncated_exponential(uniform: Floats, mean: float, low: float, high: float)
     return np.asarray(np.clip(values, low, high), dtype=np.float64)
 
 
-def one_broker(name: str) -> Brokers:
-    """A broker at the service rate of theory.md section 1."""
-    return filled(Brokers, 1, name=(name,))
-
-
-def one_switch(name: str) -> Switches:
-    """A managed switch that hangs at the broker."""
-    return filled(Switches, 1, name=(name,))
-
-
-def output_ports(names: Sequence[str], bandwidth_bps: ArrayLike, buffer_packets: float) -> OutputPorts:
-    """Ports of the only switch, without link errors or delays."""
-    return filled(
-        OutputPorts,
-        len(names),
-        name=names,
-        switch=0,
-        bandwidth_bps=bandwidth_bps,
-        buffer_packets=buffer_packets,
+def one_switch_scenario(
+    *,
+    topics: Sequence[str],
+    ports: Sequence[str],
+    bandwidth_bps: float,
+    buffer_packets: float,
+    publishers: Sequence[str],
+    publications: Mapping[str, ArrayLike],
+    subscribers: Sequence[str],
+    port: ArrayLike,
+    subscriptions: Mapping[str, ArrayLike],
+    **others: Any,
+) -> Scenario:
+    """A broker at the service rate of theory.md section 1, and a managed switch with output ports, without link errors
+    or delays. `publications` and `subscriptions` are columns; a single value stands for a whole column."""
+    return Scenario.of(
+        topics=Topics(tuple(topics)),
+        brokers=filled(Brokers, 1, name=("broker",)),
+        switches=filled(Switches, 1, name=("switch",)),
+        ports=filled(
+            OutputPorts,
+            len(ports),
+            name=ports,
+            switch=0,
+            bandwidth_bps=bandwidth_bps,
+            buffer_packets=buffer_packets,
+        ),
+        publishers=filled(Publishers, len(publishers), name=publishers, broker=0),
+        publications=filled(Publications, np.size(publications["publisher"]), **publications),
+        subscribers=filled(Subscribers, len(subscribers), name=subscribers, broker=0, port=port),
+        subscriptions=filled(Subscriptions, np.size(subscriptions["subscriber"]), **subscriptions),
+        **others,
     )
-
-
-def publishers(names: Sequence[str]) -> Publishers:
-    """Publishers at the only broker, without link errors or delays."""
-    return filled(Publishers, len(names), name=names, broker=0)
-
-
-def publications(*, publisher: ArrayLike, **columns: ArrayLike) -> Publications:
-    """Publications; a single value stands for the whole column, and what is left out is not stated."""
-    return filled(Publications, np.size(publisher), publisher=publisher, **columns)
-
-
-def subscribers(names: Sequence[str], port: ArrayLike) -> Subscribers:
-    """Subscribers at the only broker, without link errors or delays."""
-    return filled(Subscribers, len(names), name=names, broker=0, port=port)
-
-
-def subscriptions(*, subscriber: ArrayLike, **columns: ArrayLike) -> Subscriptions:
-    """Subscriptions; a single value stands for the whole column, and what is left out is not stated."""
-    return filled(Subscriptions, np.size(subscriber), subscriber=subscriber, **columns)

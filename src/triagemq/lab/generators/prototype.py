@@ -6,7 +6,7 @@ import numpy as np
 
 from triagemq.lab.generators import columns
 from triagemq.scenario.building import checked_count, checked_number, numbered, random_streams
-from triagemq.scenario.model import PlanningSettings, Scenario, Topics
+from triagemq.scenario.model import PlanningSettings, Scenario
 
 MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT = 5.0, 0.01, 100.0
 """The utility weights of the prototype in Table 2: exponential with this mean, redrawn while outside."""
@@ -48,30 +48,27 @@ def prototype(
     weights = columns.truncated_exponential(
         random.random(subscribers * topics), MEAN_WEIGHT, LEAST_WEIGHT, MOST_WEIGHT
     )
-    return Scenario.of(
+    return columns.one_switch_scenario(
         name="prototype",
-        topics=Topics(numbered("topic", topics)),
-        brokers=columns.one_broker("broker"),
-        switches=columns.one_switch("switch"),
-        ports=columns.output_ports(
-            numbered("port", 1),
-            bandwidth_bps,
-            checked_number("buffer_packets", buffer_packets, infinite=True),
-        ),
-        publishers=columns.publishers(numbered("publisher", publishers)),
-        publications=columns.publications(
-            publisher=np.repeat(np.arange(publishers), topics),
-            topic=np.tile(np.arange(topics), publishers),
-            rate_per_second=events_per_second / (subscribers * topics * publishers),
-            size_bytes=event_bytes,
-            size_distribution=columns.checked_distribution("sizes", sizes),
-        ),
-        subscribers=columns.subscribers(numbered("subscriber", subscribers), port=np.zeros(subscribers)),
-        subscriptions=columns.subscriptions(
-            subscriber=np.repeat(np.arange(subscribers), topics),
-            topic=np.tile(np.arange(topics), subscribers),
-            utility_weight=weights,
-        ),
+        topics=numbered("topic", topics),
+        ports=numbered("port", 1),
+        bandwidth_bps=bandwidth_bps,
+        buffer_packets=checked_number("buffer_packets", buffer_packets, infinite=True),
+        publishers=numbered("publisher", publishers),
+        publications={
+            "publisher": np.repeat(np.arange(publishers), topics),
+            "topic": np.tile(np.arange(topics), publishers),
+            "rate_per_second": events_per_second / (subscribers * topics * publishers),
+            "size_bytes": event_bytes,
+            "size_distribution": columns.checked_distribution("sizes", sizes),
+        },
+        subscribers=numbered("subscriber", subscribers),
+        port=np.zeros(subscribers),
+        subscriptions={
+            "subscriber": np.repeat(np.arange(subscribers), topics),
+            "topic": np.tile(np.arange(topics), subscribers),
+            "utility_weight": weights,
+        },
         planning=PlanningSettings(
             flows_per_subscriber=topics,
             priority_classes=topics,

@@ -13,7 +13,7 @@ from triagemq.lab.generators import columns
 from triagemq.lab.generators.columns import checked_range
 from triagemq.scenario.building import checked_count, checked_number, numbered, random_streams
 from triagemq.scenario.kinds import SendingOrder
-from triagemq.scenario.model import Floats, PlanningSettings, Scenario, Topics
+from triagemq.scenario.model import Floats, PlanningSettings, Scenario
 
 BANDWIDTH_BPS_PER_SUBSCRIBER = 8e6
 """The table's 80 Mbps are the total of ten subscribers (experiments.md)."""
@@ -101,36 +101,30 @@ def table2(
     event_weight = event.weight * checked_number("event_weight_factor", event_weight_factor, zero=True)
     if bandwidth_bps is None:
         bandwidth_bps = BANDWIDTH_BPS_PER_SUBSCRIBER * (subscribers if shared_port else 1)
-    return Scenario.of(
+    return columns.one_switch_scenario(
         name="table2",
         # What the papers' simulators did.
         sending_order=SendingOrder.RANDOM,
-        topics=Topics(numbered("telemetry", topics[0]) + numbered("event", topics[1])),
-        brokers=columns.one_broker("broker"),
-        switches=columns.one_switch("switch"),
-        ports=columns.output_ports(
-            numbered("port", 1 if shared_port else subscribers),
-            checked_number("bandwidth_bps", bandwidth_bps),
-            checked_number("buffer_packets", buffer_packets, infinite=True),
-        ),
-        publishers=columns.publishers(numbered("publisher", publishers)),
-        publications=columns.publications(
-            publisher=np.concatenate([telemetry.publisher, event.publisher]),
-            topic=np.concatenate([telemetry.published_topic, event.published_topic + topics[0]]),
-            rate_per_second=np.concatenate([telemetry.rate, event.rate]),
-            size_bytes=np.concatenate([telemetry.size, event.size]),
-            size_distribution=columns.checked_distribution("sizes", sizes),
-        ),
-        subscribers=columns.subscribers(
-            numbered("subscriber", subscribers),
-            port=np.zeros(subscribers) if shared_port else np.arange(subscribers),
-        ),
-        subscriptions=columns.subscriptions(
-            subscriber=np.concatenate([telemetry.subscriber, event.subscriber]),
-            topic=np.concatenate([telemetry.subscribed_topic, event.subscribed_topic + topics[0]]),
-            utility_weight=np.concatenate([telemetry.weight, event_weight]),
-            freshness_seconds=checked_number("freshness_seconds", freshness_seconds, infinite=True),
-        ),
+        topics=numbered("telemetry", topics[0]) + numbered("event", topics[1]),
+        ports=numbered("port", 1 if shared_port else subscribers),
+        bandwidth_bps=checked_number("bandwidth_bps", bandwidth_bps),
+        buffer_packets=checked_number("buffer_packets", buffer_packets, infinite=True),
+        publishers=numbered("publisher", publishers),
+        publications={
+            "publisher": np.concatenate([telemetry.publisher, event.publisher]),
+            "topic": np.concatenate([telemetry.published_topic, event.published_topic + topics[0]]),
+            "rate_per_second": np.concatenate([telemetry.rate, event.rate]),
+            "size_bytes": np.concatenate([telemetry.size, event.size]),
+            "size_distribution": columns.checked_distribution("sizes", sizes),
+        },
+        subscribers=numbered("subscriber", subscribers),
+        port=np.zeros(subscribers) if shared_port else np.arange(subscribers),
+        subscriptions={
+            "subscriber": np.concatenate([telemetry.subscriber, event.subscriber]),
+            "topic": np.concatenate([telemetry.subscribed_topic, event.subscribed_topic + topics[0]]),
+            "utility_weight": np.concatenate([telemetry.weight, event_weight]),
+            "freshness_seconds": checked_number("freshness_seconds", freshness_seconds, infinite=True),
+        },
         planning=PlanningSettings(
             flows_per_subscriber=checked_count("flows_per_subscriber", flows_per_subscriber),
             priority_classes=checked_count("priority_classes", priority_classes),

@@ -1,4 +1,4 @@
-"""The papers' experiments: what was run, what was printed, and our figures beside it.
+"""The papers' experiments: what was run, what was printed, and our figures.
 
 `registry` has them by paper and figure, `experiment` says what one is, `runs` what they share, `page` and `plotting`
 show what was found. Each of the others is one experiment, with the text that explains where it parts from the paper;

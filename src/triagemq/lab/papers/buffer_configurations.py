@@ -90,7 +90,7 @@ CONFIGURATIONS = (ONE_QUEUE, PRIORITIES, WITH_DROPS)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seed:
-    """What one draw of Table 2 gave in every configuration, the classes to tell it by, and what explains it."""
+    """What one draw of Table 2 gave in every configuration, the classes that show it, and what explains it."""
 
     level: Integers
     simulated: tuple[SubscriptionResults, ...]
@@ -194,18 +194,18 @@ def _table(configuration: Configuration, simulated: ClassFigures, predicted: Cla
 
 
 def _panels(simulated: list[ClassFigures], predicted: list[ClassFigures]) -> tuple[Panel, ...]:
-    def lines(title: str, found: Floats, said: Floats, printed: dict[int, float]) -> list[Series]:
+    def lines(title: str, found: Floats, computed: Floats, printed: dict[int, float]) -> list[Series]:
         return [
             Series.of(title, range(CLASSES), found),
-            Series.of(f"{title}, forecast", range(CLASSES), said, "dashed"),
+            Series.of(f"{title}, forecast", range(CLASSES), computed, "dashed"),
             Series.of(f"{title}, printed", printed, list(printed.values()), "marks"),
         ]
 
     success: list[Series] = []
     latency: list[Series] = []
-    for each, found, said in zip(CONFIGURATIONS, simulated, predicted, strict=True):
-        success += lines(each.title, found.success, said.success, each.printed_success)
-        latency += lines(each.title, found.latency_seconds, said.latency_seconds, each.printed_seconds)
+    for each, found, computed in zip(CONFIGURATIONS, simulated, predicted, strict=True):
+        success += lines(each.title, found.success, computed.success, each.printed_success)
+        latency += lines(each.title, found.latency_seconds, computed.latency_seconds, each.printed_seconds)
     return (
         Panel("success rate", "priority class", "delivered of published", tuple(success)),
         Panel("response time", "priority class", "mean seconds", tuple(latency), logarithmic=True),
@@ -331,14 +331,14 @@ def _figures(
                         "priority_class": level,
                         "success_rate": plain(found.success[level]),
                         "mean_latency_seconds": plain(found.latency_seconds[level]),
-                        "forecast_success_rate": plain(said.success[level]),
-                        "forecast_latency_seconds": plain(said.latency_seconds[level]),
+                        "forecast_success_rate": plain(computed.success[level]),
+                        "forecast_latency_seconds": plain(computed.latency_seconds[level]),
                         "printed": configuration.printed_text[level] or None,
                     }
                     for level in range(CLASSES)
                 ],
             }
-            for configuration, found, said in zip(CONFIGURATIONS, simulated, predicted, strict=True)
+            for configuration, found, computed in zip(CONFIGURATIONS, simulated, predicted, strict=True)
         ],
     }
 

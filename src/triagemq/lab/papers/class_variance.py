@@ -44,7 +44,7 @@ Measures = dict[str, dict[str, Floats]]
 
 
 def lloyd(problem: PriorityProblem) -> Integers:
-    """Lloyd's k-means, which PrioDeX 4.2 names: a baseline beside the exact cut of `cluster`.
+    """Lloyd's k-means, which PrioDeX 4.2 names: a baseline for the exact cut of `cluster`.
 
     Classes by repeated assignment to the nearest mean, starting from values drawn at random by the seed.
 

@@ -1,8 +1,8 @@
-"""What an experiment of a paper is: how much to run, what it finds, and what the paper printed beside it."""
+"""What an experiment of a paper is: how much to run, what it finds, and what the paper printed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -36,10 +36,10 @@ class Effort:
     subscribers: tuple[int, ...] = ()
     seconds: float = 0.0
 
-    def with_values(self, **wanted: Any) -> Effort:
+    def with_values(self, **requested: Any) -> Effort:
         """This effort with what a user asks for instead; what the experiment has no use for is refused."""
         used = self.as_json()
-        given = {name: number for name, number in wanted.items() if number is not None}
+        given = {name: number for name, number in requested.items() if number is not None}
         for name, number in given.items():
             if name not in used:
                 raise ParameterError(
@@ -109,7 +109,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What was printed, our figure beside it, and why they differ: two sentences.
+    """What was printed, our figure, and why they differ: two sentences.
 
     `timed` ones are execution times, which are not the same twice.
     """
@@ -149,6 +149,21 @@ class Experiment:
     run: Callable[[Effort, Progress], Findings]
     normal: Effort
     quick: Effort
+
+
+def tracked(items: Iterable[Item], progress: Progress) -> Iterator[tuple[Item, Progress]]:
+    """Every item with the progress of its part, which is done when the next one is due.
+
+    >>> shares = []
+    >>> for item, part in tracked("ab", shares.append):
+    ...     part(0.5)
+    >>> shares
+    [0.25, 0.5, 0.75, 1.0]
+    """
+    listed = list(items)
+    for number, item in enumerate(listed):
+        yield item, part_of(progress, number, len(listed))
+        progress((number + 1) / len(listed))
 
 
 def part_of(progress: Progress, number: int, count: int) -> Progress:

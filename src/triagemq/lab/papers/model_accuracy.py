@@ -1,4 +1,4 @@
-"""PrioDeX Figs. 9a and 9b, FireDeX Figs. 5 and 6: forecast against simulation, and the paper's model beside them."""
+"""PrioDeX Figs. 9a and 9b, FireDeX Figs. 5 and 6: forecast against simulation, and the paper's model."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Accuracy:
     case: PrintedLoad
     load: float
     ports: int
-    ports_left_out: int
+    unsteady_ports: int
     simulated: Floats
     predicted: Floats
     paper: Floats
@@ -147,12 +147,12 @@ def _compare(results: Sequence[tuple[Draw, SubscriptionResults]], cases: int) ->
     """All draws of one of the cases, with what was simulated of each."""
     case, seeds = results[0][0].case, len(results)
     latencies = np.empty((seeds, 3, CLASSES))
-    loads, left_out = [], 0
+    loads, unsteady = [], 0
     for row, (draw, measured) in enumerate(results):
         scenario, plan = draw.scenario, draw.plan
         steady = plan.ports.rho_planned <= BUSIEST_LOAD
         loads.append(plan.ports.rho_offered)
-        left_out += int((~steady).sum())
+        unsteady += int((~steady).sum())
         predicted = forecast(scenario, plan, formulas=True)
         rows = np.flatnonzero(steady[scenario.subscribers.port[scenario.subscriptions.subscriber]])
         level = plan.subscription_class[rows]
@@ -172,7 +172,7 @@ def _compare(results: Sequence[tuple[Draw, SubscriptionResults]], cases: int) ->
         case=case,
         load=float(np.mean(loads)),
         ports=seeds * case.subscribers,
-        ports_left_out=left_out,
+        unsteady_ports=unsteady,
         simulated=simulated,
         predicted=forecasts,
         paper=paper,
@@ -183,14 +183,14 @@ def _compare(results: Sequence[tuple[Draw, SubscriptionResults]], cases: int) ->
 
 
 def _table(compared: Accuracy) -> PrintedTable:
-    left_out = (
-        f"; {compared.ports_left_out} of {compared.ports} ports above {BUSIEST_LOAD} left out"
-        if compared.ports_left_out
+    note = (
+        f"; {compared.unsteady_ports} of {compared.ports} ports above {BUSIEST_LOAD} left out"
+        if compared.unsteady_ports
         else ""
     )
     paper_off = compared.paper - compared.simulated
     return PrintedTable.of(
-        f"{compared.case.title}: offered load {compared.load:.2f}{left_out}",
+        f"{compared.case.title}: offered load {compared.load:.2f}{note}",
         range(CLASSES),
         ("class", str),
         ("simulated", lambda level: f"{1000 * compared.simulated[level]:.3f} ms"),
@@ -249,7 +249,7 @@ def _difference(compared: Accuracy) -> Difference:
 
 
 def _claim(compared: Sequence[Accuracy]) -> Claim:
-    """Of many means one in twenty is outside its own 95 % interval by chance, so that they are judged together."""
+    """Of many means one in twenty is outside its own 95 % interval by chance, so that they are compared together."""
     failing = np.array([~each.shown(each.joint_interval) for each in compared])
     alone = sum(int((~each.shown(each.interval)).sum()) for each in compared)
     beyond = np.array([np.abs(each.share_off) / ALLOWED for each in compared])
@@ -274,7 +274,7 @@ def _figures(compared: Accuracy) -> dict[str, Any]:
         "drops": compared.case.drops,
         "offered_load": compared.load,
         "ports": compared.ports,
-        "ports_left_out": compared.ports_left_out,
+        "ports_left_out": compared.unsteady_ports,
         "printed_class_8_difference": compared.case.printed or None,
         "classes": [
             {

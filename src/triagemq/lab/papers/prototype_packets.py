@@ -1,4 +1,4 @@
-"""PrioDeX Fig. 10: the prototype with real packets, beside simulation, our model and the paper's.
+"""PrioDeX Fig. 10: the prototype with real packets, simulation, our model and the paper's.
 
 The same plan goes through all of them, and the simulation replays the very publications that were sent: what is left
 between the two is the drops' own chance and what a kernel does differently.
@@ -6,7 +6,6 @@ between the two is the drops' own chance and what a kernel does differently.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,13 +24,13 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     duration,
-    part_of,
     percent,
+    tracked,
 )
-from triagemq.lab.papers.folders import run_folder
 from triagemq.lab.papers.paper_model import paper_latency
+from triagemq.lab.papers.real_packets import emulated
 from triagemq.plain import plain
-from triagemq.scenario import Floats, save
+from triagemq.scenario import Floats
 
 CLASSES = 7
 FEW_SUBSCRIBERS = 10
@@ -82,10 +81,7 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
     """Build a box for each load with the fewest subscribers (10a), and for the others at the highest load (10b)."""
     fewest, *others = sorted(effort.subscribers)
     cases = [(rho, fewest) for rho in effort.rho] + [(max(effort.rho), count) for count in others]
-    runs = [
-        _run(rho, count, effort.seconds, part_of(progress, number, len(cases)))
-        for number, (rho, count) in enumerate(cases)
-    ]
+    runs = [_run(rho, count, effort.seconds, part) for (rho, count), part in tracked(cases, progress)]
     return Findings(
         tables=tuple(_table(run) for run in runs),
         panels=_panels(runs),
@@ -96,22 +92,15 @@ def reproduce(effort: Effort, progress: Progress) -> Findings:
 
 
 def _run(rho: float, subscribers: int, seconds: float, progress: Progress) -> PacketRun:
-    # Late: only this experiment needs a network.
-    from triagemq.lab.emulate.boxed import BoxedOptions
-    from triagemq.lab.emulate.run import run_emulation
-
     scenario = prototype(subscribers=subscribers, rho=rho)
-    with run_folder("prototype") as folder:
-        file = folder / "prototype.yaml"
-        save(scenario, file)
-        result = asyncio.run(
-            run_emulation(
-                BoxedOptions(scenario=file, state=folder / "state", planner={"drops": "exponential"}),
-                seconds=seconds,
-                ended=asyncio.Event(),
-                on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),
-            )
-        )
+    result = emulated(
+        scenario,
+        lambda result: result,
+        seconds=seconds,
+        progress=progress,
+        compared=True,
+        planner={"drops": "exponential"},
+    )
     assert result.simulated is not None  # it was not ended
     level = result.forecast.level
     classes = CLASSES

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import Any
 
 from triagemq.errors import ParameterError
@@ -30,70 +29,56 @@ from triagemq.lab.papers.shi.packet_delays import PACKETS_ESTIMATED
 from triagemq.lab.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.lab.papers.utility_gains import UTILITY_GAINS
 
-# PrioDeX (Bouloukakis et al., ACM TOIT 2021), section 6.
-_PRIODEX: dict[str, Experiment] = {
-    "6": BUFFER_CONFIGURATIONS,
-    "7": CLASS_VARIANCE,
-    "8": DROP_POLICY_UTILITY,
-    "9a": BY_LOAD,
-    "9b": BY_SUBSCRIBERS,
-    "10": PROTOTYPE_PACKETS,
+PAPERS: Mapping[str, Mapping[str, Experiment]] = {
+    # Bouloukakis et al., ACM TOIT 2021, section 6.
+    "priodex": {
+        "6": BUFFER_CONFIGURATIONS,
+        "7": CLASS_VARIANCE,
+        "8": DROP_POLICY_UTILITY,
+        "9a": BY_LOAD,
+        "9b": BY_SUBSCRIBERS,
+        "10": PROTOTYPE_PACKETS,
+    },
+    # Benson et al., Middleware 2018, section 5.
+    "firedex": {
+        "5": BY_LOAD,
+        "6": BY_SUBSCRIBERS,
+        "7": BUFFER_CONFIGURATIONS,
+        "8": BUFFER_CONFIGURATIONS,
+        "9": UTILITY_GAINS,
+        "10": DROP_POLICY_UTILITY,
+    },
+    # King et al., ISORC 2014, section VI.
+    "midas": {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING},
+    # Sensors 2019, section 7.
+    "shi": {
+        "5": SHI_ESTIMATORS,
+        "6": SHI_ADJUSTMENT,
+        "7": SHI_DELAY_TIMES_LOSS,
+        "8": SHI_CONSTRAINTS,
+        "9": SHI_END_TO_END,
+        "10": SHI_WIDTHS,
+        "12": SHI_BACKGROUND,
+        "13": SHI_CONSTANT_RATES,
+        "14": SHI_PARETO,
+        "table2": SHI_TABLE_2,
+    },
+    # Tao and Poslad, UbiComp 2013, section 5; the last is of section 4.1, without a figure.
+    "peer-wd": {
+        "3": PEER_WD_UPLINKS,
+        "4": PEER_WD_QUEUE,
+        "5": PEER_WD_PEER,
+        "placement": PEER_WD_BURSTS,
+    },
 }
-
-# FireDeX (Benson et al., Middleware 2018), section 5.
-_FIREDEX: dict[str, Experiment] = {
-    "5": BY_LOAD,
-    "6": BY_SUBSCRIBERS,
-    "7": BUFFER_CONFIGURATIONS,
-    "8": BUFFER_CONFIGURATIONS,
-    "9": UTILITY_GAINS,
-    "10": DROP_POLICY_UTILITY,
-}
-
-# MIDAS (King et al., ISORC 2014), section VI.
-_MIDAS: dict[str, Experiment] = {"6": MIDAS_BEST_EFFORT, "7": MIDAS_MANAGED, "8": MIDAS_BABBLING}
-
-# Shi et al. (Sensors 2019), section 7.
-_SHI: dict[str, Experiment] = {
-    "5": SHI_ESTIMATORS,
-    "6": SHI_ADJUSTMENT,
-    "7": SHI_DELAY_TIMES_LOSS,
-    "8": SHI_CONSTRAINTS,
-    "9": SHI_END_TO_END,
-    "10": SHI_WIDTHS,
-    "12": SHI_BACKGROUND,
-    "13": SHI_CONSTANT_RATES,
-    "14": SHI_PARETO,
-    "table2": SHI_TABLE_2,
-}
-
-# PEER-WD (Tao and Poslad, UbiComp 2013), section 5; the last is of section 4.1, without a figure.
-_PEER_WD: dict[str, Experiment] = {
-    "3": PEER_WD_UPLINKS,
-    "4": PEER_WD_QUEUE,
-    "5": PEER_WD_PEER,
-    "placement": PEER_WD_BURSTS,
-}
-
-PAPERS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
-    {
-        "priodex": MappingProxyType(_PRIODEX),
-        "firedex": MappingProxyType(_FIREDEX),
-        "midas": MappingProxyType(_MIDAS),
-        "shi": MappingProxyType(_SHI),
-        "peer-wd": MappingProxyType(_PEER_WD),
-    }
-)
 """Paper to figure to experiment; two figures that show one experiment share it."""
 
-WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = MappingProxyType(
-    {
-        "priodex": MappingProxyType({"10": PROTOTYPE_PACKETS}),
-        "midas": MappingProxyType({"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING}),
-        "shi": MappingProxyType({"5": PACKETS_ESTIMATED, "6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED}),
-        "peer-wd": MappingProxyType({"3": PACKETS_UPLINKS, "4": PACKETS_QUEUE, "5": PACKETS_PEER}),
-    }
-)
+WITH_PACKETS: Mapping[str, Mapping[str, Experiment]] = {
+    "priodex": {"10": PROTOTYPE_PACKETS},
+    "midas": {"6": PACKETS_BEST_EFFORT, "7": PACKETS_MANAGED, "8": PACKETS_BABBLING},
+    "shi": {"5": PACKETS_ESTIMATED, "6": PACKETS_ADJUSTED, "8": PACKETS_REQUIRED},
+    "peer-wd": {"3": PACKETS_UPLINKS, "4": PACKETS_QUEUE, "5": PACKETS_PEER},
+}
 """Those that there are with real packets; that of PrioDeX is nothing else."""
 
 
@@ -176,7 +161,7 @@ def reproduce(
     progress: Progress | None = None,
     spark: OnSpark | None = None,
     packets: bool = False,
-    **wanted: Any,
+    **requested: Any,
 ) -> Reproduction:
     """Run the experiment behind a figure, with the requested effort (see Effort).
 
@@ -184,7 +169,7 @@ def reproduce(
     With `spark` the simulations of many seeds are Spark tasks; the figures are the same. `packets` are real ones.
     """
     chosen = experiment(paper, figure, packets=packets)
-    effort = (chosen.quick if quick else chosen.normal).with_values(**wanted)
+    effort = (chosen.quick if quick else chosen.normal).with_values(**requested)
     started = time.perf_counter()
     with on_spark(spark):
         findings = chosen.run(effort, progress or (lambda share: None))

@@ -3,16 +3,17 @@ process or from Spark tasks; and simulations and forecasts in figures per priori
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import timeit
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.errors import PipelineError
 from triagemq.forecast import Forecast
@@ -20,7 +21,7 @@ from triagemq.forecast.summary import NEGLIGIBLE_SHARE
 from triagemq.lab.papers.experiment import Progress
 from triagemq.lab.sweep.cases import Case, simulate_cases
 from triagemq.pipeline import SparkOptions
-from triagemq.pipeline.java import find_java
+from triagemq.pipeline.session import find_java
 from triagemq.plan import Plan
 from triagemq.plan.demands import total_by
 from triagemq.scenario import Floats, Integers, Scenario
@@ -99,12 +100,7 @@ def simulated(cases: Sequence[Case], progress: Progress) -> list[SubscriptionRes
 def median_seconds(work: Callable[[], object], calls: int = 30) -> float:
     """How long it takes, once it has been done before."""
     work()
-    taken = np.empty(calls)
-    for call in range(calls):
-        started = time.perf_counter()
-        work()
-        taken[call] = time.perf_counter() - started
-    return float(np.median(taken))
+    return float(np.median(timeit.repeat(work, number=1, repeat=calls)))
 
 
 def grouped(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
@@ -172,3 +168,32 @@ def simulated_figures(levels: Sequence[Integers], measured: Sequence[Subscriptio
         np.concatenate([each.delivered for each in measured]).astype(np.float64),
         np.concatenate([each.mean_latency_seconds for each in measured]),
     )
+
+
+class RecordedRun:
+    """A Sink that stores deliveries, hops, samples and decisions."""
+
+    def __init__(self, *, with_hops: bool = True) -> None:
+        self.with_hops = with_hops
+        self._parts: dict[str, list[Mapping[str, NDArray[Any]]]] = {}
+
+    def _store(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
+        self._parts.setdefault(name, []).append({key: np.array(values) for key, values in columns.items()})
+
+    def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
+
+    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._store("deliveries", columns)
+
+    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._store("hops", columns)
+
+    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._store("queue_samples", columns)
+
+    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None:
+        self._store("decisions", columns)
+
+    def table(self, name: str) -> dict[str, NDArray[Any]]:
+        parts = self._parts[name]
+        return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}

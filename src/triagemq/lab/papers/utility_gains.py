@@ -69,13 +69,13 @@ class SeedFigures:
 
     def utility_rate(self, time_constant: float = np.inf) -> tuple[Floats, Floats]:
         """Sum achieved over sum of maxima, and the mean of the subscriptions' ratios, per configuration."""
-        wanted = replace(
+        planned_for = replace(
             self.subscriptions, freshness_seconds=np.full(len(self.subscriptions), time_constant)
         )
-        maximum = maximum_utility(wanted)
+        maximum = maximum_utility(planned_for)
         achieved = np.stack(
             [
-                achieved_utility(wanted, success, latency)
+                achieved_utility(planned_for, success, latency)
                 for success, latency in zip(self.success, self.latency_seconds, strict=True)
             ]
         )

@@ -20,7 +20,7 @@ import pyarrow as pa
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.session import SparkOptions, spark_session
-from triagemq.pipeline.store import Location, PublishedRun, TableStore
+from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.scenario import Scenario
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ Item = TypeVar("Item", bound=Simulation)
 
 @dataclass(frozen=True, slots=True)
 class ResultsTable:
-    """What simulations of one command leave: its name in the store, the rows, and the columns that tell them apart."""
+    """What simulations of one command leave: its name in the store, the rows, and the columns that identify them."""
 
     name: str
     schema: pa.Schema
@@ -93,8 +93,6 @@ class StoredRows:
     def add(self, rows: pa.Table) -> None:
         """Keep the rows of some whole simulations; when this returns, they survive anything."""
         added = self._append(rows)
-        if not self._store.token:
-            self._store.begin()
         files = self._store.appended(self._store.manifest.files(_TABLE), _TABLE, added)
         name, count = self._table.name, len(self.rows)
         self._store.publish({name: PublishedRun(name, name, count, count, 0, {}, {_TABLE: files})})
@@ -126,12 +124,12 @@ def simulated(
 ) -> tuple[pa.Table, list[Item]]:
     """The rows of all items in their order, and the item of every row; what `out` has is not simulated again."""
     # A new Python worker for every task would load numba and its kernels again.
-    wanted = replace(options or SparkOptions(), kind="sweep")
-    wanted = replace(wanted, conf={"spark.python.worker.reuse": "true"} | dict(wanted.conf))
+    spark_options = options or SparkOptions()
+    spark_options = replace(
+        spark_options, conf={"spark.python.worker.reuse": "true"} | dict(spark_options.conf)
+    )
     keys = [item.key for item in items]
     with contextlib.ExitStack() as stack:
-        if Location.needs_spark(out, published=True):
-            stack.enter_context(spark_session(wanted))
         stored = stack.enter_context(StoredRows.open(table, out))
         found = set(table.keys(stored.rows))
 
@@ -142,7 +140,7 @@ def simulated(
         report()
         left = {key: item for key, item in zip(keys, items, strict=True) if key not in found}
         if left:
-            spark = stack.enter_context(spark_session(wanted))
+            spark = stack.enter_context(spark_session(spark_options))
             jobs = _finished_jobs(spark, list(left.values()), table)
             for rows in stack.enter_context(contextlib.closing(jobs)):
                 for number, problem in enumerate(rows[_PROBLEM].to_pylist()):

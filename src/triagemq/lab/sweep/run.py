@@ -187,10 +187,10 @@ def sweep_summary(results: pa.Table) -> pa.Table:
     """
     keys = ["scenario", *VARIABLES, "publications", "priority_class"]
     sample = pc.VarianceOptions(ddof=1)
-    wanted: list[tuple[str, str] | tuple[str, str, pc.VarianceOptions]] = [("seed", "count")]
+    aggregates: list[tuple[str, str] | tuple[str, str, pc.VarianceOptions]] = [("seed", "count")]
     for name in FIGURES:
-        wanted += [(name, "mean"), (name, "stddev", sample), (name, "count")]
-    grouped = results.group_by(keys, use_threads=False).aggregate(wanted)
+        aggregates += [(name, "mean"), (name, "stddev", sample), (name, "count")]
+    grouped = results.group_by(keys, use_threads=False).aggregate(aggregates)
     columns = {name: grouped[name] for name in keys} | {"seeds": grouped["seed_count"]}
     for name in FIGURES:
         columns[name] = grouped[f"{name}_mean"]

@@ -34,9 +34,9 @@ class Variable:
 
     def checked(self, name: str, value: object) -> Value:
         """The value as its column holds it, if it is possible."""
-        wanted: Any = Annotated[self.kind, Field(**self.limits)]
+        allowed: Any = Annotated[self.kind, Field(**self.limits)]
         try:
-            found: Value = TypeAdapter(wanted).validate_python(value)
+            found: Value = TypeAdapter(allowed).validate_python(value)
         except ValidationError as error:
             raise ParameterError(name, f"is {value!r}: {error.errors()[0]['msg']}") from None
         if self.algorithms is not None:

@@ -3,5 +3,5 @@
 run             with a scenario: start to figures, and what can be seen meanwhile
 exchange        the rig: which processes, at which addresses, with which keys
 state           the directory that it remembers itself in, and a copy of that
-kernel_ports    its output ports as interfaces of this machine, where the kernel queues, shared by all its gateways
+kernel_ports    its output ports as interfaces of this machine, where the kernel queues
 """

@@ -8,19 +8,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.addresses import at_host, host_of, place
+from triagemq.addresses import Exposed, at_host, check_listeners, host_of, place
+from triagemq.broker import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.certificates import own_certificate
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError
-from triagemq.exchange import BrokerAddress, BrokerProcess, FurtherListener
-from triagemq.exchange.exposure import Exposed, check_listeners
-from triagemq.exchange.private_files import private_directory, write_private
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError
+from triagemq.files import private_directory, write_private
 from triagemq.live.processes import HURRY_STORING_SECONDS, Child, EndedError
 from triagemq.live.rig import (
     EMBEDDED_CLASSES,
@@ -30,7 +30,7 @@ from triagemq.live.rig import (
     Rig,
     RigOptions,
 )
-from triagemq.live.up.state import TOKEN_FILE, hold, own_token, remember_start
+from triagemq.live.up.state import TOKEN_FILE, lock_state, own_token, remember_start
 from triagemq.waiting import end
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class ExchangeOptions(RigOptions):
     """What the gateway is called where there are several: as its broker in the scenario."""
     started_with: Mapping[str, Any] | None = None
     """The options that the next start with this `state` shall have, unless others are given."""
-    beside: Mapping[str, str | None] = field(default_factory=dict)
+    peer_brokers: Mapping[str, str | None] = field(default_factory=dict)
     """The other brokers of the scenario by name, each with a gateway of its own: as URLs, None for one of our own."""
 
     @property
@@ -156,24 +156,21 @@ class Exchange(Rig):
         self.trace = (options.trace or self.state / "trace").absolute()
         self.certificate: Path | None = None
         """What clients of the gateway have to trust, where it speaks DTLS."""
-        self.said_aloud: list[str] = []
+        self.warnings: list[str] = []
         """What people should know about who can reach it."""
         self.kernel_ports: KernelPorts | None = None
         self._broker_rights: list[BrokerRights] = []
         first = _Site(options.name, "", self.state, self.trace, self.link, self._control, options.broker)
-        self._sites = [first, *(self._further_site(name, url) for name, url in options.beside.items())]
+        self._sites = [first, *(self._further_site(name, url) for name, url in options.peer_brokers.items())]
         self._on_problem = on_problem
         self._ended = asyncio.Event() if ended is None else ended
+        self._begun_ns: int | None = None
+        """When everything runs, and from then on when the scenario's clients begin, in Unix ns."""
 
     def _further_site(self, name: str, broker_url: str | None) -> _Site:
         state = self.state / "sites" / name
         control = state / "control.sock"
         return _Site(name, f"-{name}", state, self.trace / name, GatewayLink(control), control, broker_url)
-
-    @property
-    def broker(self) -> BrokerProcess | None:
-        """The first broker, if it is one of our own."""
-        return self._sites[0].broker
 
     @property
     def broker_address(self) -> str:
@@ -205,7 +202,7 @@ class Exchange(Rig):
 
     @property
     def _has_access(self) -> bool:
-        """Do tokens say who may do what?"""
+        """Is access controlled by tokens?"""
         return bool(self.options.coordinator.get("access"))
 
     @property
@@ -220,7 +217,7 @@ class Exchange(Rig):
     @property
     def pids(self) -> dict[str, int]:
         """The processes that run now, by name."""
-        return super().pids | {name: each.pid for name, each in self._own_brokers.items()}
+        return {name: each.pid for name, each in self._supervised.items() if each.pid is not None}
 
     @property
     def restarts(self) -> dict[str, int]:
@@ -256,7 +253,7 @@ class Exchange(Rig):
                     answered[name] = time.monotonic()
                 if time.monotonic() - answered.setdefault(name, time.monotonic()) >= _HUNG_SECONDS:
                     self._on_problem(f"gateway {name} hangs; it is started again")
-                    child.kill()
+                    child.send(signal.SIGKILL)
                     answered[name] = time.monotonic()
             for name, words in problems.items():
                 if words and reported.get(name) != words:
@@ -268,10 +265,10 @@ class Exchange(Rig):
         await self._unless_ended(self._start_all())
 
     async def _start_all(self) -> None:
-        self.said_aloud = check_listeners(
+        self.warnings = check_listeners(
             self.options.listeners(), insecure=bool(self.options.coordinator.get("insecure"))
         )
-        self._clean.callback(os.close, hold(self.state))
+        self._clean.callback(os.close, lock_state(self.state))
         # What ends is in this order from below: clients, coordinator and gateway, the broker last.
         self._clean.push_async_callback(self._end_brokers)
         self._clean.push_async_callback(self._end)
@@ -282,14 +279,13 @@ class Exchange(Rig):
             from triagemq.live.up.kernel_ports import KernelPorts
 
             self.kernel_ports = KernelPorts(
-                self.links,
+                self.link,
                 self.options.interfaces,
                 estimators=self._estimators(self._on_problem),
-                stored=self.state / "widths.json",
             )
             self._clean.push_async_callback(self.kernel_ports.close)
         elif (estimators := self._estimators(self._on_problem)) is not None:
-            # The gateway says in its log what becomes of the model; here it is read.
+            # The gateway logs what becomes of the model; here it is read.
             estimators.look()
         first, *others = self._sites
         plan = self.options.plan_text
@@ -305,7 +301,7 @@ class Exchange(Rig):
             database=self._database,
             gateway_address=self._as_advertised(self.gateway),
             broker=self.broker_address,
-            page_broker=self.options.broker if self.broker is None else self.broker.address.with_password(),
+            page_broker=first.broker_url if first.broker is None else first.broker.address.with_password(),
             tables=str((self.options.tables or self.state / "tables").absolute()),
             gateway_name=self.options.name,
             host_names=[] if self.options.advertise is None else [self.options.advertise],
@@ -321,14 +317,15 @@ class Exchange(Rig):
             )
         for site in self._sites:
             site.link.start()
-        self._beside(self._report_problems())
+        self.start_task(self._report_problems())
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
-            self.kernel_ports.open(listeners_of([site.gateway for site in self._sites], self.rest))
+            self.kernel_ports.open(listeners_of(self.gateway, self.rest))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
         if self.options.started_with is not None:
             remember_start(self.state, self.options.started_with)
+        self._begun_ns = time.time_ns()
 
     async def _start_broker(self, site: _Site, *, embedded: bool) -> BrokerProcess:
         further = self.options.broker_listener if site.is_first else None
@@ -337,12 +334,10 @@ class Exchange(Rig):
         )
         await self._let_in(broker)
         await broker.start()
-        if broker.warning and broker.warning not in self.said_aloud:
-            self.said_aloud.append(broker.warning)
         site.broker_address = (
             str(broker.address) if further is None else self._as_advertised(str(further.address))
         )
-        self._beside(self._keep_saving(site.link))
+        self.start_task(self._keep_saving(site.link))
         return broker
 
     async def _let_in(self, broker: BrokerProcess) -> None:
@@ -350,8 +345,9 @@ class Exchange(Rig):
         if self._has_access:
             # Late: the database takes a second to load.
             from triagemq.coordinator.access.rights import BrokerRights
+            from triagemq.coordinator.store import Store
 
-            rights = BrokerRights(broker, self._database)
+            rights = BrokerRights(broker, Store(self._database))
             self._broker_rights.append(rights)
             await rights.start()
 
@@ -376,21 +372,17 @@ class Exchange(Rig):
             trace=str(site.trace),
             keep_trace_seconds=self.options.keep_trace_seconds,
             name=site.name,
-            dataplane=self._dataplane,
+            dataplane="reported" if self.options.interfaces else "embedded",
             **self._protection(),
             **own,
         )
 
-        def ready(said: dict[str, Any]) -> None:
+        def ready(facts: dict[str, Any]) -> None:
             # The next start takes the same port.
-            self._write(site.process, config | {"listen": said["listen"]})
-            site.gateway = f"mqttsns://{said['listen']}" if self.options.dtls else said["listen"]
+            self._write(site.process, config | {"listen": facts["listen"]})
+            site.gateway = f"mqttsns://{facts['listen']}" if self.options.dtls else facts["listen"]
 
         await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
-
-    @property
-    def _dataplane(self) -> str:
-        return "reported" if self.options.interfaces else "embedded"
 
     def _protection(self) -> dict[str, Any]:
         """How every gateway is protected."""
@@ -438,9 +430,15 @@ class Exchange(Rig):
             "qos": self.options.qos,
         }
         await self._start_clients("subscribers", **config)
-        # Of what conditions say, brokers are balanced by the rates.
-        said = await self._start_clients("publishers", **config, follows_rates=len(self._sites) > 1)
-        return int(said["publishing_from_ns"])
+        # Of the conditions, brokers are balanced by the rates.
+        facts = await self._start_clients("publishers", **config, follows_rates=len(self._sites) > 1)
+        self._begun_ns = int(facts["publishing_from_ns"])
+        return self._begun_ns
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Since the scenario's clients began, or since the start where there are none; 0 before."""
+        return 0.0 if self._begun_ns is None else max(0.0, (time.time_ns() - self._begun_ns) * 1e-9)
 
     async def is_draining(self) -> bool:
         """Do packets wait in queues? They may, as long as the gateway is away."""
@@ -451,11 +449,6 @@ class Exchange(Rig):
             return True
         ports = (port for each in figures for port in each.ports.values())
         return any(queue.backlog_packets for port in ports for queue in port.queues)
-
-    async def _end(self) -> None:
-        gateways = (site.process for site in self._sites)
-        for names in (("publishers", "subscribers"), ("coordinator", *gateways)):
-            await asyncio.gather(*(self.stop(name, hurry=self._in_a_hurry) for name in names))
 
     async def _end_brokers(self) -> None:
         for rights in self._broker_rights:
@@ -479,10 +472,12 @@ class Exchange(Rig):
 
         A gateway subscribes at all brokers, not only at its own.
         """
+        seen, saved = None, ("", 0)
         while True:
-            with contextlib.suppress(OSError, RuntimeError):
-                async for event in link.events():
-                    if event.kind in ("subscriptions", "connected") or event.overrun:
-                        for broker in self._own_brokers.values():
-                            broker.save_soon()
-            await asyncio.sleep(0.5)
+            seen = await link.news(seen)
+            if seen is None or saved == (seen.epoch, seen.subscriptions):
+                continue
+            saved = seen.epoch, seen.subscriptions
+            for broker in self._own_brokers.values():
+                with contextlib.suppress(OSError, RuntimeError):
+                    broker.save_soon()

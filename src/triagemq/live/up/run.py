@@ -1,170 +1,97 @@
-"""One live run of a scenario from start to figures: what `triage up FILE` and `triage demo` do.
-
-While it runs it is watched class by class: packets by its gateway's counters, the rest by its Trace.
-"""
+"""One live run of a scenario from its expected figures to the measured ones: `triage up FILE` and `triage demo`."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
+from triagemq.channel.messages import ControlError
 from triagemq.client.coordinator import Coordinator
-from triagemq.coordinator.channel.handle import merged
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError, Measured
-from triagemq.coordinator.loop.figures import Traffic, class_traffic
-from triagemq.errors import CoordinatorError, OutputError, TraceError
-from triagemq.live.figures import (
-    BySubscription,
-    LiveFigures,
-    by_subscription,
-    copies_in,
-    load_reading,
-    measure,
-    of_scenario,
-    utility_figures,
-)
+from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
+from triagemq.errors import CoordinatorError, OutputError
+from triagemq.forecast import StoredForecast, figures_by_class, forecast, summary
+from triagemq.live.figures import LiveFigures, measure
 from triagemq.live.processes import HURRY_SECONDS
-from triagemq.live.run import (
-    PlannedFigures,
-    let_run,
-    measured_from,
-    moved_clients,
-    planner_settings,
-    promise,
-    stop_publishing,
-)
+from triagemq.live.rig import Rig, planner_settings
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
-from triagemq.plan import dump_plan
-from triagemq.scenario import Integers, Scenario, load
-from triagemq.trace import Trace, add_forecast, runs
+from triagemq.plan import Plan, dump_plan
+from triagemq.scenario import Integers, Scenario, SendingOrder, load
+from triagemq.trace import add_forecast, runs
+from triagemq.waiting import is_set_within
 
 _ANSWER_SECONDS = 2.0
-_COLUMNS = ["subscription_id", "published_ns", "delivered_ns", "outcome"]
+_MOST_DRAINING_SECONDS = 15.0
+"""From the publishers' last event to the end: what waits in queues still goes out."""
+_HURRIED_SECONDS = 0.2
+"""The same where the user has ended the run and waits; what is still queued then is in flight."""
+_SETTLING_SECONDS = 0.5
+_LOOK_SECONDS = 0.2
+_WARM_UP_SHARE = 0.1
+_LONGEST_WARM_UP_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A gateway at one instant: its plan, its clients, the messages that have come to it, and packets by class."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedFigures:
+    """The plan that an exchange makes of a whole scenario, and its forecast as `triage forecast --json` has it.
 
-    generation: int
-    clients: int
-    messages: int
-    traffic: Mapping[int, Traffic]
-    """Since the watch began."""
-    waiting: Mapping[int, int]
-
-
-class Watch:
-    """Asks the gateways every now and then, and adds up."""
-
-    def __init__(self, links: Mapping[str, GatewayLink]) -> None:
-        self._links = links
-        self._before: Measured | None = None
-        self._traffic: dict[int, Traffic] = {}
-
-    async def look(self) -> Snapshot | None:
-        """None while a gateway is away."""
-        try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                several = {
-                    name: await link.measure(flows=False, topics=False) for name, link in self._links.items()
-                }
-                now = merged(several, several, {}, time.time_ns())
-        except (ControlError, TimeoutError, OSError):
-            return None
-        before = now if self._before is None else self._before
-        for level, row in class_traffic(before, now).items():
-            self._traffic.setdefault(level, Traffic()).add(*astuple(row))
-        self._before = now
-        waiting: dict[int, int] = {}
-        for port in now.ports.values():
-            for level, queue in enumerate(port.queues):
-                waiting[level] = waiting.get(level, 0) + queue.backlog_packets
-        return Snapshot(
-            generation=now.generation,
-            clients=now.sessions,
-            messages=int(now.counters["broker_messages"]),
-            traffic=self._traffic,
-            waiting=waiting,
-        )
-
-
-@dataclass(slots=True)
-class SoFar:
-    """Latency by class and utility of a scenario's run that goes on: of its Trace, as far as that is on disk.
-
-    `planned` is the class that triage gives each subscription, by which its copies are counted.
+    `level` is the class that triage gives each subscription, also where there is no triage: the same groups, with and
+    without. `by_level` are success, latency and flag of these.
     """
 
-    directories: Sequence[Path]
-    scenario: Scenario
-    planned: Integers
-    latency: dict[int, tuple[int, float]] = field(default_factory=dict)
-    """By class, copies that were delivered and the sum of their latencies in seconds."""
-    _read: set[Path] = field(default_factory=set)
-    _counted: BySubscription | None = None
-
-    def mean_latency_seconds(self, level: int) -> float | None:
-        """Of what was delivered in a class; None if nothing was."""
-        delivered, seconds = self.latency.get(level, (0, 0.0))
-        return seconds / delivered if delivered else None
+    plan: Plan
+    level: Integers
+    figures: dict[str, Any]
+    by_level: list[dict[str, Any]]
 
     @property
-    def utility(self) -> dict[str, float | None] | None:
-        """Of everything so far; None before there is anything."""
-        return None if self._counted is None else utility_figures(self.scenario, self._counted)
+    def classes(self) -> list[dict[str, Any]]:
+        """The figures of each class of the plan, with those of its level."""
+        rows = {row["priority_class"]: row for row in self.figures["classes"]}
+        return [{**rows.get(row["priority_class"], {}), **row} for row in self.by_level]
 
-    def look(self) -> None:
-        """Take in the files that are new."""
-        found = [runs(each) for each in self.directories if each.is_dir()]
-        for run in (run for each in found for run in (*each.complete, *each.incomplete)):
-            try:
-                parts = Trace.open(run, allow_incomplete=True).parts["deliveries"]
-                for part in parts:
-                    if part not in self._read:
-                        self._add(pq.read_table(part, columns=_COLUMNS))
-                        self._read.add(part)
-            except (TraceError, OSError, pa.ArrowException):
-                # It is just being finished; the next look finds it.
-                continue
-
-    def _add(self, rows: pa.Table) -> None:
-        subscription, _, delivered, latency_ns = copies_in(of_scenario(rows, self.scenario))
-        counted = by_subscription(self.scenario, subscription, delivered, latency_ns)
-        if len(subscription):
-            self._counted = counted if self._counted is None else self._counted + counted
-        label = self.planned[subscription]
-        for level in np.unique(label[delivered]).tolist():
-            chosen = delivered & (label == level)
-            copies, total = self.latency.get(level, (0, 0.0))
-            self.latency[level] = copies + int(chosen.sum()), total + float(latency_ns[chosen].sum()) * 1e-9
+    def stored(self, scenario: Scenario) -> StoredForecast:
+        """What is stored with the run's Trace."""
+        return StoredForecast.of(forecast(*as_sent(scenario, self.plan)), self.level)
 
 
-@dataclass(frozen=True, slots=True)
-class Glance:
-    """A run that goes on: what the gateway has counted (None while it is away), and measurement beside forecast."""
+def expected_figures(
+    scenario: Scenario, settings: PlannerSettings, triage: PlannerSettings
+) -> PlannedFigures:
+    """What a scenario can expect under `settings`, by the classes of `triage`.
 
-    seen: Snapshot | None
-    so_far: SoFar
-    forecast: PlannedFigures
+    >>> from triagemq.scenario.building import building
+    >>> settings = PlannerSettings()
+    >>> made = expected_figures(building(), settings, settings)
+    >>> made.by_level[0]["success_rate"] > made.by_level[-1]["success_rate"]
+    True
+    """
+    plan = decide(Question(scenario, settings=settings)).plan
+    level = plan.subscription_class
+    if triage != settings:
+        level = decide(Question(scenario, settings=triage)).plan.subscription_class
+    predicted = forecast(*as_sent(scenario, plan), formulas=True)
+    return PlannedFigures(
+        plan=plan,
+        level=level,
+        figures=summary(scenario, plan, predicted),
+        by_level=figures_by_class(predicted, level),
+    )
 
 
-OnTick = Callable[[Exchange, Glance, float], None]
-"""Called every second with the exchange, what can be seen of it, and the seconds since publishing began."""
+def as_sent(scenario: Scenario, plan: Plan) -> tuple[Scenario, Plan]:
+    """A scenario and its plan as an exchange carries them out: copies of one event leave the gateway by class, whatever
+    order the scenario states for others."""
+    sent = replace(scenario, sending_order=SendingOrder.BY_CLASS)
+    return sent, replace(plan, scenario_fingerprint=sent.fingerprint)
 
 
 @dataclass(frozen=True, slots=True)
 class LiveResult:
-    """Measured beside forecast."""
+    """Measured figures, and those forecast."""
 
     scenario: Scenario
     measured: LiveFigures
@@ -180,7 +107,7 @@ class LiveResult:
         return {
             "scenario": self.scenario.name,
             **self.measured.as_json(),
-            "forecast": {**self.forecast.figures, "classes": _forecast_classes(self.forecast)},
+            "forecast": {**self.forecast.figures, "classes": self.forecast.classes},
             "restarts": self.restarts,
             **({} if self.moved is None else {"moved": self.moved}),
         }
@@ -192,26 +119,22 @@ async def run_live(
     seconds: float | None,
     ended: asyncio.Event,
     on_ready: Callable[[Exchange], None] = lambda exchange: None,
-    on_tick: OnTick = lambda exchange, glance, elapsed: None,
     on_problem: Callable[[str], None] = lambda words: None,
 ) -> LiveResult:
     """Start everything, let the scenario's clients work for so long or until `ended`, stop, and measure."""
     assert options.scenario is not None
     scenario = load(options.scenario)
     settings, triage = planner_settings(options)
-    expected = promise(scenario, settings, triage)
+    expected = expected_figures(scenario, settings, triage)
     planned = replace(options, plan_text=dump_plan(expected.plan))
+    # In a thread, and done before the clients start: at the end a user waits, and a first run compiles for a minute.
+    forecasting = asyncio.get_running_loop().run_in_executor(None, lambda: expected.stored(scenario).dump())
     async with Exchange(planned, ended, on_problem) as exchange:
         on_ready(exchange)
+        stored = await forecasting
         begun_ns = await exchange.start_clients()
-        loading = asyncio.get_running_loop().run_in_executor(None, load_reading)
-        watch = Watch(exchange.links)
-        so_far = SoFar(exchange.traces, scenario, expected.level)
-
-        async def tick(elapsed: float) -> None:
-            on_tick(exchange, Glance(await watch.look(), so_far, expected), elapsed)
-
-        await let_run(begun_ns, seconds, ended, tick)
+        left = None if seconds is None else seconds + (begun_ns - time.time_ns()) * 1e-9
+        await is_set_within(ended, left)
         until_ns = await stop_publishing(exchange, hurry=ended.is_set())
         from_ns = measured_from(begun_ns, until_ns)
         try:
@@ -219,11 +142,9 @@ async def run_live(
                 for link in exchange.links.values():
                     await link.measured(from_ns, expected.level.tolist())
         except (ControlError, TimeoutError) as error:
-            on_problem(f"the trace does not say what is measured: {error or 'a gateway does not answer'}")
+            on_problem(f"the trace lacks the window of measurement: {error or 'a gateway does not answer'}")
         restarts = exchange.restarts
-        moved = await _moved(exchange.rest) if len(exchange.links) > 1 else None
-    await loading
-    stored = expected.stored(scenario).dump()
+        moved = await _moved_clients(exchange.rest) if len(exchange.links) > 1 else None
     for run in (run for traces in exchange.traces for run in runs(traces).complete):
         try:
             add_forecast(run, stored)
@@ -235,20 +156,44 @@ async def run_live(
     return LiveResult(scenario, measured, expected, restarts, exchange.gone, moved)
 
 
-async def _moved(rest: str) -> list[dict[str, Any]]:
-    """The decisions about clients that were sent to another gateway."""
-    coordinator = Coordinator(rest)
-    found: list[dict[str, Any]] = []
-    try:
+async def _moved_clients(rest: str) -> list[dict[str, Any]]:
+    """The decisions about clients that were sent to another gateway; the trace has those that are missing here."""
+    coordinator, found = Coordinator(rest), []
+    with contextlib.suppress(CoordinatorError):
         found = await moved_clients(coordinator)
-    except CoordinatorError:
-        # What is known of it is in the trace.
-        pass
-    finally:
-        await coordinator.close()
+    await coordinator.close()
     return [{name: each[name] for name in ("subject", "before", "after", "reason")} for each in found]
 
 
-def _forecast_classes(forecast: PlannedFigures) -> list[dict[str, Any]]:
-    rows = {row["priority_class"]: row for row in forecast.figures["classes"]}
-    return [{**rows.get(row["priority_class"], {}), **row} for row in forecast.by_level]
+async def stop_publishing(rig: Rig, *, hurry: bool) -> int:
+    """End the publishers, and wait until the queues are empty, though not for ever; when it was, in Unix ns."""
+    until_ns = time.time_ns()
+    await rig.stop("publishers", hurry=hurry)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_HURRIED_SECONDS if hurry else _MOST_DRAINING_SECONDS):
+            await asyncio.sleep(_SETTLING_SECONDS)
+            while await rig.is_draining():
+                await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+    return until_ns
+
+
+def measured_from(begun_ns: int, until_ns: int) -> int:
+    """Where the warm-up of a run ends.
+
+    >>> measured_from(0, round(20e9)), measured_from(0, round(100e9))
+    (2000000000, 5000000000)
+    """
+    lasted_ns = max(0, until_ns - begun_ns)
+    return begun_ns + min(round(_LONGEST_WARM_UP_SECONDS * 1e9), round(_WARM_UP_SHARE * lasted_ns))
+
+
+async def moved_clients(coordinator: Coordinator) -> list[dict[str, Any]]:
+    """The decisions about clients that were sent to another gateway, oldest first."""
+    found: list[dict[str, Any]] = []
+    after, page = -1, dict[str, Any](last=0)
+    while page["last"] != after:
+        after = page["last"]
+        page = await coordinator.ask("GET", f"/v1/decisions?limit=1000&after={after}")
+        found += [each for each in page["decisions"] if each["kind"] == "moved"]
+    return found

@@ -3,7 +3,7 @@
 It can be copied, also while it is in use: from the copy `triage up --state` goes on as from the original. The broker's
 memory is copied first, then the gateway's and the coordinator's, so that a message that moves on meanwhile is in the
 copy twice rather than not at all; of several gateways likewise, all brokers first. Databases are copied as they are at
-one moment; a gateway, which alone may open its own, does that itself. Logs and traces are not copied.
+one moment. Logs and traces are not copied.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from triagemq.addresses import place
+from triagemq.broker.address import BrokerAddress
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import ControlError
 from triagemq.coordinator.access.tokens import Role, TokenBook, TokenRequest, new_token
-from triagemq.coordinator.channel.link import GatewayLink
-from triagemq.coordinator.channel.messages import ControlError
 from triagemq.coordinator.refusals import UnauthorisedError
 from triagemq.errors import OutputError, ParameterError
-from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.private_files import private_directory, private_file, write_private
+from triagemq.files import private_directory, private_file, write_private
 
 TOKEN_FILE = "operator.token"
 OWN_BROKER = "own"
@@ -44,18 +44,15 @@ _CONNECT_SECONDS = 10.0
 def fresh_directory(parent: Path) -> Path:
     """A new directory named after the time; two that are made in one second differ."""
     name = time.strftime("%Y%m%d-%H%M%S")
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = parent / (name if number == 1 else f"{name}-{number}")
-        try:
+        with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700, parents=True)
-        except FileExistsError:
-            number += 1
-        else:
-            return path
+            break
+    return path
 
 
-def hold(state: Path) -> int:
+def lock_state(state: Path) -> int:
     """Lock it for this process, as long as that lives; close the descriptor to give it back."""
     private_directory(state)
     try:
@@ -84,9 +81,7 @@ def started_with(state: Path) -> dict[str, Any]:
         own = (state / "lock").exists() and (state / "broker").exists()
         return {"broker": OWN_BROKER} if own else {}
     except (OSError, ValueError) as error:
-        raise ParameterError(
-            "state", f"{state / _STARTED} does not say what it was started with: {type(error).__name__}"
-        ) from None
+        raise ParameterError("state", f"{state / _STARTED} is not readable: {type(error).__name__}") from None
     return dict(found)
 
 
@@ -110,7 +105,7 @@ def check_same_broker(state: Path, option: str, before: str | None, now: str | N
 
 
 def _place_of(broker: str) -> str:
-    """What tells brokers apart; a password may change."""
+    """The identity of a broker; a password may change."""
     if "://" not in broker:
         return f"the broker {broker!r}" if broker != OWN_BROKER else "a broker of its own"
     address = BrokerAddress.parse(broker)
@@ -121,8 +116,7 @@ def own_token(path: Path, database: str, request: TokenRequest | None = None) ->
     """A token of the exchange's own, in a file that only this user can read: an operator's, for its clients, if
     nothing else is requested."""
     # SQLAlchemy takes long to load, and an exchange without access needs none of it here.
-    from triagemq.coordinator.store.store import Store
-    from triagemq.coordinator.store.tables import add_token
+    from triagemq.coordinator.store import Store, add_token
 
     store = Store(database)
     try:
@@ -163,42 +157,33 @@ async def back_up(state: Path, target: Path) -> None:
 
 async def _copy(state: Path, copy: Path) -> None:
     try:
-        lock: int | None = hold(state)
+        lock: int | None = lock_state(state)
     except ParameterError:
         lock = None
     try:
-        gateways = [_KeptGateway(state / "gateway" / "control.sock", Path("gateway"), Path("broker"))]
+        # By its directory below that of the exchange, each gateway's control socket.
+        controls = {Path(): state / "gateway" / "control.sock"}
         for site in sorted((state / "sites").glob("*")):
-            here = Path("sites", site.name)
-            gateways.append(_KeptGateway(site / "control.sock", here / "gateway", here / "broker"))
+            controls[Path("sites", site.name)] = site / "control.sock"
         async with contextlib.AsyncExitStack() as stack:
-            links: dict[_KeptGateway, GatewayLink] = {}
-            for each in gateways:
+            links: dict[Path, GatewayLink] = {}
+            for home, control in controls.items():
                 # A site of before that the exchange does not have any more has no gateway that could answer.
-                if lock is None and each.control.exists():
-                    links[each] = await stack.enter_async_context(_connected(each.control))
-            brokers = [_saved(link, _memory(state / each.broker)) for each, link in links.items()]
-            await asyncio.gather(*brokers)
+                if lock is None and control.exists():
+                    links[home] = await stack.enter_async_context(_connected(control))
+            for home, link in links.items():
+                async with _answering(controls[home]):
+                    await link.save_broker()
+            # Brokers write down what they hold; older files will do if they do not.
+            await asyncio.sleep(_SAVING_SECONDS if links else 0)
             _copy_files(state, copy)
-            for each in gateways:
-                if each in links:
-                    async with _answering(each.control):
-                        await links[each].back_up((copy / each.state / _STORE).absolute())
-                else:
-                    _copy_database(state / each.state / _STORE, copy / each.state / _STORE)
+            for home in controls:
+                database = home / "gateway" / _STORE
+                _copy_database(state / database, copy / database)
         _copy_database(state / _COORDINATOR, copy / _COORDINATOR)
     finally:
         if lock is not None:
             os.close(lock)
-
-
-@dataclass(frozen=True, slots=True)
-class _KeptGateway:
-    """The control socket of a gateway, and its directory and its broker's below that of the exchange."""
-
-    control: Path
-    state: Path
-    broker: Path
 
 
 @contextlib.asynccontextmanager
@@ -223,29 +208,6 @@ async def _connected(control: Path) -> AsyncIterator[GatewayLink]:
         yield link
     finally:
         await link.close()
-
-
-def _memory(broker: Path) -> Path:
-    """The broker's file. Where we are root, it is another user's, in a directory of its own."""
-    return next(broker.rglob("mosquitto.db"), broker / "mosquitto.db")
-
-
-async def _saved(link: GatewayLink, memory: Path) -> None:
-    """Give the broker the time to write down what it holds; an older file will do if it does not."""
-    before = _modified(memory)
-    async with _answering(memory.parent):
-        await link.save_broker()
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(_SAVING_SECONDS if before else 0):
-            while _modified(memory) == before:
-                await asyncio.sleep(0.02)
-
-
-def _modified(path: Path) -> int:
-    try:
-        return path.stat().st_mtime_ns
-    except OSError:
-        return 0
 
 
 def _copy_files(state: Path, copy: Path) -> None:

@@ -5,6 +5,6 @@ output_port  one port: queues, buffer and transmitter, without a clock
 widths       ports whose queues have a bandwidth each
 """
 
-from triagemq.network.embedded.plane import UDP_OVER_ETHERNET_BYTES, Alarm, EmbeddedDataPlane, SendDatagrams
+from triagemq.network.embedded.plane import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane
 
-__all__ = ["UDP_OVER_ETHERNET_BYTES", "Alarm", "EmbeddedDataPlane", "SendDatagrams"]
+__all__ = ["UDP_OVER_ETHERNET_BYTES", "EmbeddedDataPlane"]

@@ -3,8 +3,8 @@
 A packet leaves at the end of its transmission, so that a latency measured at the subscriber holds it. On a wake-up
 everything leaves whose transmission has ended by then, in one batch; the ports' own time does not depend on when
 that was (see output_port.py), so that a late wake-up delays packets and never lowers the bandwidth. The packets of one
-call come to their ports at the same moment: an idle port starts with the highest class among them. Windows of limiters
-are exact to a nanosecond, never too long; a packet counts as come when it is handed over.
+call come to their ports at the same moment: an idle port starts with the highest class among them. A packet counts as
+come when it is handed over.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import ClassVar, Protocol
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
 from triagemq.errors import PlanError
-from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued, Window
+from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
 from triagemq.network.embedded.widths import Port, kind_of, new_port
 from triagemq.network.state import PlanState
-from triagemq.plan import (
+from triagemq.plan.dataplane import (
     Counters,
     Fate,
     FlowKey,
@@ -32,7 +32,6 @@ from triagemq.plan import (
     OnFate,
     OutgoingPacket,
     SetFlow,
-    SetLimiter,
     SetPort,
     Treatment,
     UnmanagedCounters,
@@ -104,7 +103,7 @@ class TimerAlarm:
 class SendDatagrams(Protocol):
     """Sends datagrams in the given order and never blocks; returns those that it could not send at once, if any.
 
-    `class_of` tells the priority class of the one at a place of the list.
+    `class_of` gives the priority class of the one at a place of the list.
     """
 
     def __call__(
@@ -125,7 +124,7 @@ class EmbeddedDataPlane:
     `clock` gives nanoseconds and never goes back; hand in the one that stamps the rest of the trace. A datagram
     takes `overhead_bytes_per_packet` more on the wire than it has, so that its size is the scenario's. `alarm` makes
     the Alarm that calls back; tests put virtual time there. `control_sender` takes the control packets, where they are
-    to leave with a mark, before all others of the moment. What a sender returns as waiting it must tell
+    to leave with a mark, before all others of the moment. What a sender returns as waiting it must report to
     `settled_later` in the end; `closing` is called last, to make it do so.
     """
 
@@ -153,7 +152,6 @@ class EmbeddedDataPlane:
         self._flows: dict[FlowKey, Flow] = {}
         # Removed, but with packets that are still to be sent.
         self._draining_ports: dict[str, Port] = {}
-        self._draining_flows: dict[FlowKey, Flow] = {}
         self._unmanaged_packets = self._unmanaged_control_packets = self._unmanaged_bytes = 0
         # One entry per busy port, with a time at or before the end of its transmission. The number breaks ties.
         self._due: list[tuple[int, int, OutputPort]] = []
@@ -173,14 +171,11 @@ class EmbeddedDataPlane:
         for set_port in change.ports.values():
             if set_port is not None:
                 self._set_port(set_port)
-        for key, set_flow in change.flows.items():
+        for (key, _), set_flow in change.flows.items():
             if set_flow is not None:
                 self._set_flow(set_flow)
-            elif key in self._flows:
-                self._remove_flow(self._flows.pop(key))
-        for key in change.limiters:
-            if (flow := self._flows.get(key)) is not None:
-                self._limit(flow, self._state.limiter(key, flow.port.name, change))
+            else:
+                self._flows.pop(key, None)
         for name, set_port in change.ports.items():
             if set_port is None and name in self._ports:
                 port = self._ports.pop(name)
@@ -210,11 +205,6 @@ class EmbeddedDataPlane:
                 queue = 0
             else:
                 flow.packets_in += 1
-                if flow.window is not None and not flow.window.take(wire_bytes, now_ns):
-                    flow.limited += 1
-                    if packet.token is not None:
-                        fates.append((packet.token, Outcome.limited, None, None))
-                    continue
                 treatment = packet.treatment
                 queue = flow.queue
                 if treatment is not None:
@@ -256,7 +246,7 @@ class EmbeddedDataPlane:
                 self._schedule(port)
 
     def counters(self, *, with_flows: bool = True) -> Counters:
-        """What has been counted until now; ports alone are quicker to tell than tens of thousands of flows."""
+        """What has been counted until now; ports alone are quicker than tens of thousands of flows."""
         if not self._closed:
             # Wake-ups come later than transmissions end; what has ended does not keep its port busy.
             self._wake()
@@ -266,11 +256,7 @@ class EmbeddedDataPlane:
                 for ports in (self._ports, self._draining_ports)
                 for name, port in ports.items()
             },
-            flows={
-                key: flow.counters()
-                for flows in ((self._flows, self._draining_flows) if with_flows else ())
-                for key, flow in flows.items()
-            },
+            flows={key: flow.counters() for key, flow in self._flows.items()} if with_flows else {},
             unmanaged=UnmanagedCounters(
                 self._unmanaged_packets, self._unmanaged_control_packets, self._unmanaged_bytes
             ),
@@ -319,24 +305,9 @@ class EmbeddedDataPlane:
 
     def _set_flow(self, settings: SetFlow[FlowKey]) -> None:
         key = settings.key
-        flow = self._flows.get(key) or self._draining_flows.pop(key, None) or Flow(key)
-        flow.removed = False
+        flow = self._flows.get(key) or Flow(key)
         flow.configure(settings, self._ports[settings.port])
         self._flows[key] = flow
-
-    def _remove_flow(self, flow: Flow) -> None:
-        flow.window = None
-        if flow.backlog_packets > 0:
-            flow.removed = True
-            self._draining_flows[flow.key] = flow
-
-    def _limit(self, flow: Flow, limiter: SetLimiter | None) -> None:
-        if limiter is None:
-            flow.window = None
-        elif flow.window is None:
-            flow.window = Window(limiter)
-        else:
-            flow.window.configure(limiter)
 
     def _pass_unmanaged(self, packets: Sequence[OutgoingPacket], fates: list[Fate]) -> None:
         marked = []
@@ -459,8 +430,6 @@ class EmbeddedDataPlane:
             flow.dropped_by_buffer += 1
             if packet.token is not None:
                 fates.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
-            if flow.removed:
-                self._forget_if_empty(flow)
         not_sent = {one.place: one for one in unsent}
         for place, (packet, flow, _, _, enqueued_ns, _) in enumerate(sent):
             if not packet.control:
@@ -470,14 +439,8 @@ class EmbeddedDataPlane:
                         fates.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
                     else:
                         self._report(packet.token, not_sent.get(place), enqueued_ns, now_ns, fates)
-                if flow.removed:
-                    self._forget_if_empty(flow)
         if fates and self._on_fate is not None:
             self._on_fate(fates)
-
-    def _forget_if_empty(self, flow: Flow) -> None:
-        if flow.backlog_packets == 0:
-            self._draining_flows.pop(flow.key, None)
 
 
 def _address(key: FlowKey) -> tuple[str, int]:

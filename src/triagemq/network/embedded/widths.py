@@ -7,10 +7,10 @@ the transmitter that their flow has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from triagemq.network.embedded.output_port import CONTROL, NEVER, Divided, OutputPort, Queued
-from triagemq.plan import PortCounters, QueueCounters, SetPort, Treatment
+from triagemq.plan.dataplane import PortCounters, QueueCounters, SetPort, Treatment
 
 
 class PartitionedPort:
@@ -53,15 +53,10 @@ class PartitionedPort:
 
     def counters(self) -> PortCounters:
         counted = [part.counters() for part in self._parts]
-        control = {
-            field.name: sum(getattr(each.control, field.name) for each in counted)
-            for field in fields(QueueCounters)
-            if field.name != "width_bps"
-        }
-        return PortCounters(
-            tuple(each.queues[number] for number, each in enumerate(counted)),
-            QueueCounters(**control, width_bps=round(self._settings.bandwidth_bps)),
-        )
+        control = QueueCounters(width_bps=round(self._settings.bandwidth_bps))
+        for each in counted:
+            control = control.plus(each.control)
+        return PortCounters(tuple(each.queues[number] for number, each in enumerate(counted)), control)
 
 
 class BorrowingPort(OutputPort):

@@ -1,4 +1,4 @@
-"""eBPF maps and programs through the bpf() system call: no compiler, no library.
+"""eBPF maps and programs through the bpf() system call: programs are compiled already (`make programs`), no library.
 
 Maps live as long as a program or a file descriptor refers to them: a classifier keeps working with the last plan when
 the process that loaded it has died.
@@ -12,9 +12,9 @@ import mmap
 import os
 import platform
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Literal, NamedTuple
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,133 +22,14 @@ from numpy.typing import NDArray
 from triagemq.errors import NetworkError
 from triagemq.network.linux.netlink import system_call_error
 
-Register = Literal[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-Comparison = Literal["==", "!=", "<", "<=", ">", ">="]
-Operation = Literal["+", "-", "*", "|", "&", "<<", ">>"]
-
-_SIZES = {1: 0x10, 2: 0x08, 4: 0x00, 8: 0x18}
-_COMPARISONS = {"==": 0x10, ">": 0x20, ">=": 0x30, "!=": 0x50, "<": 0xA0, "<=": 0xB0}
-_OPERATIONS = {"+": 0x00, "-": 0x10, "*": 0x20, "|": 0x40, "&": 0x50, "<<": 0x60, ">>": 0x70}
-_JUMP, _ARITHMETIC = 0x05, 0x07
-_LOAD, _STORE_NUMBER, _STORE = 0x61, 0x62, 0x63
-_BY_REGISTER = 0x08
-_ATOMIC_ADD_8 = 0xDB
-_LOAD_ADDRESS, _OF_MAP, _OF_VALUE = 0x18, 1, 2
-_CALL, _EXIT = 0x85, 0x95
-
-
-class _Instruction(NamedTuple):
-    code: int
-    destination: int
-    source: int
-    offset: int | str
-    number: int
-
-
-class Assembler:
-    """Collects instructions; `program` gives them as octets.
-
-    >>> a = Assembler()
-    >>> a.set(0, 1)
-    >>> a.jump_if(0, "==", 1, "end")
-    >>> a.set(0, 2)
-    >>> a.label("end")
-    >>> a.exit()
-    >>> len(a.program()) // 8
-    4
-    """
-
-    def __init__(self) -> None:
-        self._instructions: list[_Instruction] = []
-        self._labels: dict[str, int] = {}
-
-    def label(self, name: str) -> None:
-        """Where jumps to `name` go."""
-        assert name not in self._labels, f"two places are called {name}"
-        self._labels[name] = len(self._instructions)
-
-    def copy(self, to: Register, source: Register) -> None:
-        self._add(0xB0 | _ARITHMETIC | _BY_REGISTER, to, source)
-
-    def set(self, to: Register, number: int) -> None:
-        self._add(0xB0 | _ARITHMETIC, to, number=number)
-
-    def compute(self, to: Register, operation: Operation, number: int) -> None:
-        self._add(_OPERATIONS[operation] | _ARITHMETIC, to, number=number)
-
-    def compute_by(self, to: Register, operation: Operation, register: Register) -> None:
-        self._add(_OPERATIONS[operation] | _ARITHMETIC | _BY_REGISTER, to, register)
-
-    def load(self, size: int, to: Register, address: Register, offset: int) -> None:
-        """Read 1, 2, 4 or 8 octets of memory."""
-        self._add(_SIZES[size] | _LOAD, to, address, offset)
-
-    def store(self, size: int, address: Register, offset: int, register: Register) -> None:
-        self._add(_SIZES[size] | _STORE, address, register, offset)
-
-    def store_number(self, size: int, address: Register, offset: int, number: int) -> None:
-        self._add(_SIZES[size] | _STORE_NUMBER, address, 0, offset, number)
-
-    def count(self, address: Register, offset: int, register: Register) -> None:
-        """Add a register to 8 octets of memory, atomically."""
-        self._add(_ATOMIC_ADD_8, address, register, offset)
-
-    def count_alone(self, address: Register, offset: int, register: Register, scratch: Register) -> None:
-        """The same where no other program adds meanwhile, at a fraction of the cost; a register is lost by it."""
-        self.load(8, scratch, address, offset)
-        self.compute_by(scratch, "+", register)
-        self.store(8, address, offset, scratch)
-
-    def jump(self, label: str) -> None:
-        self._add(_JUMP, offset=label)
-
-    def jump_if(self, register: Register, comparison: Comparison, number: int, label: str) -> None:
-        self._add(_COMPARISONS[comparison] | _JUMP, register, 0, label, number)
-
-    def jump_if_by(self, register: Register, comparison: Comparison, other: Register, label: str) -> None:
-        self._add(_COMPARISONS[comparison] | _JUMP | _BY_REGISTER, register, other, label)
-
-    def load_map(self, to: Register, file: int) -> None:
-        """The map with this file descriptor, for a helper."""
-        self._add(_LOAD_ADDRESS, to, _OF_MAP, number=file)
-        self._add(0)
-
-    def load_value(self, to: Register, file: int) -> None:
-        """The address of the only value of an array, without looking it up."""
-        self._add(_LOAD_ADDRESS, to, _OF_VALUE, number=file)
-        self._add(0)
-
-    def call(self, helper: int) -> None:
-        self._add(_CALL, number=helper)
-
-    def exit(self) -> None:
-        self._add(_EXIT)
-
-    def program(self) -> bytes:
-        """The instructions, with labels turned into distances."""
-        octets = bytearray()
-        for place, (code, destination, source, offset, number) in enumerate(self._instructions):
-            distance = self._labels[offset] - place - 1 if isinstance(offset, str) else offset
-            signed = number - (1 << 32) if number >= 1 << 31 else number
-            octets += struct.pack("=BBhi", code, destination | source << 4, distance, signed)
-        return bytes(octets)
-
-    def _add(
-        self, code: int, destination: int = 0, source: int = 0, offset: int | str = 0, number: int = 0
-    ) -> None:
-        self._instructions.append(_Instruction(code, destination, source, offset, number))
-
-
 # The arguments of bpf() and the meaning of its numbers: include/uapi/linux/bpf.h.
 _SYSTEM_CALLS = {"x86_64": 321, "aarch64": 280, "riscv64": 280}
 _MAP_CREATE, _LOOKUP, _UPDATE, _DELETE, _PROGRAM_LOAD = 0, 1, 2, 3, 5
-_UPDATE_BATCH = 26
 _HASH, _ARRAY, _LEAST_RECENTLY_USED_HASH, _LONGEST_PREFIX, _RING = 1, 2, 9, 11, 27
 _WITHOUT_PREALLOCATION, _MAPPABLE = 1, 1 << 10
 SOCKET_FILTER, CLASSIFIER = 1, 3
 """Kinds of programs: what a socket gets to see, and what becomes of a packet that leaves or arrives."""
 _LOG_BYTES = 1 << 20
-_NO_BATCHES = (errno.EINVAL, errno.EOPNOTSUPP, 524)  # The last is the kernel's own ENOTSUPP.
 
 _ELEMENT = struct.Struct("=IxxxxQQQ")
 """A map, where a key is, where its value is or goes, flags."""
@@ -220,12 +101,9 @@ class HashMap(BpfMap):
 
     def __init__(self, key_bytes: int, value_bytes: int, entries: int) -> None:
         super().__init__(self.kind, key_bytes, value_bytes, entries, _WITHOUT_PREALLOCATION)
-        self._batches = True
 
     def update(self, items: Sequence[tuple[bytes, bytes]]) -> None:
-        """Put in or replace; with one system call where the kernel can. OSError E2BIG if it is full."""
-        if len(items) > 1 and self._batches and self._update_batch(items):
-            return
+        """Put in or replace. OSError E2BIG if it is full."""
         for key, value in items:
             self.command(_UPDATE, key, value)
 
@@ -237,31 +115,6 @@ class HashMap(BpfMap):
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
-
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            self.command(_LOOKUP, key)
-        except OSError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        return self.value.raw
-
-    def _update_batch(self, items: Sequence[tuple[bytes, bytes]]) -> bool:
-        """Whether the kernel could do it in one call (since Linux 5.6)."""
-        keys, values = (
-            ctypes.create_string_buffer(b"".join(each), sum(map(len, each)))
-            for each in zip(*items, strict=True)
-        )
-        addresses = ctypes.addressof(keys), ctypes.addressof(values)
-        try:
-            _bpf(_UPDATE_BATCH, struct.pack("=QQQQIIQQ", 0, 0, *addresses, len(items), self.file, 0, 0))
-        except OSError as error:
-            if error.errno not in _NO_BATCHES:
-                raise
-            self._batches = False
-            return False
-        return True
 
 
 class PrefixMap(HashMap):
@@ -329,6 +182,32 @@ class ArrayMap(BpfMap):
         super().close()
 
 
+_SECTION, _SYMBOL, _RELOCATION = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IBBHQQ"), struct.Struct("<QQ")
+"""Of ELF: Elf64_Shdr, Elf64_Sym and Elf64_Rel."""
+_OF_MAP = 1 << 4
+
+
+def compiled_program(path: Path, section: str, symbols: Mapping[str, BpfMap | int]) -> bytes:
+    """The instructions of a program in an object file, with its maps and numbers in the place of their names."""
+    elf = path.read_bytes()
+    (headers_at,), (count, names) = struct.unpack_from("<Q", elf, 40), struct.unpack_from("<HH", elf, 60)
+    headers = [_SECTION.unpack_from(elf, headers_at + number * _SECTION.size) for number in range(count)]
+    texts = headers[names][4]
+
+    def text(place: int) -> str:
+        return elf[texts + place : elf.index(0, texts + place)].decode()
+
+    contents = {text(name): elf[begin : begin + size] for name, _, _, _, begin, size, *_ in headers}
+    code = bytearray(contents[section])
+    for place, information in _RELOCATION.iter_unpack(contents.get(f".rel{section}", b"")):
+        name, *_ = _SYMBOL.unpack_from(contents[".symtab"], (information >> 32) * _SYMBOL.size)
+        symbol = symbols[text(name)]
+        if isinstance(symbol, BpfMap):
+            code[place + 1] |= _OF_MAP
+        struct.pack_into("<I", code, place + 4, symbol.file if isinstance(symbol, BpfMap) else symbol)
+    return bytes(code)
+
+
 def load_program(program: bytes, licence: str = "Apache-2.0", kind: int = CLASSIFIER) -> int:
     """The file descriptor of a checked program; the error quotes the end of the verifier's log."""
     code = ctypes.create_string_buffer(program, len(program))
@@ -357,12 +236,9 @@ def load_program(program: bytes, licence: str = "Apache-2.0", kind: int = CLASSI
         try:
             return _bpf(_PROGRAM_LOAD, arguments(1))
         except OSError:
-            said = " / ".join(_last_lines(log.value.decode(errors="replace")))
+            lines = log.value.decode(errors="replace").strip().splitlines()[-4:]
+            reason = ": " + " / ".join(line.strip() for line in lines) if lines else ""
             raise NetworkError(
-                f"the kernel refuses the classifier ({first.strerror}{': ' + said if said else ''}); "
+                f"the kernel refuses the classifier ({first.strerror}{reason}); "
                 "run this as root, or use --dataplane embedded"
             ) from None
-
-
-def _last_lines(log: str) -> Iterator[str]:
-    yield from (line.strip() for line in log.strip().splitlines()[-4:])

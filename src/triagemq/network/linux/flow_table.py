@@ -1,6 +1,6 @@
 """The flows that the classifiers of a data plane know, changed all at once; and how much control packets may take.
 
-Every flow has two policies and a generation from which the second holds. A new plan is first written beside the old
+Every flow has two policies and a generation from which the second holds. A new plan is first written next to the old
 one, for the generation to come; then one number changes, and with it every flow. The cost is that of the flows that
 change, whatever the number of those there are.
 
@@ -18,18 +18,22 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import PlanError
-from triagemq.network.linux.bpf import ArrayMap, HashMap, PrefixMap, RecentMap, load_program
-from triagemq.network.linux.classifier import classifier_program
-from triagemq.network.linux.netlink import KernelLink, Netlink
-from triagemq.network.linux.queues import attach_classifier
+from triagemq.network.linux.bpf import (
+    ArrayMap,
+    BpfMap,
+    HashMap,
+    PrefixMap,
+    RecentMap,
+    compiled_program,
+    load_program,
+)
 from triagemq.network.linux.records import (
     BOUND,
     BOUNDS,
@@ -44,13 +48,13 @@ from triagemq.network.linux.records import (
     FRAGMENT_VERDICT,
     IPV4_MAPPED,
     LISTENER_KEY,
+    PROGRAMS,
     QUEUE_RECORD,
     SOURCE_PLACE,
     WINDOW_RECORD,
     WINDOW_SETTINGS,
-    ClassifierMaps,
 )
-from triagemq.plan import FlowKey, SetLimiter
+from triagemq.plan.dataplane import FlowKey, SetLimiter
 
 OWN_SHARE, NETWORK_SHARE = 1 / 4, 1 / 16
 _BURST_SECONDS = 1.0
@@ -64,7 +68,7 @@ _TRUSTED = struct.pack("=Q", 1)
 _PROTOCOLS = {"udp": 17, "tcp": 6}
 _MOST_LISTENERS = 64
 _MOST_FRAGMENTED = 16_384
-"""Datagrams whose fragments may be under way at one time."""
+"""Datagrams whose fragments may be in transit at one time."""
 
 
 class TrustedAddress(NamedTuple):
@@ -190,31 +194,6 @@ def _octets(address: str) -> bytes:
     return IPV4_MAPPED + socket.inet_pton(socket.AF_INET, address)
 
 
-class PortClassifier:
-    """The classifier at one port, and the port's record."""
-
-    def __init__(self, program: int, queues: ArrayMap, port: int) -> None:
-        self.program = program
-        self._queues, self._port, self._record = queues, port, port * QUEUE_RECORD
-
-    def set_bandwidth(self, bandwidth_bps: float) -> None:
-        """Of the port: control packets may use a share of it."""
-        for place, bound in zip(BOUNDS, control_bounds(bandwidth_bps), strict=True):
-            # What has been used up stays so.
-            settings = BOUND.pack(0, round(bound.ns_per_byte * 2**16), bound.burst_ns)[8:]
-            begin = self._record + place + 8
-            self._queues.memory[begin : begin + len(settings)] = settings
-
-    def set_classes(self, classes: int) -> None:
-        """How many priority classes the port has, for packets whose mark says another."""
-        begin = self._record + CLASSES
-        self._queues.memory[begin : begin + 4] = struct.pack("=I", classes)
-
-    def attach(self, netlink: Netlink, link: KernelLink) -> None:
-        """Begin to choose queues for the packets that leave by an interface."""
-        attach_classifier(netlink, link.index, self.program, self._port)
-
-
 class FlowTable:
     """The maps of the classifier, and the program, which is loaded for the first port. `stage`, then `switch`, then
     `settle` or `take_back`."""
@@ -222,7 +201,6 @@ class FlowTable:
     def __init__(
         self,
         most_flows: int,
-        most_counters: int,
         most_ports: int,
         most_limiters: int = 1,
         *,
@@ -230,12 +208,26 @@ class FlowTable:
     ) -> None:
         self._generation = ArrayMap(_NOW.size, 1)
         self._flows = HashMap(FLOW_KEY.size, FLOW_POLICY.size, most_flows)
-        self._counters = ArrayMap(COUNTER.size, most_counters)
+        # Twice as many: a flow that goes needs its counter for a moment longer.
+        self.counters = RecordNumbers("counters", 2 * most_flows)
+        self._counters = ArrayMap(COUNTER.size, 2 * most_flows)
+        self.limiters = RecordNumbers("limiters", most_limiters, first=1)
         self._queues = ArrayMap(QUEUE_RECORD, most_ports + 1)
         self._listeners = HashMap(LISTENER_KEY.size, len(_TRUSTED), _MOST_LISTENERS)
         self._fragments = RecentMap(FRAGMENT_KEY.size, FRAGMENT_VERDICT.size, _MOST_FRAGMENTED)
         self._limiters = ArrayMap(WINDOW_RECORD, most_limiters + 1)
         self._copies = PrefixMap(COPY_KEY.size, FLOW_POLICY.size, most_flows)
+        self._maps: dict[str, BpfMap] = {
+            "generation": self._generation,
+            "flows": self._flows,
+            "counters": self._counters,
+            "ports": self._queues,
+            "listeners": self._listeners,
+            "fragments": self._fragments,
+            "limiters": self._limiters,
+            "copies": self._copies,
+        }
+        """By their names in programs.c."""
         self._program: int | None = None
         self._timed = timed
         self._most_flows = most_flows
@@ -244,25 +236,27 @@ class FlowTable:
         self._prefixes: set[bytes] = set()
         self._staged: Sequence[PolicyChange] = ()
 
-    @property
-    def maps(self) -> ClassifierMaps:
-        return ClassifierMaps(
-            generation=self._generation.file,
-            flows=self._flows.file,
-            copies=self._copies.file,
-            counters=self._counters.file,
-            queues=self._queues.file,
-            listeners=self._listeners.file,
-            fragments=self._fragments.file,
-            limiters=self._limiters.file,
-        )
-
-    def open_port(self, number: int) -> PortClassifier:
-        """A classifier for the port that flows know by this number; its counters are zero."""
-        if self._program is None:
-            self._program = load_program(classifier_program(self.maps, timed=self._timed))
+    def open_port(self, number: int, bandwidth_bps: float, classes: int) -> None:
+        """A port that flows know by this number; its counters are zero."""
         self._queues.set(number, bytes(QUEUE_RECORD))
-        return PortClassifier(self._program, self._queues, number)
+        self.set_port(number, bandwidth_bps, classes)
+
+    def set_port(self, number: int, bandwidth_bps: float, classes: int) -> None:
+        """Control packets may use a share of the bandwidth; packets whose mark says another class go to the last."""
+        record, memory = number * QUEUE_RECORD, self._queues.memory
+        for place, bound in zip(BOUNDS, control_bounds(bandwidth_bps), strict=True):
+            # What has been used up stays so.
+            settings = BOUND.pack(0, round(bound.ns_per_byte * 2**16), bound.burst_ns)[8:]
+            memory[record + place + 8 : record + place + 8 + len(settings)] = settings
+        memory[record + CLASSES : record + CLASSES + 4] = struct.pack("=I", classes)
+
+    @property
+    def program(self) -> int:
+        """The classifier for all ports, loaded when it is needed first."""
+        if self._program is None:
+            section = "tc/timed_classifier" if self._timed else "tc/classifier"
+            self._program = load_program(compiled_program(PROGRAMS, section, self._maps))
+        return self._program
 
     def trust(self, listeners: Sequence[TrustedAddress]) -> None:
         """Whose control packets alone are believed from now on."""
@@ -299,9 +293,9 @@ class FlowTable:
         self._write([PolicyChange(key, before, before) for key, before, _ in staged if before is not None])
         self._delete([each.packed_key for each in staged if each.before is None])
 
-    def flow_counters(self, count: int) -> NDArray[np.uint64]:
-        """A row for each of the first counters: packets that came, bytes passed on, limited, foreign."""
-        columns = COUNTER.size // 8
+    def flow_counters(self) -> NDArray[np.uint64]:
+        """A row for each counter that was used: packets that came, bytes passed on, limited, foreign."""
+        columns, count = COUNTER.size // 8, self.counters.used
         found = np.frombuffer(self._counters.memory, np.uint64, count * columns)
         return found.reshape(count, columns)[:, :COUNTERS].copy()
 
@@ -319,7 +313,7 @@ class FlowTable:
         )
 
     def open_window(self, number: int, settings: bytes) -> None:
-        """An unused limiter (from 1 on) gets its settings; nothing has passed it."""
+        """A limiter gets its settings; nothing has passed it."""
         self._limiters.set(number, settings.ljust(WINDOW_RECORD, b"\0"))
 
     def window(self, number: int) -> bytes:
@@ -332,23 +326,17 @@ class FlowTable:
         begin = number * WINDOW_RECORD
         self._limiters.memory[begin : begin + len(settings)] = settings
 
-    def reset_flow_counter(self, number: int) -> None:
+    def take_counter(self) -> int:
+        """The number of a counter that is zero."""
+        number = self.counters.take()
         self._counters.set(number, bytes(COUNTER.size))
+        return number
 
     def close(self) -> None:
         """Let go of what is held here; queues that are removed take their classifier with them."""
         if self._program is not None:
             os.close(self._program)
-        for each in (
-            self._generation,
-            self._flows,
-            self._counters,
-            self._queues,
-            self._listeners,
-            self._fragments,
-            self._limiters,
-            self._copies,
-        ):
+        for each in self._maps.values():
             each.close()
 
     def _hold(self) -> None:
@@ -392,34 +380,25 @@ class FlowTable:
             raise
 
 
-class LimiterWindows:
-    """Numbers from 1 on. What was given back longest ago is used again first: a packet may just be counted there."""
+class RecordNumbers:
+    """RecordNumbers of records in a map. One that was given back rests: a packet may just be counted there."""
 
-    def __init__(self, table: FlowTable, most: int) -> None:
-        self._table, self._most = table, most
+    _RESTING = 64
+
+    def __init__(self, what: str, most: int, first: int = 0) -> None:
+        self.used = first
+        self._what, self._most, self._end = what, most, first + most
         self._free: deque[int] = deque()
-        self._used = 0
 
-    def number(self, limiter: SetLimiter | None, before: int, undo: list[Callable[[], None]]) -> int:
-        """The window for a flow whose window was `before`: that one with new terms, or another one; 0 for none."""
-        if limiter is None:
-            return 0
-        settings = window_settings(limiter)
-        if before:
-            undo.append(partial(self._table.set_window, before, self._table.window(before)))
-            self._table.set_window(before, settings)
-            return before
-        if self._used < self._most:
-            self._used += 1
-            number = self._used
-        elif self._free:
-            number = self._free.popleft()
-        else:
-            raise PlanError(f"this data plane has room for {self._most} limiters, and all are in use")
-        undo.append(partial(self.give_back, number))
-        self._table.open_window(number, settings)
-        return number
+    def take(self) -> int:
+        """A number that nothing has."""
+        if len(self._free) > self._RESTING or (self._free and self.used == self._end):
+            return self._free.popleft()
+        if self.used == self._end:
+            raise PlanError(f"this data plane has room for {self._most} {self._what}, and all are in use")
+        self.used += 1
+        return self.used - 1
 
     def give_back(self, number: int) -> None:
-        """A window is no longer needed."""
+        """Nothing has it any more."""
         self._free.append(number)

@@ -1,7 +1,7 @@
 """Routing netlink by hand: requests with acknowledgement, dumps, attributes, and what is needed of links.
 
-Libraries decode every attribute of every answer, and wait for one answer before the next request: too slow for the
-counters of 100 ports, and for a box of 100 hosts. The few messages that are needed are small enough to write down.
+Libraries decode every attribute of every answer: too slow for the counters of 100 ports. The few messages that are
+needed are small enough to write down.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -98,14 +97,12 @@ LINK_MESSAGE = struct.Struct("=BxHiII")
 _REQUEST, _ACKNOWLEDGE, _DUMP = 0x1, 0x4, 0x300
 _ERROR, _DONE = 2, 3
 _CAPPED, _WITH_ATTRIBUTES = 0x100, 0x200
-_LINK_NAME, _LINK_MTU = 3, 4
+_LINK_NAME = 3
 
 _SOL_NETLINK, _EXTENDED_ACKNOWLEDGE = 270, 11
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ANSWER_BYTES = 1 << 16
-_AT_ONCE = 16
-"""Few enough that the answers fit into a receive buffer of the usual size."""
 
 
 def attribute(kind: int, content: bytes) -> bytes:
@@ -137,28 +134,21 @@ class Netlink:
         self._socket.bind((0, 0))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self._socket.setsockopt(_SOL_NETLINK, _EXTENDED_ACKNOWLEDGE, 1)
-        self._first = self._sequence = 0
+        self._sequence = 0
 
     def close(self) -> None:
         self._socket.close()
 
     def request(self, kind: int, flags: int, body: bytes) -> None:
         """Ask for a change and wait until it is made; OSError says what the kernel has against it."""
-        for error in self.request_all([(kind, flags, body)]):
-            if error is not None:
-                raise error
-
-    def request_all(self, requests: Sequence[tuple[int, int, bytes]]) -> Iterator[OSError | None]:
-        """Ask for changes, many at a time and made in order; for each, what the kernel has against it, if anything."""
-        for begin in range(0, len(requests), _AT_ONCE):
-            batch = requests[begin : begin + _AT_ONCE]
-            self._send([(kind, _REQUEST | _ACKNOWLEDGE | flags, body) for kind, flags, body in batch])
-            answers = (answer for answer in self._answers() if answer[3] == _ERROR)
-            yield from [_error(*next(answers)[:3]) for _ in batch]
+        self._send(kind, _REQUEST | _ACKNOWLEDGE | flags, body)
+        message, begin, end, _ = next(each for each in self._answers() if each[3] == _ERROR)
+        if (error := _error(message, begin, end)) is not None:
+            raise error
 
     def ask(self, kind: int, body: bytes) -> bytes:
         """The one message that answers a question, without its header."""
-        self._send([(kind, _REQUEST, body)])
+        self._send(kind, _REQUEST, body)
         message, begin, end, answer = next(self._answers())
         if answer == _ERROR and (error := _error(message, begin, end)) is not None:
             raise error
@@ -166,7 +156,7 @@ class Netlink:
 
     def dump(self, kind: int, body: bytes) -> Iterator[tuple[bytes, int, int]]:
         """All objects of a kind, each as a buffer and where in it the message without its header begins and ends."""
-        self._send([(kind, _REQUEST | _DUMP, body)])
+        self._send(kind, _REQUEST | _DUMP, body)
         for message, begin, end, answer in self._answers():
             if answer == _DONE:
                 return
@@ -174,15 +164,9 @@ class Netlink:
                 raise error
             yield message, begin, end
 
-    def _send(self, messages: Sequence[tuple[int, int, bytes]]) -> None:
-        self._first = self._sequence + 1
-        self._sequence += len(messages)
-        self._socket.send(
-            b"".join(
-                _HEADER.pack(16 + len(body), kind, flags, number, 0) + body
-                for number, (kind, flags, body) in enumerate(messages, self._first)
-            )
-        )
+    def _send(self, kind: int, flags: int, body: bytes) -> None:
+        self._sequence += 1
+        self._socket.send(_HEADER.pack(16 + len(body), kind, flags, self._sequence, 0) + body)
 
     def _answers(self) -> Iterator[tuple[bytes, int, int, int]]:
         """Answers to what was sent last; what is left of an earlier one that was given up is passed over."""
@@ -191,7 +175,7 @@ class Netlink:
             at = 0
             while at + 16 <= len(received):
                 length, kind, _, sequence, _ = _HEADER.unpack_from(received, at)
-                if sequence >= self._first:
+                if sequence == self._sequence:
                     yield received, at + 16, at + length, kind
                 at += (length + 3) & ~3
 
@@ -212,26 +196,12 @@ def _error(message: bytes, begin: int, end: int) -> OSError | None:
     return OSError(-number, text)
 
 
-@dataclass(frozen=True, slots=True)
-class KernelLink:
-    """A network interface."""
-
-    index: int
-    name: str
-    mtu: int
-
-
-def find_link(netlink: Netlink, name: str) -> KernelLink:
-    """The interface of that name in the socket's namespace."""
+def interface_index(netlink: Netlink, name: str) -> int:
+    """The number of the interface of that name in the socket's namespace."""
     try:
         answer = netlink.ask(GET_LINK, LINK_MESSAGE.pack(0, 0, 0, 0, 0) + text_attribute(_LINK_NAME, name))
     except OSError as error:
         if error.errno in (errno.ENODEV, errno.EINVAL, errno.ERANGE):
             raise NetworkError(f"there is no network interface {name!r}; `ip link` lists them") from None
         raise
-    _, _, index, _, _ = LINK_MESSAGE.unpack_from(answer)
-    mtu = 1500
-    for kind, begin, _ in attributes(answer, LINK_MESSAGE.size, len(answer)):
-        if kind == _LINK_MTU:
-            (mtu,) = struct.unpack_from("=I", answer, begin)
-    return KernelLink(index, name, mtu)
+    return int(LINK_MESSAGE.unpack_from(answer)[2])

@@ -1,35 +1,29 @@
-"""An output port on a network interface: its queues, its classifier, and what was there before.
+"""An output port on a network interface: its queues and its classifier.
 
-Queues of ours are known by their handle. While a process manages an interface it holds an abstract Unix socket named
-after it, which goes with the process: queues without one were left behind by a process that was killed. A file below
-/run has what was there before.
+They take the place of the kernel's default queueing discipline, which comes back when they go. Queues of ours are known
+by their handle. While a process manages an interface it holds an abstract Unix socket named after it, which goes with
+the process: queues without one were left behind by a process that was killed.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import socket
 import time
-from collections.abc import Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import closing
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.errors import NetworkError
-from triagemq.network.linux.flow_table import PortClassifier, control_bounds
-from triagemq.network.linux.netlink import KernelLink, Netlink, find_link, in_namespace
+from triagemq.network.linux.flow_table import FlowTable, control_bounds
+from triagemq.network.linux.netlink import Netlink, in_namespace, interface_index
 from triagemq.network.linux.queues import (
-    QueueStatistics,
-    RootQueue,
+    attach_classifier,
     build_queues,
-    queue_statistics,
+    queue_counters,
     remove_queues,
-    restore_root,
     root_queue,
     serve_by_priority,
     serve_by_widths,
@@ -46,15 +40,9 @@ from triagemq.network.linux.records import (
     UNMANAGED_CONTROL,
     UNTRUSTED_CS6,
 )
-from triagemq.plan import PortCounters, QueueCounters, SetPort
-
-# Queueing disciplines that the kernel takes back as it describes them. Others may have classes and filters.
-_RESTORABLE = frozenset(
-    {"pfifo", "bfifo", "pfifo_head_drop", "pfifo_fast", "fq", "fq_codel", "codel", "sfq", "noqueue"}
-)
+from triagemq.plan.dataplane import PortCounters, QueueCounters, SetPort
 
 _FLUSH_SECONDS = 0.5
-_DIRECTORY = Path("/run/triagemq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,88 +65,77 @@ class LinuxPort:
         number: int,
         interface: Interface,
         netlink: Netlink,
-        classifier: PortClassifier,
+        table: FlowTable,
     ) -> None:
         self.settings, self.number, self.interface = settings, number, interface
         self.reported_classes = settings.classes
         self._netlink = netlink
-        self._link = find_link(netlink, interface.name)
-        self._classifier = classifier
-        # Another namespace goes with what it was made for.
-        self._file = _former_file(self._link) if interface.namespace is None else _DIRECTORY / "none"
-        self._before = [QueueStatistics()] * QUEUES
+        self._link = interface_index(netlink, interface.name)
+        self._table = table
+        self._before = [QueueCounters()] * QUEUES
         self._missing, self._lost = [0] * QUEUES, [0] * QUEUES
         self._take(settings)
-        classifier.set_bandwidth(settings.bandwidth_bps)
-        classifier.set_classes(settings.classes)
+        table.open_port(number, settings.bandwidth_bps, settings.classes)
 
     def configure(self, settings: SetPort) -> None:
         """Change the port in place: what is queued stays queued."""
         before = self.settings
         if settings.bandwidth_bps != before.bandwidth_bps:
-            set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
-            self._classifier.set_bandwidth(settings.bandwidth_bps)
+            set_bandwidth(self._netlink, self._link, settings.bandwidth_bps)
         if (settings.widths_bps, settings.borrowing) != (before.widths_bps, before.borrowing):
             self._serve(settings)
         if settings.buffer_packets != before.buffer_packets:
-            set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
-        if settings.classes != before.classes:
-            self._classifier.set_classes(settings.classes)
+            set_limits(self._netlink, self._link, waiting_room(settings.buffer_packets))
+        self._table.set_port(self.number, settings.bandwidth_bps, settings.classes)
         self.settings = settings
         # Classes that a new plan no longer has may still hold packets, and have counted.
         self.reported_classes = max(self.reported_classes, settings.classes)
 
     def attach(self) -> None:
         """Let the classifier choose queues; until then packets are unmanaged, or go as a killed run had them go."""
-        self._classifier.attach(self._netlink, self._link)
+        attach_classifier(self._netlink, self._link, self._table.program, self.number)
 
-    def statistics(self, put_in: NDArray[np.uint64]) -> Sequence[QueueStatistics]:
-        """What each queue has counted since the port was made; `put_in` is what its classifier counted just before.
+    def counters(self) -> tuple[PortCounters, NDArray[np.uint64]]:
+        """What each queue has counted since the port was made, and what the classifier has counted just before.
 
         An interface that goes down empties its queues, which is not counted: packets that are missing twice in
         succession (one may be between classifier and queue) are drops, too.
         """
-        now = queue_statistics(self._netlink, self._link.index)
+        put_in = self._table.queue_counters(self.number)
         packets = put_in[:, 0].tolist()
         packets[CONTROL] += packets[UNMANAGED_CONTROL]
         packets[UNMANAGED] += packets[BEYOND_BOUND] + packets[UNTRUSTED_CS6]
+        widths_bps = dict(enumerate(self.settings.widths_bps, start=1))
         found = []
-        for queue, (each, before) in enumerate(zip(now, self._before, strict=True)):
-            packets_out, drops = each.packets_out - before.packets_out, each.drops - before.drops
-            missing = packets[queue] - packets_out - drops - each.backlog_packets
+        for queue, (now, before) in enumerate(
+            zip(queue_counters(self._netlink, self._link), self._before, strict=True)
+        ):
+            packets_out, drops = now.packets_out - before.packets_out, now.drops - before.drops
+            missing = packets[queue] - packets_out - drops - now.backlog_packets
             self._lost[queue] = max(self._lost[queue], min(missing, self._missing[queue]))
             self._missing[queue] = missing
-            found.append(
-                QueueStatistics(
-                    each.bytes_out - before.bytes_out,
-                    packets_out,
-                    drops + self._lost[queue],
-                    each.backlog_bytes,
-                    each.backlog_packets,
-                )
+            width_bps = widths_bps.get(queue, self.settings.bandwidth_bps)
+            counted = replace(
+                now,
+                bytes_out=now.bytes_out - before.bytes_out,
+                packets_out=packets_out,
+                drops=drops + self._lost[queue],
+                width_bps=None if width_bps == float("inf") else round(width_bps),
             )
-        return found
-
-    def counters(self, statistics: Sequence[QueueStatistics], put_in: NDArray[np.uint64]) -> PortCounters:
-        """The contract's counters, from what the queues and the classifier have counted."""
-        bandwidth_bps = self.settings.bandwidth_bps
-        widths_bps = dict(enumerate(self.settings.widths_bps, start=1))
-        queues = []
-        for queue, counted in enumerate(statistics[: self.reported_classes + 1]):
-            width_bps = widths_bps.get(queue, bandwidth_bps)
-            known = None if width_bps == float("inf") else round(width_bps)
-            queues.append(_queue_counters(counted, put_in[queue] if queue != CONTROL else None, known))
-        return PortCounters(
-            tuple(queues[1:]),
-            queues[CONTROL],
+            found.append(_with_arrivals(counted, None if queue == CONTROL else put_in[queue]))
+        control, *queues = found[: self.reported_classes + 1]
+        counters = PortCounters(
+            tuple(queues),
+            control,
             beyond_bound=int(put_in[BEYOND_BOUND, 0]),
             strange_marks=int(put_in[UNTRUSTED_CS6, 0]),
             discarded=int(put_in[MISMATCHED, 0]),
         )
+        return counters, put_in
 
     def is_empty(self) -> bool:
         """Whether nothing of a flow is waiting."""
-        waiting = queue_statistics(self._netlink, self._link.index)
+        waiting = queue_counters(self._netlink, self._link)
         return not any(each.backlog_packets for each in waiting[CONTROL:UNMANAGED])
 
     def put_back(self, *, at_once: bool = False) -> None:
@@ -166,14 +143,13 @@ class LinuxPort:
         try:
             if not at_once:
                 self._flush()
-            put_back(self._netlink, self._link, self._former)
+            remove_queues(self._netlink, self._link)
         except OSError as error:
             # An interface that has gone took its queues with it.
-            if _is_there(self._netlink, self._link):
+            if _is_there(self._netlink, self.interface.name, self._link):
                 raise NetworkError(f"{self.interface} cannot be put back: {error.strerror}") from None
         finally:
             self._hold.close()
-        self._file.unlink(missing_ok=True)
 
     def _take(self, settings: SetPort) -> None:
         held = in_namespace(self.interface.namespace, lambda: _hold(self._link))
@@ -189,34 +165,26 @@ class LinuxPort:
             raise
 
     def _make_queues(self, settings: SetPort) -> None:
-        root = root_queue(self._netlink, self._link.index)
-        self._former = _read_former(self._file) if root.is_ours else root
-        if not (root.is_ours or root.is_default or root.kind in _RESTORABLE):
+        root = root_queue(self._netlink, self._link)
+        if not (root.is_ours or root.is_default):
             raise NetworkError(
                 f"{self.interface} has a queueing discipline of its own ({root.kind}); "
                 f"take it away first: tc qdisc del dev {self.interface.name} root"
             )
-        if not root.is_ours and self.interface.namespace is None:
-            _write_former(self._file, root)
         try:
+            room = waiting_room(settings.buffer_packets)
             if root.is_ours:
                 # What a killed run left goes on until the new classifier takes over: no packet is lost.
-                set_bandwidth(self._netlink, self._link.index, settings.bandwidth_bps)
-                set_limits(self._netlink, self._link.index, waiting_room(settings.buffer_packets))
-                self._serve(settings)
-                self._before = queue_statistics(self._netlink, self._link.index)
+                set_bandwidth(self._netlink, self._link, settings.bandwidth_bps)
+                set_limits(self._netlink, self._link, room)
             else:
-                build_queues(
-                    self._netlink,
-                    self._link.index,
-                    settings.bandwidth_bps,
-                    waiting_room(settings.buffer_packets),
-                )
-                if settings.widths_bps:
-                    self._serve(settings)
+                build_queues(self._netlink, self._link, settings.bandwidth_bps, room)
+            if root.is_ours or settings.widths_bps:
+                self._serve(settings)
+            if root.is_ours:
+                self._before = queue_counters(self._netlink, self._link)
         except OSError as error:
-            put_back(self._netlink, self._link, self._former)
-            self._file.unlink(missing_ok=True)
+            remove_queues(self._netlink, self._link)
             raise NetworkError(
                 f"{self.interface} takes no priority queues ({error.strerror}); "
                 "`triage doctor` says what this machine lacks"
@@ -227,19 +195,19 @@ class LinuxPort:
         if settings.widths_bps:
             serve_by_widths(
                 self._netlink,
-                self._link.index,
+                self._link,
                 settings.bandwidth_bps,
                 settings.widths_bps,
                 borrowing=settings.borrowing,
                 control_bps=8 * sum(each.bytes_per_second for each in control_bounds(settings.bandwidth_bps)),
             )
         else:
-            serve_by_priority(self._netlink, self._link.index)
+            serve_by_priority(self._netlink, self._link)
 
     def _flush(self) -> None:
-        set_bandwidth(self._netlink, self._link.index, float("inf"))
+        set_bandwidth(self._netlink, self._link, float("inf"))
         if self.settings.widths_bps:
-            serve_by_priority(self._netlink, self._link.index)
+            serve_by_priority(self._netlink, self._link)
         deadline = time.monotonic() + _FLUSH_SECONDS
         while time.monotonic() < deadline:
             if self.is_empty():
@@ -247,17 +215,7 @@ class LinuxPort:
             time.sleep(0.005)
 
 
-def add_unmanaged(sums: list[int], put_in: NDArray[np.uint64]) -> None:
-    """Add a port's packets of no flow to the sums of packets, control packets and bytes."""
-    plain, control = (put_in[UNMANAGED] + put_in[UNTRUSTED_CS6]).tolist(), put_in[UNMANAGED_CONTROL].tolist()
-    sums[0] += plain[0] + control[0]
-    sums[1] += control[0]
-    sums[2] += plain[1] + control[1]
-
-
-def _queue_counters(
-    counted: QueueStatistics, put_in: NDArray[np.uint64] | None, width_bps: int | None
-) -> QueueCounters:
+def _with_arrivals(counted: QueueCounters, put_in: NDArray[np.uint64] | None) -> QueueCounters:
     """The kernel does not say how large packets were that found no room: the classifier knows what was put in."""
     packets_in = counted.packets_out + counted.drops + counted.backlog_packets
     bytes_in = counted.bytes_out + counted.backlog_bytes
@@ -265,26 +223,7 @@ def _queue_counters(
         packets, octets = put_in.tolist()
         # It was read at another moment, and may know of some packets more or fewer.
         bytes_in = max(bytes_in, octets + (packets_in - packets) * octets // max(packets, 1))
-    return QueueCounters(
-        bytes_in=bytes_in,
-        packets_in=packets_in,
-        bytes_out=counted.bytes_out,
-        packets_out=counted.packets_out,
-        drops=counted.drops,
-        backlog_bytes=counted.backlog_bytes,
-        backlog_packets=counted.backlog_packets,
-        width_bps=width_bps,
-    )
-
-
-def put_back(netlink: Netlink, link: KernelLink, former: RootQueue) -> bool:
-    """If the queues of an interface are ours, put what was there before in their place; whether they were."""
-    if not root_queue(netlink, link.index).is_ours:
-        return False
-    remove_queues(netlink, link.index)
-    if not former.is_default:
-        restore_root(netlink, link.index, former)
-    return True
+    return replace(counted, bytes_in=bytes_in, packets_in=packets_in)
 
 
 class RestoredQueues(NamedTuple):
@@ -296,61 +235,39 @@ class RestoredQueues(NamedTuple):
 
 
 def restore_queues() -> RestoredQueues:
-    """Take queues that killed processes left from the interfaces of this namespace, and put back what was there."""
+    """Take queues that killed processes left from the interfaces of this namespace."""
     found = RestoredQueues([], [], [])
     with closing(Netlink()) as netlink:
         for _, name in socket.if_nameindex():
             try:
-                link = find_link(netlink, name)
-                is_ours, held = root_queue(netlink, link.index).is_ours, _hold(link)
+                link = interface_index(netlink, name)
+                is_ours, held = root_queue(netlink, link).is_ours, _hold(link)
                 if held is None:
                     if is_ours:
                         found.in_use.append(name)
                     continue
                 with held:
-                    file = _former_file(link)
                     if is_ours:
-                        put_back(netlink, link, _read_former(file))
+                        remove_queues(netlink, link)
                         found.removed.append(name)
-                    file.unlink(missing_ok=True)
             except (NetworkError, OSError) as error:
                 found.failed.append(f"{name}: {error}")
     return found
 
 
-def _hold(link: KernelLink) -> socket.socket | None:
+def _hold(link: int) -> socket.socket | None:
     """What says in this namespace that a process manages an interface; None if one does already."""
     held = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
-        held.bind(f"\0triagemq/queues/{link.index}")
+        held.bind(f"\0triagemq/queues/{link}")
     except OSError:
         held.close()
         return None
     return held
 
 
-def _former_file(link: KernelLink) -> Path:
-    """Where it is written down what was at an interface of the present namespace."""
-    return _DIRECTORY / f"{os.stat('/proc/thread-self/ns/net').st_ino}-{link.index}.qdisc"
-
-
-def _write_former(path: Path, former: RootQueue) -> None:
-    # Without a place for it the kernel's default comes back after a crash.
-    with suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        path.write_text(json.dumps([former.kind, former.handle, former.options.hex()]))
-
-
-def _read_former(path: Path) -> RootQueue:
+def _is_there(netlink: Netlink, name: str, link: int) -> bool:
     try:
-        kind, handle, options = json.loads(path.read_text())
-        return RootQueue(kind, handle, bytes.fromhex(options))
-    except (OSError, ValueError, TypeError):
-        return RootQueue("noqueue", 0, b"")
-
-
-def _is_there(netlink: Netlink, link: KernelLink) -> bool:
-    try:
-        return find_link(netlink, link.name).index == link.index
+        return interface_index(netlink, name) == link
     except NetworkError:
         return False

@@ -13,22 +13,24 @@ from __future__ import annotations
 import os
 import socket
 import time
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.network.linux.bpf import SOCKET_FILTER, ArrayMap, Assembler, RingMap, load_program
-from triagemq.network.linux.classifier import SKB_INDEX, SKB_PRIORITY, STAMP_SHIFT
+from triagemq.network.linux.bpf import (
+    SOCKET_FILTER,
+    ArrayMap,
+    BpfMap,
+    RingMap,
+    compiled_program,
+    load_program,
+)
 from triagemq.network.linux.netlink import in_namespace
-from triagemq.network.linux.records import CONTROL, QUEUE_MINOR, UNMANAGED
+from triagemq.network.linux.records import PROGRAMS, QUEUE_MINOR, STAMP_SHIFT
 
 BEGINNING_BYTES = 104
-"""So much of a packet tells which one it is: with IPv6, up to the end of what a direct topic's packets begin with."""
+"""So much of a packet identifies it: with IPv6, up to the end of what a direct topic's packets begin with."""
 
-_TIME, _LOAD_BYTES, _RING_OUTPUT = 5, 26, 130
-_WITHOUT_WAKING = 1
-_SKB_LENGTH, _SKB_DIRECTION, _LEAVES = 0, 4, 4
 _ATTACH, _ALL_PROTOCOLS = 50, 0x0003
 _RING_BYTES = 1 << 22
 _READS = 5
@@ -70,25 +72,22 @@ def with_transmission_time(times: NDArray[np.void], width_bps: NDArray[np.float6
     return found
 
 
-class _Tap(NamedTuple):
-    name: str
-    socket: socket.socket
-
-
 class QueueTimes:
     """The packets that have left timed ports since the last call."""
 
     def __init__(self) -> None:
         self._ring = RingMap(_RECORD.itemsize, _RING_BYTES)
         self._missed = ArrayMap(8, 1)
-        self._taps: dict[int, _Tap] = {}
+        # By the number of a port, its name and what taps it.
+        self._taps: dict[int, tuple[str, socket.socket]] = {}
         self._found: dict[str, list[NDArray[np.void]]] = {}
 
     def watch(self, number: int, name: str, interface: str, namespace: str | None) -> None:
         """Look at what leaves by the interface of a port, whose number another may have had before."""
         self._collect()
         tap = in_namespace(namespace, lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
-        program = load_program(_program(number, self._ring.file, self._missed.file), kind=SOCKET_FILTER)
+        symbols: dict[str, BpfMap | int] = {"ring": self._ring, "missed": self._missed, "port_number": number}
+        program = load_program(compiled_program(PROGRAMS, "socket/tap", symbols), kind=SOCKET_FILTER)
         try:
             tap.setsockopt(socket.SOL_SOCKET, _ATTACH, program)
             tap.bind((interface, _ALL_PROTOCOLS))
@@ -97,13 +96,13 @@ class QueueTimes:
             raise
         finally:
             os.close(program)
-        self._taps[number] = _Tap(name, tap)
+        self._taps[number] = name, tap
 
     def forget(self, number: int) -> None:
         """A port is no longer there; what has left it before is."""
         self._collect()
         if number in self._taps:
-            self._taps.pop(number).socket.close()
+            self._taps.pop(number)[1].close()
 
     def take(self) -> dict[str, NDArray[np.void]]:
         """By port, in the order in which they left."""
@@ -117,8 +116,8 @@ class QueueTimes:
         return int.from_bytes(self._missed.memory[:8], "little")
 
     def close(self) -> None:
-        for tap in self._taps.values():
-            tap.socket.close()
+        for _, tap in self._taps.values():
+            tap.close()
         self._taps.clear()
         self._ring.close()
         self._missed.close()
@@ -135,7 +134,7 @@ class QueueTimes:
         times["beginning"] = rows["beginning"]
         for number in np.unique(rows["port"]).tolist():
             if number in self._taps:
-                self._found.setdefault(self._taps[number].name, []).append(times[rows["port"] == number])
+                self._found.setdefault(self._taps[number][0], []).append(times[rows["port"] == number])
 
 
 def _unix_offset_ns() -> int:
@@ -145,50 +144,3 @@ def _unix_offset_ns() -> int:
         before, now, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
         reads.append((after - before, now - (before + after) // 2))
     return min(reads)[1]
-
-
-def _program(port: int, ring: int, missed: int) -> bytes:
-    """Register 6 holds the packet, 7 the number of its queue; the record is built at the end of the stack."""
-    record = -_RECORD.itemsize
-    beginning = record + _RECORD.fields["beginning"][1]  # type: ignore[index]
-    a = Assembler()
-    a.copy(6, 1)
-    a.load(4, 1, 6, _SKB_DIRECTION)
-    a.jump_if(1, "!=", _LEAVES, "seen")
-    a.load(4, 7, 6, SKB_INDEX)
-    a.jump_if(7, "<=", QUEUE_MINOR + CONTROL, "seen")
-    a.jump_if(7, ">=", QUEUE_MINOR + UNMANAGED, "seen")
-    a.call(_TIME)
-    a.store(8, 10, record, 0)
-    a.compute(0, ">>", STAMP_SHIFT)
-    a.load(4, 1, 6, SKB_PRIORITY)
-    a.compute_by(0, "-", 1)
-    a.store(4, 10, record + 8, 0)
-    a.store_number(2, 10, record + 12, port)
-    a.store(2, 10, record + 14, 7)
-    for place in range(beginning, 0, 8):
-        a.store_number(8, 10, place, 0)
-    a.load(4, 4, 6, _SKB_LENGTH)
-    a.jump_if(4, "<=", BEGINNING_BYTES, "short")
-    a.set(4, BEGINNING_BYTES)
-    a.label("short")
-    a.jump_if(4, "==", 0, "seen")
-    a.copy(1, 6)
-    a.set(2, 0)
-    a.copy(3, 10)
-    a.compute(3, "+", beginning)
-    a.call(_LOAD_BYTES)
-    a.load_map(1, ring)
-    a.copy(2, 10)
-    a.compute(2, "+", record)
-    a.set(3, _RECORD.itemsize)
-    a.set(4, _WITHOUT_WAKING)
-    a.call(_RING_OUTPUT)
-    a.jump_if(0, "==", 0, "seen")
-    a.load_value(1, missed)
-    a.set(2, 1)
-    a.count(1, 0, 2)
-    a.label("seen")
-    a.set(0, 0)
-    a.exit()
-    return a.program()

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 from triagemq.network.linux.netlink import (
     CREATE,
-    EXCLUSIVE,
     REPLACE,
     Netlink,
     attribute,
@@ -32,6 +31,7 @@ from triagemq.network.linux.netlink import (
     text_attribute,
 )
 from triagemq.network.linux.records import CONTROL, QUEUE_MINOR, QUEUES, UNMANAGED
+from triagemq.plan.dataplane import QueueCounters
 
 OUR_HANDLE = 0x74710000
 """The handle of a port's root queueing discipline: a number by which leftovers are known as ours."""
@@ -69,23 +69,11 @@ _MOST_IN_TURN = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class QueueStatistics:
-    """What the kernel counts of one leaf: packets sent and those dropped because the queue was full."""
-
-    bytes_out: int = 0
-    packets_out: int = 0
-    drops: int = 0
-    backlog_bytes: int = 0
-    backlog_packets: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class RootQueue:
     """The root queueing discipline of an interface, as the kernel describes it."""
 
     kind: str
     handle: int
-    options: bytes
 
     @property
     def is_default(self) -> bool:
@@ -99,18 +87,16 @@ class RootQueue:
 
 def root_queue(netlink: Netlink, interface: int) -> RootQueue:
     """What is at the root of an interface now."""
-    found = RootQueue("noqueue", 0, b"")
+    found = RootQueue("noqueue", 0)
     for message, begin, end in netlink.dump(_GET_QDISC, _MESSAGE.pack(0, interface, 0, 0, 0)):
         _, index, handle, parent, _ = _MESSAGE.unpack_from(message, begin)
-        if index != interface or parent != _ROOT:
-            continue
-        kind, options = "", b""
-        for attribute_kind, first, last in attributes(message, begin + _MESSAGE.size, end):
-            if attribute_kind == _KIND:
-                kind = message[first:last].rstrip(b"\0").decode()
-            elif attribute_kind == _OPTIONS:
-                options = message[first:last]
-        found = RootQueue(kind, handle, options)
+        if index == interface and parent == _ROOT:
+            kinds = (
+                message[first:last].rstrip(b"\0").decode()
+                for kind, first, last in attributes(message, begin + _MESSAGE.size, end)
+                if kind == _KIND
+            )
+            found = RootQueue(next(kinds, ""), handle)
     return found
 
 
@@ -233,14 +219,9 @@ def remove_queues(netlink: Netlink, interface: int) -> None:
             raise
 
 
-def restore_root(netlink: Netlink, interface: int, root: RootQueue) -> None:
-    """Make a root that was there before."""
-    _request(netlink, _NEW_QDISC, CREATE | EXCLUSIVE, interface, root.handle, _ROOT, root.kind, root.options)
-
-
-def queue_statistics(netlink: Netlink, interface: int) -> list[QueueStatistics]:
-    """What the kernel has counted of each queue, by the queue's number."""
-    found = [QueueStatistics()] * QUEUES
+def queue_counters(netlink: Netlink, interface: int) -> list[QueueCounters]:
+    """What the kernel has counted of each queue, by the queue's number: what left, was dropped, and waits."""
+    found = [QueueCounters()] * QUEUES
     for message, begin, end in netlink.dump(_GET_CLASS, _MESSAGE.pack(0, interface, 0, 0, 0)):
         _, _, handle, _, _ = _MESSAGE.unpack_from(message, begin)
         queue = handle - OUR_HANDLE - QUEUE_MINOR
@@ -256,7 +237,13 @@ def queue_statistics(netlink: Netlink, interface: int) -> list[QueueStatistics]:
                         waiting, backlog, drops = struct.unpack_from("=III", message, place)
                     elif inner == _PACKETS64:
                         (packets,) = struct.unpack_from("=Q", message, place)
-        found[queue] = QueueStatistics(bytes_out, packets, drops, backlog, waiting)
+        found[queue] = QueueCounters(
+            bytes_out=bytes_out,
+            packets_out=packets,
+            drops=drops,
+            backlog_bytes=backlog,
+            backlog_packets=waiting,
+        )
     return found
 
 

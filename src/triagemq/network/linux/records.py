@@ -1,11 +1,14 @@
-"""What a classifier and this process share: the queues of a port by number, and how keys and values of maps lie."""
+"""What eBPF programs (programs.c) and this process share: the queues of a port by number, and the layout of maps."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from pathlib import Path
 
-from triagemq.plan import LIMITER_PACKETS
+from triagemq.plan.dataplane import LIMITER_PACKETS
+
+PROGRAMS = Path(__file__).with_name("programs.o")
+"""The compiled programs."""
 
 CONTROL = 0
 """The queue of control packets; class c has queue c + 1."""
@@ -14,6 +17,9 @@ UNMANAGED = 8
 """The queue of packets that belong to no flow."""
 
 QUEUES = 9
+STAMP_SHIFT = 6
+"""The time that packets of timed ports carry is in steps of 64 ns, so that its 32 bits last for 274 s."""
+
 QUEUE_MINOR = 0x10
 """Queue q is the HTB class with the minor number QUEUE_MINOR + q."""
 
@@ -83,17 +89,3 @@ CLASSES = 17 * QUEUE_COUNTER.size
 
 QUEUE_RECORD = 32 * QUEUE_COUNTER.size
 """Bytes for the counters and bounds of one port; a power of two suits the verifier."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClassifierMaps:
-    """File descriptors of the maps of a data plane, which its ports share."""
-
-    generation: int
-    flows: int
-    copies: int
-    counters: int
-    queues: int
-    listeners: int
-    fragments: int
-    limiters: int

@@ -10,22 +10,8 @@ session       a connection to a switch, and the server to which switches connect
 encoding, decoding      messages to octets and back
 """
 
-from triagemq.errors import SwitchError
 from triagemq.network.openflow.controller import Timing
-from triagemq.network.openflow.rules import RateLimit
 from triagemq.network.openflow.session import SwitchTls
-from triagemq.network.openflow.switches import FlowAtSwitch, OpenFlowSwitches, SwitchCounters
-from triagemq.network.openflow.topology import HostPlace, PortId, Topology
+from triagemq.network.openflow.switches import OpenFlowSwitches, SwitchCounters
 
-__all__ = [
-    "FlowAtSwitch",
-    "HostPlace",
-    "OpenFlowSwitches",
-    "PortId",
-    "RateLimit",
-    "SwitchCounters",
-    "SwitchError",
-    "SwitchTls",
-    "Timing",
-    "Topology",
-]
+__all__ = ["OpenFlowSwitches", "SwitchCounters", "SwitchTls", "Timing"]

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from triagemq.errors import NetworkError, SessionClosedError, SwitchError
-from triagemq.network.openflow.decoding import PacketIn, PortCounts, PortDescription
+from triagemq.network.openflow.decoding import PacketIn, PortDescription
 from triagemq.network.openflow.discovery import Discovery, Search, is_discovery, read_speaker
 from triagemq.network.openflow.rule_sets import DISCOVERY_RULE, FlowRules, RuleBook
-from triagemq.network.openflow.rules import FLOW_KINDS, Cookies, Put, Rule, RuleKey, steps, switch_name
+from triagemq.network.openflow.rules import FLOW_KINDS, Put, Rule, RuleKey, steps, switch_name
 from triagemq.network.openflow.session import (
     Place,
-    SessionCounters,
     SessionTimes,
     SwitchServer,
     SwitchSession,
@@ -26,7 +26,7 @@ from triagemq.network.openflow.session import (
 )
 from triagemq.network.openflow.switch_table import SwitchTable
 from triagemq.network.openflow.topology import PortId, Topology
-from triagemq.plan import FlowKey
+from triagemq.plan.dataplane import FlowKey
 
 _LAST_REAL_PORT = 0xFFFFFF00
 
@@ -55,14 +55,13 @@ class Controller:
         self,
         expected: Collection[int],
         *,
-        sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
         reserved: Collection[tuple[int, str]] = (),
         timing: Timing = Timing(),  # noqa: B008 (frozen)
         tls: SwitchTls | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        self.session_counters = SessionCounters()
+        self.session_errors: Counter[str] = Counter()
         self.counters = {"rules put": 0, "rules deleted": 0, "updates": 0}
         self.problem: NetworkError | None = None
         self.discovery = Discovery(
@@ -72,14 +71,13 @@ class Controller:
         self._expected, self._timing = set(expected), timing
         self._ports = {} if ports is None else ports
         self._reserved = frozenset(reserved)
-        self._cookies = Cookies()
         self._tables: dict[int, SwitchTable] = {}
         self._search = Search(self.discovery, self._tables, timing.ask_seconds)
         self._ready: set[int] = set()
         self._started = asyncio.Event()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()
-        self._book = RuleBook(sources)
+        self._book = RuleBook()
         # Until it is known which flows there should be, those of an earlier process are left alone.
         self._flows_known = False
         self._maintaining: asyncio.Task[None] | None = None
@@ -93,12 +91,6 @@ class Controller:
     @property
     def connected(self) -> set[int]:
         return set(self._tables)
-
-    @property
-    def unplaced(self) -> list[str]:
-        """Addresses of flows of which it is not known where they are; their packets are flooded meanwhile."""
-        hosts = self._book.network.hosts
-        return [address for address in list(self._book.flows) if address not in hosts]
 
     async def open(self, listen: Sequence[Place]) -> None:
         await self.server.open(listen)
@@ -119,7 +111,7 @@ class Controller:
             ) from None
 
     async def set_flows(self, flows: Mapping[FlowKey, FlowRules]) -> None:
-        """Put the rules of flows (None: of one that goes) on all connected switches; others get them when they come.
+        """Put the rules of flows on all connected switches; others get them when they come.
 
         On a SwitchError everything is as it was before.
         """
@@ -139,15 +131,12 @@ class Controller:
             finally:
                 self._wake.set()
 
-    async def statistics(
-        self,
-    ) -> dict[int, tuple[dict[int, PortCounts], dict[RuleKey, tuple[int, int, int]]]]:
-        """Counters of ports and of flows' rules, of every connected switch."""
+    async def statistics(self) -> dict[int, dict[RuleKey, tuple[int, int, int]]]:
+        """Counters of flows' rules, of every connected switch."""
         found = {}
         for switch, table in list(self._tables.items()):
             with contextlib.suppress(SessionClosedError):
-                ports, rules = await asyncio.gather(table.port_counts(), table.flow_counts())
-                found[switch] = ports, rules
+                found[switch] = await table.flow_counts()
         return found
 
     async def close(self, *, keep_rules: bool) -> None:
@@ -183,11 +172,7 @@ class Controller:
                 self._search.try_ports([at])
             return
         speaker = read_speaker(packet.frame)
-        if (
-            speaker is not None
-            and speaker.address is not None
-            and self.discovery.speaker_seen(at, speaker.ethernet, speaker.address)
-        ):
+        if speaker is not None and self.discovery.speaker_seen(at, *speaker):
             self._wake.set()
 
     def port_changed(self, session: SwitchSession, gone: bool, port: PortDescription) -> None:
@@ -208,7 +193,7 @@ class Controller:
         return table is not None and table.session is session
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        session = SwitchSession(reader, writer, self, self.session_counters, self._timing.session)
+        session = SwitchSession(reader, writer, self, self.session_errors, self._timing.session)
         try:
             await session.open()
         except NetworkError:
@@ -217,7 +202,7 @@ class Controller:
             session.close("not expected")
             return
         try:
-            table = SwitchTable(session, self._cookies)
+            table = SwitchTable(session)
             await table.read()
             if table.rules.get(DISCOVERY_RULE.key) != DISCOVERY_RULE:
                 table.request(Put(session.datapath_id, DISCOVERY_RULE))
@@ -299,9 +284,8 @@ class Controller:
 
     def _ask_for_hosts(self) -> None:
         if self._started.is_set():
-            sources = {*self._book.sources, *self._book.topic_sources}
-            missing = [each for each in sorted(sources) if each not in self.network.hosts]
-            self._search.ask_for([*self.unplaced, *missing], self._edges, self._now())
+            missing = [each for each in sorted(self._book.topic_sources) if each not in self.network.hosts]
+            self._search.ask_for(missing, self._edges, self._now())
 
     async def _refresh(self) -> None:
         """Make the rules fit the network as it is now."""
@@ -354,7 +338,6 @@ class Controller:
         if not todo:
             return
         self.counters["updates"] += 1
-        self._cookies.begin()
         refused: list[SwitchError] = []
         for step in todo:
             tables: dict[int, SwitchTable] = {}

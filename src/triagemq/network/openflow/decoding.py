@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from triagemq.network.openflow.encoding import (
     APPLY_ACTIONS,
@@ -28,7 +28,7 @@ from triagemq.network.openflow.encoding import (
     VERSION_BITMAP,
     WITH_MASK,
 )
-from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching, outputs_of
+from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching
 
 _FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
 _NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
@@ -45,16 +45,6 @@ class PortDescription(NamedTuple):
     number: int
     name: str
     up: bool
-
-
-class PortCounts(NamedTuple):
-    """Packets and bytes at a port since it was made; `dropped` counts both directions."""
-
-    received_packets: int
-    sent_packets: int
-    received_bytes: int
-    sent_bytes: int
-    dropped: int
 
 
 class PacketIn(NamedTuple):
@@ -152,8 +142,6 @@ def _read_parts(octets: bytes, begin: int, end: int) -> Iterator[tuple[int, int,
 
 _FLOW_ENTRY = struct.Struct("!HBxIIHHHH4xQQQ")
 _PORT = struct.Struct("!I4x6x2x16sII24x")
-_PORT_COUNTS = struct.Struct("!I4x6Q56x")
-_UNKNOWN = (1 << 64) - 1
 _SWITCHED_OFF = _NO_CARRIER = 1
 
 
@@ -189,7 +177,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, is_foreign, behind = _read_match(octets, _FLOW_ENTRY.size)
     is_foreign |= bool(idle or hard)
-    sent: list[tuple[int, int | None]] = []
+    copies: list[Copy] = []
     mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
@@ -199,7 +187,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY_ACTIONS:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    sent.append((struct.unpack_from("!I", octets, first)[0], mark))
+                    copies.append(Copy(struct.unpack_from("!I", octets, first)[0], mark))
                 elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
                 else:
@@ -207,13 +195,11 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         else:
             is_foreign = True
     # Ours mark all copies that leave, or none, and nothing after the last.
-    is_foreign |= mark != (sent[-1][1] if sent else None)
-    copies = [Copy(port, own_mark) for port, own_mark in sent if own_mark is not None]
-    actions: dict[str, Any] = {"outputs": tuple(port for port, _ in sent)}
-    if copies:
-        is_foreign |= len(copies) != len(sent)
-        actions = outputs_of(copies)
-    rule = Rule(table, priority, matching(**fields), **actions, next_table=next_table, is_foreign=is_foreign)
+    is_foreign |= mark != (copies[-1].mark if copies else None)
+    is_foreign |= len({copy.mark is None for copy in copies}) > 1
+    rule = Rule(
+        table, priority, matching(**fields), tuple(copies), next_table=next_table, is_foreign=is_foreign
+    )
     return FlowEntry(cookie, rule, meter)
 
 
@@ -224,19 +210,6 @@ def decode_flow_counts(bodies: Sequence[bytes]) -> dict[int, tuple[int, int]]:
         for begin, _ in _entries(body, "!H", _FLOW_ENTRY.size, "a rule's description"):
             *_, cookie, packets, octets = _FLOW_ENTRY.unpack_from(body, begin)
             counts[cookie] = packets, octets
-    return counts
-
-
-def decode_port_counts(bodies: Sequence[bytes]) -> dict[int, PortCounts]:
-    counts = {}
-    for body in bodies:
-        for number, *values in _PORT_COUNTS.iter_unpack(body):
-            packets_in, packets_out, bytes_in, bytes_out, dropped_in, dropped_out = (
-                0 if value == _UNKNOWN else value for value in values
-            )
-            counts[number] = PortCounts(
-                packets_in, packets_out, bytes_in, bytes_out, dropped_in + dropped_out
-            )
     return counts
 
 

@@ -12,7 +12,6 @@ import secrets
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from triagemq.network.openflow.rules import Kind, Rule
 from triagemq.network.openflow.switch_table import SwitchTable
@@ -244,47 +243,30 @@ _CONTROLLER_LINK_LOCAL = ipaddress.IPv6Address("fe80::54:52ff:fe49:4147").packed
 _ORGANISATION = b"TRI\x01"
 
 
-class Speaker(NamedTuple):
-    """Who sent a frame. `address` is None if the frame does not say which IP address that is."""
-
-    ethernet: str
-    address: str | None
+_DISCOVERY = struct.Struct("!6s6sH HBQ HBI HH H4s8s H")
+"""LLDP: the Ethernet header; then headers and contents of chassis (switch), port, seconds to live and ours; the end."""
+_DISCOVERY_HEADERS = (1 << 9 | 9, 7), (2 << 9 | 5, 7), (3 << 9 | 2, 120), (127 << 9 | 12, _ORGANISATION)
 
 
 def discovery_frame(at: PortId, nonce: bytes) -> bytes:
-    """LLDP that says which port it left. The nonce is this controller's: frames of others are not believed."""
-    values = (
-        (1, b"\x07" + at.switch.to_bytes(8, "big")),
-        (2, b"\x07" + str(at.port).encode()),
-        (3, struct.pack("!H", 120)),
-        (127, _ORGANISATION + nonce),
-    )
-    body = b"".join(struct.pack("!H", kind << 9 | len(value)) + value for kind, value in values)
-    return _GROUP + _CONTROLLER_ETHERNET + struct.pack("!H", _LINK_DISCOVERY) + body + b"\x00\x00"
+    """LLDP that says which port it left. The nonce of eight octets is this controller's: others are not believed."""
+    chassis, port, seconds, ours = _DISCOVERY_HEADERS
+    header = (_GROUP, _CONTROLLER_ETHERNET, _LINK_DISCOVERY)
+    return _DISCOVERY.pack(*header, *chassis, at.switch, *port, at.port, *seconds, *ours, nonce, 0)
 
 
 def read_discovery(frame: bytes, nonce: bytes) -> PortId | None:
     """The port that a frame of ours left; None if it is not one.
 
-    >>> read_discovery(discovery_frame(PortId(7, 3), b"secret"), b"secret")
+    >>> read_discovery(discovery_frame(PortId(7, 3), b"a secret"), b"a secret")
     PortId(switch=7, port=3)
-    >>> read_discovery(discovery_frame(PortId(7, 3), b"secret"), b"others")
+    >>> read_discovery(discovery_frame(PortId(7, 3), b"a secret"), b"another!")
     """
-    if not is_discovery(frame):
+    if len(frame) < _DISCOVERY.size:
         return None
-    values: dict[int, bytes] = {}
-    offset = _ETHERNET_BYTES
-    while offset + 2 <= len(frame):
-        header = struct.unpack_from("!H", frame, offset)[0]
-        kind, length = header >> 9, header & 0x1FF
-        values[kind] = frame[offset + 2 : offset + 2 + length]
-        if kind == 0:
-            break
-        offset += 2 + length
-    chassis, port = values.get(1, b""), values.get(2, b"")
-    if values.get(127) != _ORGANISATION + nonce or len(chassis) != 9 or not port[1:].isdigit():
-        return None
-    return PortId(int.from_bytes(chassis[1:], "big"), int(port[1:]))
+    fields = _DISCOVERY.unpack_from(frame)
+    at = PortId(fields[5], fields[8])
+    return at if frame.startswith(discovery_frame(at, nonce)) else None
 
 
 def is_discovery(frame: bytes) -> bool:
@@ -292,12 +274,12 @@ def is_discovery(frame: bytes) -> bool:
     return len(frame) > _ETHERNET_BYTES and frame[12:14] == _LINK_DISCOVERY.to_bytes(2, "big")
 
 
-def read_speaker(frame: bytes) -> Speaker | None:
-    """Who sent a frame; None for what is no frame of a single host, and for our own.
+def read_speaker(frame: bytes) -> tuple[str, str] | None:
+    """The Ethernet and IP address of the host that sent a frame; None if it does not say both, and for our own.
 
     >>> read_speaker(bytes.fromhex("ffffffffffff 020000000002 0806 0001 0800 06 04 0001 020000000002 0a000002")
     ...     + bytes(10))
-    Speaker(ethernet='02:00:00:00:00:02', address='10.0.0.2')
+    ('02:00:00:00:00:02', '10.0.0.2')
     """
     if len(frame) < _ETHERNET_BYTES:
         return None
@@ -305,23 +287,18 @@ def read_speaker(frame: bytes) -> Speaker | None:
     if source[0] & 1 or not any(source) or source == _CONTROLLER_ETHERNET:
         return None
     kind = int.from_bytes(frame[12:14], "big")
-    packed = b""
     if kind == 0x0806 and len(frame) >= 32 and frame[14:20] == b"\x00\x01\x08\x00\x06\x04":
         packed = frame[28:32]
     elif kind == 0x0800 and len(frame) >= 34 and frame[14] >> 4 == 4:
         packed = frame[26:30]
     elif kind == 0x86DD and len(frame) >= 54 and frame[14] >> 4 == 6:
         packed = frame[22:38]
-    return Speaker(source.hex(":"), _one_host(packed))
-
-
-def _one_host(packed: bytes) -> str | None:
-    if not packed:
+    else:
         return None
     address = ipaddress.ip_address(packed)
     if address.is_unspecified or address.is_multicast or address.is_loopback or packed == b"\xff" * 4:
         return None
-    return str(address)
+    return source.hex(":"), str(address)
 
 
 def arp_question(address: str) -> bytes:
@@ -360,7 +337,7 @@ class Search:
         self._ask_seconds = ask_seconds
         self._nonce = secrets.token_bytes(8)
         self._tries: dict[PortId, int] = {}
-        self._asked: dict[str, float] = {}
+        self._requested: dict[str, float] = {}
 
     def origin(self, frame: bytes) -> PortId | None:
         """The port that a discovery frame of ours left; None for one of another controller."""
@@ -397,15 +374,15 @@ class Search:
         for port in done:
             del self._tries[port]
             # Hosts may be behind it.
-            self._asked.clear()
+            self._requested.clear()
 
     def ask_for(self, addresses: Sequence[str], edges: Callable[[], Sequence[PortId]], now: float) -> None:
         """Request silent hosts where they are, and again when ports have come."""
-        self._asked = {each: self._asked[each] for each in addresses if each in self._asked}
+        self._requested = {each: self._requested[each] for each in addresses if each in self._requested}
         for address in addresses:
-            if now - self._asked.get(address, _NEVER) < self._ask_seconds:
+            if now - self._requested.get(address, _NEVER) < self._ask_seconds:
                 continue
-            self._asked[address] = now
+            self._requested[address] = now
             frame = neighbour_question(address) if ":" in address else arp_question(address)
             for at in edges():
                 self._tables[at.switch].session.packet_out(at.port, frame)

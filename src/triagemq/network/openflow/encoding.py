@@ -133,7 +133,7 @@ def _message(kind: OpenFlowType, body: bytes) -> bytes:
 
 def flow_mod(rule: Rule, cookie: int, meter: int | None) -> bytes:
     """Add a rule, or replace the one with the same key; its counters go on."""
-    done = _instruction_octets(rule.mark, rule.outputs, rule.copies, rule.next_table, meter)
+    done = _instruction_octets(rule.copies, rule.next_table, meter)
     return _flow_mod(_ADD, cookie, 0, rule.table, rule.priority, _match_octets(rule.match) + done)
 
 
@@ -159,28 +159,16 @@ def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority:
 
 
 @functools.lru_cache(1 << 12)
-def _instruction_octets(
-    mark: int | None,
-    outputs: tuple[int, ...],
-    copies: tuple[Copy, ...],
-    next_table: int | None,
-    meter: int | None,
-) -> bytes:
-    actions = _set_mark(mark) + b"".join(_output(port) for port in outputs)
-    for port, own_mark in copies:
-        actions += (_set_mark(own_mark) if own_mark != mark else b"") + _output(port)
-        mark = own_mark
+def _instruction_octets(copies: tuple[Copy, ...], next_table: int | None, meter: int | None) -> bytes:
+    actions, before = b"", None
+    for port, mark in copies:
+        if mark is not None and mark != before:
+            actions += _tlv(SET_FIELD, _field("ip_dscp", mark))
+        actions += _tlv(OUTPUT, struct.pack("!IH6x", port, SEEN_BYTES if port == CONTROLLER else 0))
+        before = mark
     octets = b"" if meter is None else _tlv(USE_METER, struct.pack("!I", meter))
     octets += _tlv(APPLY_ACTIONS, bytes(4) + actions) if actions else b""
     return octets + (b"" if next_table is None else _tlv(GO_TO_TABLE, struct.pack("!B3x", next_table)))
-
-
-def _set_mark(mark: int | None) -> bytes:
-    return b"" if mark is None else _tlv(SET_FIELD, _field("ip_dscp", mark))
-
-
-def _output(port: int) -> bytes:
-    return _tlv(OUTPUT, struct.pack("!IH6x", port, SEEN_BYTES if port == CONTROLLER else 0))
 
 
 def _tlv(kind: int, content: bytes) -> bytes:
@@ -222,11 +210,11 @@ def meter_mod_delete(meter: int) -> bytes:
 
 # Questions (A.3.5).
 
-_FLOWS, _PORT_COUNTERS, _METER_COUNTERS, _METERS, _METER_FEATURES, _PORTS = 1, 4, 9, 10, 11, 13
+_FLOWS, _METER_COUNTERS, _METERS, _METER_FEATURES, _PORTS = 1, 9, 10, 11, 13
 
 
-def request_ports() -> bytes:
-    return _question(_PORTS)
+def _question(kind: int, body: bytes = b"") -> bytes:
+    return _message(OpenFlowType.MULTIPART_REQUEST, struct.pack("!HH4x", kind, 0) + body)
 
 
 def request_flows(cookie: int, cookie_mask: int) -> bytes:
@@ -235,21 +223,7 @@ def request_flows(cookie: int, cookie_mask: int) -> bytes:
     return _question(_FLOWS, fixed + _match_octets(()))
 
 
-def request_meter_features() -> bytes:
-    return _question(_METER_FEATURES)
-
-
-def request_meter_limits() -> bytes:
-    return _question(_METERS, struct.pack("!I4x", _ALL_METERS))
-
-
-def request_port_counts() -> bytes:
-    return _question(_PORT_COUNTERS, struct.pack("!I4x", _ANY))
-
-
-def request_meter_counts() -> bytes:
-    return _question(_METER_COUNTERS, struct.pack("!I4x", _ALL_METERS))
-
-
-def _question(kind: int, body: bytes = b"") -> bytes:
-    return _message(OpenFlowType.MULTIPART_REQUEST, struct.pack("!HH4x", kind, 0) + body)
+REQUEST_PORTS = _question(_PORTS)
+REQUEST_METER_FEATURES = _question(_METER_FEATURES)
+REQUEST_METER_LIMITS = _question(_METERS, struct.pack("!I4x", _ALL_METERS))
+REQUEST_METER_COUNTS = _question(_METER_COUNTERS, struct.pack("!I4x", _ALL_METERS))

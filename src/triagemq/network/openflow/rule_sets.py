@@ -1,6 +1,6 @@
 """From a network and the flows of a plan to the rules of every switch, and the book in which they stand. No I/O.
 
-Every switch carries all of a pipeline's parts: discovery, known hosts, marks and paths of flows, paths of everything
+Every switch carries all of a pipeline's parts: discovery, known hosts, copies of multicast keys, paths of everything
 else. A switch that loses its controller goes on with them; hosts find each other (ARP, IPv6 neighbours) without it.
 """
 
@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from triagemq.network.openflow.rules import (
-    CONTROL_MARK,
     CONTROLLER,
     Copy,
     Kind,
@@ -21,10 +20,9 @@ from triagemq.network.openflow.rules import (
     RuleKey,
     class_mark,
     matching,
-    outputs_of,
 )
-from triagemq.network.openflow.topology import HostPlace, PortId, Routes, Topology
-from triagemq.plan import FlowKey, SetFlow
+from triagemq.network.openflow.topology import HostPlace, PortId, ShortestPaths, Topology
+from triagemq.plan.dataplane import FlowKey, SetFlow
 from triagemq.topic_codes.address import CODES, Prefix
 
 LINK_DISCOVERY = 0x88CC
@@ -45,32 +43,32 @@ class LimitedFlow:
     limit: RateLimit | None = None
 
 
-FlowRules = LimitedFlow | tuple[LimitedFlow, ...] | None
-"""What is wanted for a key: one flow, the flows of a multicast key at each of its ports, or nothing."""
+FlowRules = tuple[LimitedFlow, ...]
+"""The flows of a multicast key, one for each of its ports; none for a key that goes."""
 
 
-_Owner = str | FlowKey | None
-"""Whose rules some are: an address's, a multicast key's, or those of all prefixes together, which cover each other."""
+_Owner = FlowKey | None
+"""Whose rules some are: a multicast key's, or those of all prefixes together, which cover each other."""
 
 
 def _rule(kind: Kind, match: Match = (), **actions: object) -> Rule:
     return Rule(kind.table, kind.priority, match, **actions)  # type: ignore[arg-type]
 
 
-DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), outputs=(CONTROLLER,))
+DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), copies=(Copy(CONTROLLER),))
 """What a switch needs first: without it no link is found."""
 
-_LEARN_RULE = _rule(Kind.LEARN, outputs=(CONTROLLER,), next_table=1)
+_LEARN_RULE = _rule(Kind.LEARN, copies=(Copy(CONTROLLER),), next_table=1)
 
 
-def base_rules(routes: Routes) -> _Rules:
+def base_rules(routes: ShortestPaths) -> _Rules:
     """All rules but those of flows."""
     network = routes.network
     rules: dict[int, list[Rule]] = {
         switch: [
             DISCOVERY_RULE,
             _LEARN_RULE,
-            _rule(Kind.FLOOD, outputs=tuple(sorted(routes.flood_ports(switch)))),
+            _rule(Kind.FLOOD, copies=tuple(map(Copy, sorted(routes.flood_ports(switch))))),
             *(
                 _rule(Kind.LINK, matching(in_port=here.port), next_table=1)
                 for here in sorted({*network.links, *network.reserved})
@@ -92,7 +90,7 @@ def base_rules(routes: Routes) -> _Rules:
                 _rule(
                     Kind.UNICAST,
                     matching(eth_dst=ethernet),
-                    outputs=(home_port if at_home else port,),
+                    copies=(Copy(home_port if at_home else port),),
                     hops=hops,
                     first_output=home_port if at_home else routes.tree_port(switch, home),
                 )
@@ -101,7 +99,7 @@ def base_rules(routes: Routes) -> _Rules:
 
 
 def known_host(address: str, ethernet: str, port: int) -> list[Rule]:
-    """Rules that let a host's packets by without asking; they also tell a new controller where the host is.
+    """Rules that pass a host's packets without the controller; a new controller reads from them where the host is.
 
     >>> [str(rule) for rule in known_host("10.0.0.2", "02:00:00:00:00:02", 3)]
     ['[table 0 priority 300 eth_src=02:00:00:00:00:02,eth_type=2048,in_port=3,ipv4_src=10.0.0.2]',
@@ -117,62 +115,8 @@ def known_host(address: str, ethernet: str, port: int) -> list[Rule]:
     return [_rule(Kind.HOST, match, next_table=1) for match in matches]
 
 
-def address_rules(
-    routes: Routes,
-    address: str,
-    flows: Collection[LimitedFlow],
-    sources: Iterable[str] = (),
-) -> _Rules:
-    """The rules of all flows to one subscriber's address; none while it is not known where the subscriber is.
-
-    They are on the switches between the `sources` (addresses of gateways) and the subscriber; on all, when it is not
-    known where a source is. Limits act where flows enter the network, or at the subscriber's switch.
-    """
-    rules: _Rules = {}
-    for home in routes.places(address) if flows else ():
-        towards = routes.towards(home.switch)
-        entries = _entries(routes, towards, sources)
-        if entries is None:
-            switches, limiting = set(towards), {home.switch}
-        else:
-            switches = {switch for entry in entries for switch in routes.path(entry, home.switch)}
-            limiting = entries
-        for switch in sorted(switches):
-            port, hops = towards[switch]
-            output = home.port if switch == home.switch else port
-            some = _rules_at(address, flows, output, hops)
-            if switch not in limiting:
-                some = [replace(rule, limit=None) for rule in some]
-            rules[switch] = {rule.key: rule for rule in some}
-    return rules
-
-
-def _rules_at(address: str, flows: Collection[LimitedFlow], output: int, hops: int) -> list[Rule]:
-    control = _rule(
-        Kind.CONTROL,
-        matching(**address_fields(address), ip_dscp=CONTROL_MARK),
-        outputs=(output,),
-        hops=hops,
-    )
-    return [
-        control,
-        *(
-            _rule(
-                Kind.FLOW,
-                matching(**address_fields(address), udp_dst=each.flow.key.udp_port),
-                mark=class_mark(each.flow.priority_class),
-                limit=each.limit,
-                outputs=(output,),
-                hops=hops,
-                rank=each.flow.priority_class,
-            )
-            for each in flows
-        ),
-    ]
-
-
 def topic_rules(
-    routes: Routes,
+    routes: ShortestPaths,
     key: FlowKey,
     flows: Collection[LimitedFlow],
     places: Mapping[str, PortId],
@@ -193,7 +137,7 @@ def topic_rules(
         if at is not None and at.switch in routes.network.ports:
             copy = Copy(at.port, class_mark(each.flow.priority_class))
             copies.setdefault(at.switch, []).append((copy, each))
-    outputs = {switch: [copy.port for copy, _ in some] for switch, some in copies.items()}
+    outputs = {switch: [copy for copy, _ in some] for switch, some in copies.items()}
     fields = {**address_fields(key.address), "udp_dst": key.udp_port}
     source = _source_of(flows)
     rules: _Rules = {}
@@ -201,7 +145,7 @@ def topic_rules(
         some.sort(key=lambda one: one[0].port)
         limits = [each.limit for _, each in some if each.limit is not None]
         actions = {
-            **outputs_of([copy for copy, _ in some]),
+            "copies": tuple(copy for copy, _ in some),
             "hops": _switches_behind(routes, outputs, switch),
             "rank": max(each.flow.priority_class for _, each in some),
         }
@@ -246,7 +190,7 @@ def _entry_fields(source: str, entries: Collection[PortId], switch: int) -> list
 
 
 def prefix_rules(
-    routes: Routes, flows: Mapping[FlowKey, Collection[LimitedFlow]], places: Mapping[str, PortId]
+    routes: ShortestPaths, flows: Mapping[FlowKey, Collection[LimitedFlow]], places: Mapping[str, PortId]
 ) -> _Rules:
     """The rules of prefixes of topics' codes; none if there are no prefixes.
 
@@ -275,7 +219,6 @@ def prefix_rules(
         copies: dict[int, list[Copy]] = {}
         for at in sorted(at_ports):
             copies.setdefault(at.switch, []).append(Copy(at.port, class_mark(at_ports[at])))
-        outputs = {switch: [copy.port for copy in some] for switch, some in copies.items()}
         for switch in {at.switch for at in classes[key]}:
             rule = Rule(
                 Kind.PREFIX.table,
@@ -286,8 +229,8 @@ def prefix_rules(
                     ipv6_dst=_masked(prefix.address, prefix.length),
                     udp_dst=key.udp_port,
                 ),
-                **outputs_of(copies[switch]),
-                hops=_switches_behind(routes, outputs, switch),
+                copies=tuple(copies[switch]),
+                hops=_switches_behind(routes, copies, switch),
             )
             rules[switch][rule.key] = rule
     return rules
@@ -304,7 +247,7 @@ def _masked(address: str, length: int) -> str:
     return f"{address}/{ipaddress.IPv6Address((1 << 128) - (1 << 128 - length))}"
 
 
-def _switches_behind(routes: Routes, outputs: Mapping[int, Collection[int]], switch: int) -> int:
+def _switches_behind(routes: ShortestPaths, copies: Mapping[int, Collection[Copy]], switch: int) -> int:
     """How many switches copies pass after this one, at most."""
     seen, frontier, count = {switch}, [switch], -1
     while frontier:
@@ -312,10 +255,10 @@ def _switches_behind(routes: Routes, outputs: Mapping[int, Collection[int]], swi
         reached = {
             there.switch
             for here in frontier
-            for port in outputs.get(here, ())
-            if (there := routes.network.links.get(PortId(here, port))) is not None
+            for copy in copies.get(here, ())
+            if (there := routes.network.links.get(PortId(here, copy.port))) is not None
         }
-        frontier = sorted(each for each in reached - seen if each in outputs)
+        frontier = sorted(each for each in reached - seen if each in copies)
         seen |= reached
     return count
 
@@ -331,29 +274,14 @@ def address_fields(address: str) -> Mapping[str, int | str]:
     return {"eth_type": IPV4, "ip_proto": UDP, "ipv4_dst": address}
 
 
-def _entries(routes: Routes, part: Mapping[int, object], sources: Iterable[str]) -> set[int] | None:
-    """The switches of a part of the network at which packets of flows come in; None if that is not known."""
-    entries: set[int] = set()
-    sources = list(sources)
-    for source in sources:
-        here = {at.switch for at in routes.places(source) if at.switch in part}
-        if not here:
-            return None
-        entries |= here
-    return entries if sources else None
-
-
 class RuleBook:
-    """`wanted` are the rules by switch and key. A change of flows costs as much as its own addresses have flows."""
+    """`wanted` are the rules by switch and key. A change of flows costs as much as its own keys have flows."""
 
-    def __init__(self, sources: Collection[str]) -> None:
-        self.sources = sources
+    def __init__(self) -> None:
         self.network = Topology()
-        self.routes = Routes(self.network)
+        self.routes = ShortestPaths(self.network)
         self.wanted: _Rules = {}
-        self.flows: dict[str, dict[FlowKey, LimitedFlow]] = {}
-        """By address, as it is written shortest."""
-        self.topics: dict[FlowKey, tuple[LimitedFlow, ...]] = {}
+        self.topics: dict[FlowKey, FlowRules] = {}
         self.places: Mapping[str, PortId] = {}
         """Where the ports of a plan are, as far as is known."""
         self._rules_of: dict[_Owner, _Rules] = {}
@@ -362,12 +290,11 @@ class RuleBook:
 
     def fit(self, network: Topology, places: Mapping[str, PortId] | None = None) -> None:
         """Make all rules anew for a network."""
-        self.network, self.routes = network, Routes(network)
+        self.network, self.routes = network, ShortestPaths(network)
         self.places = self.places if places is None else places
         self.wanted = base_rules(self.routes)
         self._found = {source: self._found[source] for source in self.topic_sources & self._found.keys()}
-        owners: dict[_Owner, None] = dict.fromkeys([*self.flows, *map(_owner_of, self.topics)])
-        self._rules_of = {owner: self._rules(owner) for owner in owners}
+        self._rules_of = {owner: self._rules(owner) for owner in dict.fromkeys(map(_owner_of, self.topics))}
         for some in self._rules_of.values():
             for switch, rules in some.items():
                 self.wanted[switch].update(rules)
@@ -375,37 +302,18 @@ class RuleBook:
     def change(
         self, flows: Mapping[FlowKey, FlowRules]
     ) -> tuple[Mapping[FlowKey, FlowRules], Mapping[int, Collection[RuleKey]]]:
-        """Set flows, and remove those that are None; gives the change of flows that undoes this, and what is touched.
+        """Set the flows of keys; gives the change of flows that undoes this, and what is touched.
 
         Touched are rules, by switch and key: those that were there and those that are there now.
         """
-        undoing: dict[FlowKey, FlowRules] = {}
-        owners: set[_Owner] = set()
-        for key, flow in flows.items():
-            if key.is_multicast:
-                owners.add(_owner_of(key))
-                undoing[key] = self.topics.pop(key, None)
-                if isinstance(flow, tuple) and flow:
-                    self.topics[key] = flow
-                continue
-            assert not isinstance(flow, tuple)
-            address = str(ipaddress.ip_address(key.address))
-            owners.add(address)
-            there = self.flows.setdefault(address, {})
-            undoing[key] = there.get(key)
-            if flow is None:
-                there.pop(key, None)
-            else:
-                there[key] = flow
+        undoing = {key: self.topics.pop(key, ()) for key in flows}
+        self.topics |= {key: some for key, some in flows.items() if some}
         touched: dict[int, set[RuleKey]] = {}
-        for owner in owners:
+        for owner in dict.fromkeys(map(_owner_of, flows)):
             for switch, rules in self._rules_of.pop(owner, {}).items():
                 touched.setdefault(switch, set()).update(rules)
                 for rule in rules:
                     del self.wanted[switch][rule]
-            if isinstance(owner, str) and not self.flows[owner]:
-                del self.flows[owner]
-                continue
             self._rules_of[owner] = self._rules(owner)
             for switch, rules in self._rules_of[owner].items():
                 touched.setdefault(switch, set()).update(rules)
@@ -430,11 +338,9 @@ class RuleBook:
         if owner is None:
             prefixes = {key: flows for key, flows in self.topics.items() if key.is_prefix}
             return prefix_rules(self.routes, prefixes, self.places)
-        if isinstance(owner, FlowKey):
-            flows = self.topics.get(owner, ())
-            entries = self._entries_of(_source_of(flows))
-            return topic_rules(self.routes, owner, flows, self.places, entries)
-        return address_rules(self.routes, owner, self.flows[owner].values(), self.sources)
+        flows = self.topics.get(owner, ())
+        entries = self._entries_of(_source_of(flows))
+        return topic_rules(self.routes, owner, flows, self.places, entries)
 
 
 def _owner_of(key: FlowKey) -> _Owner:

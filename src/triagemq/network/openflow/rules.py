@@ -7,18 +7,16 @@ A rule is of one kind, and its kind gives its table and priority. Packets enter 
 from __future__ import annotations
 
 import enum
+import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from triagemq.datagrams import CLASS_DSCP, CONTROL_DSCP
+from triagemq.datagrams import CLASS_DSCP
 
 CONTROLLER = 0xFFFFFFFD
 """The port number that stands for the controller."""
-
-CONTROL_MARK = CONTROL_DSCP
-"""DSCP of control packets: the gateway sets it, and no rule changes it."""
 
 MARKS = CLASS_DSCP
 """DSCP by priority class."""
@@ -42,12 +40,10 @@ class Kind(enum.Enum):
     """From another switch, where its source has been seen, or from a reserved port, where no host is looked for."""
     LEARN = (0, 0)
     """An unknown host speaks: the controller sees a copy, the packet goes on."""
-    CONTROL = (1, 400)
-    """Control packets to a subscriber: first, unlimited, with the mark they came with."""
     FLOW_FROM_LINK = (1, 310)
     """Events of a limited topic that come from another switch, where they have met their limit."""
     FLOW = (1, 300)
-    """PUBLISH messages of one flow, or events of a topic."""
+    """Events of a topic."""
     FOREIGN = (1, 290)
     """To the address of a promised topic, but not from its source: goes nowhere, and is counted."""
     UNICAST = (1, 200)
@@ -68,9 +64,7 @@ class Kind(enum.Enum):
         return self.value[1]
 
 
-FLOW_KINDS = frozenset(
-    {Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.FOREIGN, Kind.CONTROL, Kind.PREFIX, Kind.UNMATCHED}
-)
+FLOW_KINDS = frozenset({Kind.FLOW, Kind.FLOW_FROM_LINK, Kind.FOREIGN, Kind.PREFIX, Kind.UNMATCHED})
 """Rules that a plan asks for; the others are the network's."""
 
 
@@ -95,14 +89,14 @@ class RateLimit:
 
 
 class Copy(NamedTuple):
-    """Where a copy of a packet leaves, and its DSCP there."""
+    """Where a copy of a packet leaves, and its DSCP there; None: the one it came with."""
 
     port: int
-    mark: int
+    mark: int | None = None
 
 
 class RuleKey(NamedTuple):
-    """What a switch tells rules apart by: two rules with one key are one rule."""
+    """What identifies a rule on a switch: two rules with one key are one rule."""
 
     table: int
     priority: int
@@ -111,19 +105,16 @@ class RuleKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One entry of a flow table: mark, then send out at every port but the one it came from, then go on.
+    """One entry of a flow table: send copies out at every port but the one it came from, then go on.
 
-    Where not all have the same mark there are `copies` instead.
     `hops` is the number of switches between this one and the destination, `rank` the class of a flow, and
     `first_output` where packets to a host that has just become known go before they take their shortest path: they give
-    the order of updates, are not kept by switches, and do not count when rules are compared.
+    the order of updates, are not stored by switches, and do not count when rules are compared.
     """
 
     table: int
     priority: int
     match: Match
-    outputs: tuple[int, ...] = ()
-    mark: int | None = None
     copies: tuple[Copy, ...] = ()
     limit: RateLimit | None = None
     next_table: int | None = None
@@ -163,17 +154,6 @@ def matching(**fields: int | str) -> Match:
     return tuple(sorted(fields.items()))
 
 
-def outputs_of(copies: Sequence[Copy]) -> dict[str, Any]:
-    """How a rule has these copies.
-
-    >>> outputs_of([Copy(1, 46), Copy(2, 46)]), outputs_of([Copy(1, 46), Copy(2, 8)])
-    ({'outputs': (1, 2), 'mark': 46}, {'copies': (Copy(port=1, mark=46), Copy(port=2, mark=8))})
-    """
-    if len({copy.mark for copy in copies}) == 1:
-        return {"outputs": tuple(copy.port for copy in copies), "mark": copies[0].mark}
-    return {"copies": tuple(copies)}
-
-
 def class_mark(priority_class: int) -> int:
     """The DSCP of a class; classes beyond the last mark share it.
 
@@ -198,8 +178,6 @@ COOKIE_MASK = 0xFFFF << 48
 _FLOW_BIT = 1 << 47
 FLOW_COOKIE_MARK = COOKIE_MARK | _FLOW_BIT
 FLOW_COOKIE_MASK = COOKIE_MASK | _FLOW_BIT
-_GENERATION_SHIFT = 24
-_GENERATIONS = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,40 +199,22 @@ class Delete:
 Step = tuple[Put | Delete, ...]
 
 
-class Cookies:
-    """Numbers for rules: our mark, a bit for rules of flows, the generation of the update, and a number within it.
+def cookie_of(rule: Rule) -> int:
+    """Our mark, a bit for rules of flows, and a number that no two rules share: counters are read by it.
 
-    >>> cookies = Cookies()
-    >>> cookies.begin()
-    >>> hex(cookies.next(flow=True)), hex(cookies.next(flow=False))
-    ('0x7154800001000000', '0x7154000001000001')
+    >>> hex(cookie_of(Rule(*Kind.FLOW.value, ()))), hex(cookie_of(Rule(*Kind.FLOOD.value, ())))
+    ('0x7154e26036713c67', '0x715405ced7085ecb')
     """
-
-    def __init__(self) -> None:
-        self._generation = 0
-        self._number = 0
-
-    def seen(self, cookie: int) -> None:
-        """Go on behind the cookies of an earlier process."""
-        self._generation = max(self._generation, cookie >> _GENERATION_SHIFT & (_GENERATIONS - 1))
-
-    def begin(self) -> None:
-        """Start another generation."""
-        self._generation = (self._generation + 1) % _GENERATIONS
-        self._number = 0
-
-    def next(self, *, flow: bool) -> int:
-        number = self._number
-        self._number = (number + 1) % (1 << _GENERATION_SHIFT)
-        mark = FLOW_COOKIE_MARK if flow else COOKIE_MARK
-        return mark | self._generation << _GENERATION_SHIFT | number
+    digest = hashlib.blake2b(repr(rule.key).encode(), digest_size=6).digest()
+    mark = FLOW_COOKIE_MARK if rule.kind in FLOW_KINDS else COOKIE_MARK
+    return mark | int.from_bytes(digest, "big") & (_FLOW_BIT - 1)
 
 
 def steps(before: RuleSets, after: RuleSets) -> list[Step]:
     """What to do, in order, on switches that have `before`; nothing where both are the same.
 
-    >>> from triagemq.network.openflow.rules import Rule
-    >>> old, new = Rule(1, 300, (), outputs=(1,)), Rule(1, 300, (), outputs=(2,))
+    >>> from triagemq.network.openflow.rules import Copy, Rule
+    >>> old, new = Rule(1, 300, (), (Copy(1),)), Rule(1, 300, (), (Copy(2),))
     >>> steps({1: {old.key: old}}, {1: {new.key: new}}) == [(Put(1, new),)]
     True
     >>> steps({1: {old.key: old}}, {1: {old.key: old}})
@@ -271,17 +231,17 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
             old = old_rules.get(rule.key)
             if rule.kind is not Kind.FLOOD:
                 if old is None and rule.first_output is not None:
-                    introducing.append(Put(switch, replace(rule, outputs=(rule.first_output,))))
+                    introducing.append(Put(switch, replace(rule, copies=(Copy(rule.first_output),))))
                     if introducing[-1].rule == rule:
                         continue
                 by_hops.setdefault(rule.hops, []).append(Put(switch, rule))
                 continue
             growing.append(Put(switch, rule))
             if old is not None:
-                shared = tuple(port for port in old.outputs if port in rule.outputs)
-                if shared not in (old.outputs, rule.outputs):
-                    shrinking.append(Put(switch, replace(rule, outputs=shared)))
-                elif shared == rule.outputs:
+                shared = tuple(copy for copy in old.copies if copy in rule.copies)
+                if shared not in (old.copies, rule.copies):
+                    shrinking.append(Put(switch, replace(rule, copies=shared)))
+                elif shared == rule.copies:
                     shrinking.append(growing.pop())
         deleting += [Delete(switch, rule) for key, rule in old_rules.items() if key not in new_rules]
     deleting.sort(key=lambda change: change.rule.kind not in (Kind.FOREIGN, Kind.UNMATCHED))

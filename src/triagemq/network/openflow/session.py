@@ -11,10 +11,10 @@ import ipaddress
 import ssl
 import struct
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 from triagemq.addresses import host_and_port
 from triagemq.errors import NetworkError, ParameterError, SessionClosedError, SwitchError
@@ -35,11 +35,12 @@ from triagemq.network.openflow.encoding import (
     with_transaction,
 )
 from triagemq.network.openflow.rules import switch_name
+from triagemq.waiting import Tasks
 
 Place = Path | tuple[str, int]
 """A unix socket, or an address and a TCP port."""
 
-OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+OnConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 """Serves one connection, and returns when it has ended."""
 
 
@@ -103,7 +104,7 @@ class SwitchServer:
         self.refused: Counter[str] = Counter()
         """Connections that were closed before a word was said, by reason."""
         self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self.listening: list[Place] = []
 
     async def open(self, listen: Sequence[Place]) -> None:
@@ -117,9 +118,7 @@ class SwitchServer:
     async def close(self) -> None:
         for server in self._servers:
             server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     async def _listen(self, place: Place) -> asyncio.Server:
         if isinstance(place, Path):
@@ -136,9 +135,7 @@ class SwitchServer:
             self.refused["address not allowed"] += 1
             writer.close()
             return
-        task = asyncio.ensure_future(self._on_connection(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._on_connection(reader, writer))
 
     def _is_allowed(self, peer: object) -> bool:
         """A unix socket has its file's permissions, and no peer address."""
@@ -166,14 +163,6 @@ class SessionTimes:
     silence_seconds: float = 20.0
 
 
-@dataclass(slots=True)
-class SessionCounters:
-    """What went wrong with connections, by reason."""
-
-    disconnected: Counter[str] = field(default_factory=Counter)
-    unexpected: Counter[str] = field(default_factory=Counter)
-
-
 class SwitchListener(Protocol):
     """Gets what a switch sends by itself, from the event loop."""
 
@@ -184,125 +173,36 @@ class SwitchListener(Protocol):
     def closed(self, session: SwitchSession) -> None: ...
 
 
-class _Question(NamedTuple):
-    """A request to the switch, and what waits for the answer: one message, or the bodies of all parts of statistics."""
+@dataclass(slots=True)
+class _Request:
+    """A message that the switch has not finished. One without an answer ends at the next barrier."""
 
     name: str
-    future: asyncio.Future[list[bytes]]
-    parts: list[bytes] | None
-
-
-class _Transactions:
-    """What was sent and the switch has not finished: questions, by their answers; orders, by the next barrier.
-
-    Each has a number, and a name for the error if it fails.
-    """
-
-    def __init__(self) -> None:
-        self._last = 0
-        self._questions: dict[int, _Question] = {}
-        self._orders: dict[int, str] = {}
-        self._refused: list[tuple[int, str]] = []
-
-    def next(self) -> int:
-        """A number for a message without an answer."""
-        self._last = self._last % 0xFFFFFFFF + 1
-        return self._last
-
-    # Questions.
-
-    def ask(self, what: str, *, in_parts: bool) -> tuple[int, asyncio.Future[list[bytes]]]:
-        """A question with one message for an answer, or for statistics; `forget` it in the end."""
-        number = self.next()
-        future: asyncio.Future[list[bytes]] = asyncio.get_running_loop().create_future()
-        self._questions[number] = _Question(what, future, [] if in_parts else None)
-        return number, future
-
-    def forget(self, number: int) -> None:
-        """Answered, or given up."""
-        self._questions.pop(number, None)
-
-    def answer(self, number: int, message: bytes) -> bool:
-        """A message has come; whether it answers a question."""
-        question = self._questions.get(number)
-        if question is None or question.parts is not None or question.future.done():
-            return False
-        question.future.set_result([message])
-        return True
-
-    def answer_part(self, number: int, message: bytes) -> bool:
-        """A part of statistics has come; whether it was requested."""
-        if len(message) < _PART_HEADER_BYTES:
-            raise NonsenseError("statistics without a header")
-        question = self._questions.get(number)
-        if question is None or question.parts is None:
-            return False
-        question.parts.append(message[_PART_HEADER_BYTES:])
-        if sum(map(len, question.parts)) > _MOST_MULTIPART_BYTES:
-            raise NonsenseError("statistics without an end")
-        if not message[_FLAGS_PLACE] & _MORE_FOLLOWS and not question.future.done():
-            question.future.set_result(question.parts)
-        return True
-
-    # Orders.
-
-    def order(self, what: str) -> int:
-        """An order: a switch that follows it says nothing."""
-        number = self.next()
-        self._orders[number] = what
-        return number
-
-    def unfinished_orders(self) -> set[int]:
-        """Those that the next barrier ends."""
-        return set(self._orders)
-
-    def finish_orders(self, numbers: set[int]) -> tuple[str, ...]:
-        """A barrier has been passed: what the switch refused of these, in words."""
-        for number in numbers:
-            self._orders.pop(number, None)
-        refused = tuple(text for number, text in self._refused if number in numbers)
-        self._refused = [each for each in self._refused if each[0] not in numbers]
-        return refused
-
-    # What goes wrong.
-
-    def refuse(self, number: int, switch: str, why: str) -> bool:
-        """The switch refuses; whether that is about anything here. A request fails now, the rest at a barrier."""
-        question = self._questions.get(number)
-        if question is not None:
-            if not question.future.done():
-                question.future.set_exception(SwitchError(switch, (f"{question.name} ({why})",)))
-        elif number in self._orders:
-            self._refused.append((number, f"{self._orders[number]} ({why})"))
-        else:
-            return False
-        return True
-
-    def end(self, why: str) -> None:
-        """No answer will come any more."""
-        for _, future, _ in self._questions.values():
-            if not future.done():
-                future.set_exception(SessionClosedError(why))
-                future.exception()  # What waited may have gone.
+    answer: asyncio.Future[list[bytes]] | None = None
+    """One message, or the bodies of all parts of statistics."""
+    parts: list[bytes] | None = None
+    refused: str = ""
 
 
 class SwitchSession:
-    """Begins with `open`. Every method belongs to the event loop's thread."""
+    """Begins with `open`. Every method belongs to the event loop's thread. `error_counts` are of all sessions together:
+    why connections ended, and answers that nothing waited for."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         listener: SwitchListener,
-        counters: SessionCounters,
+        error_counts: Counter[str],
         times: SessionTimes = SessionTimes(),  # noqa: B008 (frozen)
     ) -> None:
         self.datapath_id = 0
         self.ports: dict[int, PortDescription] = {}
         self._reader, self._writer = reader, writer
-        self._listener, self._counters, self._times = listener, counters, times
-        self._transactions = _Transactions()
-        self._heard = asyncio.get_running_loop().time()
+        self._listener, self._error_counts, self._times = listener, error_counts, times
+        self._last_transaction = 0
+        self._requests: dict[int, _Request] = {}
+        self._received_at = asyncio.get_running_loop().time()
         self._tasks: list[asyncio.Task[None]] = []
         self.closed = False
         self.ended = asyncio.Event()
@@ -324,7 +224,7 @@ class SwitchSession:
             )
             self.datapath_id = struct.unpack_from("!Q", features, HEADER.size)[0]
             self.send(encoding.set_asynchronous(), "the request for news")
-            described = decoding.decode_ports(await self.parts(encoding.request_ports(), "its ports"))
+            described = decoding.decode_ports(await self.parts(encoding.REQUEST_PORTS, "its ports"))
             self.ports = {port.number: port for port in described}
         except (struct.error, ValueError) as error:
             self.close(f"nonsense: {error}")
@@ -337,12 +237,14 @@ class SwitchSession:
     def send(self, octets: bytes, what: str) -> None:
         """Send a message without waiting; an error that it causes comes out of the next `barrier`, by this name."""
         self._require_open()
-        self._writer.write(with_transaction(octets, self._transactions.order(what)))
+        number = self._next_transaction()
+        self._requests[number] = _Request(what)
+        self._writer.write(with_transaction(octets, number))
 
     def packet_out(self, port: int, frame: bytes) -> None:
         """Send a frame out of a port. No barrier waits for it: a switch that refuses it is counted, and no more."""
         self._require_open()
-        self._writer.write(with_transaction(encoding.packet_out(port, frame), self._transactions.next()))
+        self._writer.write(with_transaction(encoding.packet_out(port, frame), self._next_transaction()))
 
     async def answers_echo(self, seconds: float) -> bool:
         """Whether the switch answers an ECHO_REQUEST in time; if it does not, the connection is closed."""
@@ -363,9 +265,11 @@ class SwitchSession:
 
     async def barrier(self) -> None:
         """Wait until the switch has done everything it was sent; SwitchError names what it refused."""
-        orders = self._transactions.unfinished_orders()
+        orders = {number: each for number, each in self._requests.items() if each.answer is None}
         await self.drain()
-        refused = self._transactions.finish_orders(orders)
+        for number in orders:
+            self._requests.pop(number, None)
+        refused = tuple(f"{each.name} ({each.refused})" for each in orders.values() if each.refused)
         if refused:
             raise SwitchError(self.name, refused)
 
@@ -384,8 +288,13 @@ class SwitchSession:
         self.closed = True
         self.ended.set()
         if reason is not None:
-            self._counters.disconnected[reason.partition(":")[0]] += 1
-        self._transactions.end(f"the connection to switch {self.name} ended")
+            self._error_counts[reason.partition(":")[0]] += 1
+        for request in self._requests.values():
+            if request.answer is not None and not request.answer.done():
+                request.answer.set_exception(
+                    SessionClosedError(f"the connection to switch {self.name} ended")
+                )
+                request.answer.exception()  # What waited may have gone.
         self._writer.close()
         for task in self._tasks:
             if task is not asyncio.current_task():
@@ -415,7 +324,7 @@ class SwitchSession:
             if length < HEADER.size or not _is_expected(version, kind, greeted=greeted):
                 raise NonsenseError("not OpenFlow 1.3")
             message = header + await self._reader.readexactly(length - HEADER.size)
-            self._heard = loop.time()
+            self._received_at = loop.time()
             if not greeted:
                 try:
                     check_hello(version, message)
@@ -430,17 +339,14 @@ class SwitchSession:
                 self._take(kind, transaction, message)
 
     def _take(self, kind: int, transaction: int, message: bytes) -> None:
-        listener, transactions = self._listener, self._transactions
+        listener, request = self._listener, self._requests.get(transaction)
         if kind == OpenFlowType.ECHO_REQUEST:
             header = HEADER.pack(VERSION, OpenFlowType.ECHO_REPLY, len(message), transaction)
             self._writer.write(header + message[HEADER.size :])
         elif kind == OpenFlowType.ERROR:
-            why = decoding.decode_error(message)
-            if not transactions.refuse(transaction, self.name, why):
-                self._counters.unexpected[f"error ({why})"] += 1
+            self._refuse(request, decoding.decode_error(message))
         elif kind == OpenFlowType.MULTIPART_REPLY:
-            if not transactions.answer_part(transaction, message):
-                self._counters.unexpected["statistics that were not requested"] += 1
+            self._take_part(request, message)
         elif kind == OpenFlowType.PACKET_IN:
             if self.datapath_id:
                 listener.packet_in(self, decoding.decode_packet_in(message))
@@ -452,15 +358,40 @@ class SwitchSession:
                 self.ports[port.number] = port
             if self.datapath_id:
                 listener.port_changed(self, gone, port)
-        elif not transactions.answer(transaction, message) and kind not in _MAY_BE_UNEXPECTED:
-            self._counters.unexpected[f"message type {kind}"] += 1
+        elif request is not None and request.parts is None and request.answer is not None:
+            if not request.answer.done():
+                request.answer.set_result([message])
+        elif kind not in _MAY_BE_UNEXPECTED:
+            self._error_counts[f"message type {kind}"] += 1
+
+    def _refuse(self, request: _Request | None, why: str) -> None:
+        """The switch refuses: what waits for an answer fails now, the rest at the next barrier."""
+        if request is None:
+            self._error_counts[f"error ({why})"] += 1
+        elif request.answer is None:
+            request.refused = request.refused or why
+        elif not request.answer.done():
+            request.answer.set_exception(SwitchError(self.name, (f"{request.name} ({why})",)))
+
+    def _take_part(self, request: _Request | None, message: bytes) -> None:
+        """A part of statistics."""
+        if len(message) < _PART_HEADER_BYTES:
+            raise NonsenseError("statistics without a header")
+        if request is None or request.answer is None or request.parts is None:
+            self._error_counts["statistics that were not requested"] += 1
+            return
+        request.parts.append(message[_PART_HEADER_BYTES:])
+        if sum(map(len, request.parts)) > _MOST_MULTIPART_BYTES:
+            raise NonsenseError("statistics without an end")
+        if not message[_FLAGS_PLACE] & _MORE_FOLLOWS and not request.answer.done():
+            request.answer.set_result(request.parts)
 
     async def _watch(self) -> None:
         """Ask a switch that is silent whether it is there, and give it up when it does not answer."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._times.echo_seconds)
-            silent = loop.time() - self._heard
+            silent = loop.time() - self._received_at
             if silent >= self._times.silence_seconds:
                 self.close("silent")
                 return
@@ -479,25 +410,32 @@ class SwitchSession:
 
     async def _answered(self, octets: bytes, what: str, *, in_parts: bool) -> list[bytes]:
         self._require_open()
-        transaction, future = self._transactions.ask(what, in_parts=in_parts)
-        self._writer.write(with_transaction(octets, transaction))
+        number, answer = self._next_transaction(), asyncio.get_running_loop().create_future()
+        self._requests[number] = _Request(what, answer, [] if in_parts else None)
+        self._writer.write(with_transaction(octets, number))
         try:
             with contextlib.suppress(ConnectionError):
                 await self._writer.drain()
-            return await asyncio.wait_for(future, self._times.answer_seconds)
+            found: list[bytes] = await asyncio.wait_for(answer, self._times.answer_seconds)
+            return found
         except TimeoutError:
             self.close("no answer")
             raise SessionClosedError(f"switch {self.name} did not answer {what}") from None
         finally:
-            self._transactions.forget(transaction)
+            self._requests.pop(number, None)
 
     def _require_open(self) -> None:
         if self.closed:
             raise SessionClosedError(f"switch {self.name} is not connected")
 
     def _write(self, kind: OpenFlowType, body: bytes = b"") -> None:
-        number = self._transactions.next()
-        self._writer.write(HEADER.pack(VERSION, kind, HEADER.size + len(body), number) + body)
+        self._writer.write(
+            HEADER.pack(VERSION, kind, HEADER.size + len(body), self._next_transaction()) + body
+        )
+
+    def _next_transaction(self) -> int:
+        self._last_transaction = self._last_transaction % 0xFFFFFFFF + 1
+        return self._last_transaction
 
 
 def _is_expected(version: int, kind: int, *, greeted: bool) -> bool:

@@ -1,4 +1,4 @@
-"""The rules and meters that one connected switch has: read once, then kept up to date with every order."""
+"""The rules and meters that one connected switch has: read once, then updated with every request."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from typing import NamedTuple
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import decoding, encoding
-from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rules import (
     COOKIE_MARK,
     COOKIE_MASK,
     FLOW_COOKIE_MARK,
     FLOW_COOKIE_MASK,
-    FLOW_KINDS,
-    Cookies,
     Delete,
     Put,
     RateLimit,
     Rule,
     RuleKey,
+    cookie_of,
 )
 from triagemq.network.openflow.session import SwitchSession
 
@@ -43,10 +41,9 @@ class Installed(NamedTuple):
 class SwitchTable:
     """What we have put on a switch. Rules of others are not here, except that their keys are not ours to use."""
 
-    def __init__(self, session: SwitchSession, cookies: Cookies) -> None:
+    def __init__(self, session: SwitchSession) -> None:
         self.session = session
         self.installed: dict[RuleKey, Installed] = {}
-        self._cookies = cookies
         self._meters: dict[int, RateLimit | None] = {}
         self._our_meters = range(0)
         # Meters that no rule uses any more: when that began, and of whom they count.
@@ -66,10 +63,10 @@ class SwitchTable:
         most, limits = 0, {}
         # A switch without meters may say so by an error.
         with contextlib.suppress(SwitchError):
-            features = await self.session.parts(encoding.request_meter_features(), "what its meters can do")
+            features = await self.session.parts(encoding.REQUEST_METER_FEATURES, "what its meters can do")
             most = decoding.decode_meter_features(features)
             limits = decoding.decode_meter_limits(
-                await self.session.parts(encoding.request_meter_limits(), "its meters")
+                await self.session.parts(encoding.REQUEST_METER_LIMITS, "its meters")
             )
         self._our_meters = _OUR_METERS if most >= _OUR_METERS[-1] else range(most // 2 + 1, most + 1)
         self._meters = {meter: limits[meter] for meter in limits if meter in self._our_meters}
@@ -78,7 +75,6 @@ class SwitchTable:
             if cookie & COOKIE_MASK != COOKIE_MARK:
                 self._foreign.add(rule.key)
                 continue
-            self._cookies.seen(cookie)
             if meter is not None:
                 limit = limits.get(meter)
                 rule = replace(rule, limit=limit, is_foreign=rule.is_foreign or limit is None)
@@ -139,12 +135,8 @@ class SwitchTable:
             if each.cookie in counts
         }
 
-    async def port_counts(self) -> dict[int, PortCounts]:
-        bodies = await self.session.parts(encoding.request_port_counts(), "the counters of its ports")
-        return decoding.decode_port_counts(bodies)
-
     async def _meter_drops(self) -> dict[int, int]:
-        bodies = await self.session.parts(encoding.request_meter_counts(), "the counters of its meters")
+        bodies = await self.session.parts(encoding.REQUEST_METER_COUNTS, "the counters of its meters")
         return decoding.decode_meter_drops(bodies)
 
     def _put(self, rule: Rule) -> None:
@@ -154,7 +146,7 @@ class SwitchTable:
         meter = None
         if rule.limit is not None:
             meter = self._meter(rule, before)
-        cookie = self._cookies.next(flow=rule.kind in FLOW_KINDS)
+        cookie = cookie_of(rule)
         self.session.send(encoding.flow_mod(rule, cookie, meter), f"the rule {rule}")
         self.installed[rule.key] = Installed(rule, cookie, meter)
         if before is not None and before.meter is not None and before.meter != meter:

@@ -1,10 +1,9 @@
 """Instructions followed on OpenFlow switches: rules that mark packets and lead them to the queues behind the ports.
 
 Queues and drops are the business of a data plane there, which follows the same instructions but for limiters: those
-are meters here, where a flow enters the network (at the gateways' switches, or where hosts send to a multicast
-address), and must not act a second time behind. A meter is a token bucket, not a window: see the limiter of switch
-models. It counts whole kilobits: its rate is the promised one or less than 1 kbit/s more, its burst less than 125
-bytes more. A limiter that is changed begins full. (Open vSwitch answers a
+are meters here, where hosts send to a multicast address, and must not act a second time behind. A meter is a token
+bucket, not a window: see the limiter of switch models. It counts whole kilobits: its rate is the promised one or less
+than 1 kbit/s more, its burst less than 125 bytes more. A limiter that is changed begins full. (Open vSwitch answers a
 barrier some milliseconds before it has decided anew on packets that it knows.)
 
 Prefixes of topics' codes are rules with masks, of which the longest holds: it has the ports of all that fit. Events
@@ -12,12 +11,11 @@ that match no prefix on a switch are discarded there, and counted.
 
 A multicast key has a rule on each switch that has one of its ports: copies leave by those, each with the mark of its
 class there. If it has a source, that rule takes what the source sends, where it is; what others send to the key is
-dropped. What has no flow goes where it would go without us, with the mark it came with, and no queue behind
-takes it for a flow's: it is served last.
+dropped. All else goes where it would go without us, with the mark it came with: queues behind believe the marks of the
+gateway's packets. There are rules for hosts and for topics, and none for a flow to one subscriber.
 
-Rules follow hosts as they are found: a flow to a subscriber that was not seen yet has no rule of its own, and its
-packets are flooded; it gets one as soon as the subscriber speaks (or answers a request). When this process dies,
-switches go on with the rules they have; a new one reads them and changes only what differs from its plan.
+Rules follow hosts as they are found: packets to one that was not seen yet are flooded. When this process dies, switches
+go on with the rules they have; a new one reads them and changes only what differs from its plan.
 """
 
 from __future__ import annotations
@@ -31,13 +29,12 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from triagemq.errors import NetworkError, ParameterError, PlanError, SwitchError
 from triagemq.network.openflow.controller import Controller, Timing
-from triagemq.network.openflow.decoding import PortCounts
 from triagemq.network.openflow.rule_sets import FlowRules, LimitedFlow
 from triagemq.network.openflow.rules import MARKS, Kind, RateLimit, RuleKey
 from triagemq.network.openflow.session import Place, SwitchTls, parse_place
 from triagemq.network.openflow.topology import Topology
 from triagemq.network.state import PlanState, StateChange
-from triagemq.plan import FlowKey, Instruction, SetFlow
+from triagemq.plan.dataplane import FlowKey, Instruction, SetFlow
 
 _Result = TypeVar("_Result")
 
@@ -54,10 +51,9 @@ class FlowAtSwitch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCounters:
-    """Ports by number, and flows whose path leads over the switch; events count for the longest prefix that they match.
-    `discarded` are events with codes that match none."""
+    """Flows whose path leads over the switch; events count for the longest prefix that they match. `discarded` are
+    events with codes that match none."""
 
-    ports: Mapping[int, PortCounts]
     flows: Mapping[FlowKey, FlowAtSwitch]
     discarded: int = 0
 
@@ -66,8 +62,7 @@ class OpenFlowSwitches:
     """Follows instructions. Its event loop has a thread of its own; calls come from one other thread.
 
     `switches` are the datapath ids of the network's switches: rules are made when all have connected, once. They find
-    this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path"). `sources` are addresses of
-    gateways, between which and the subscribers flows get rules; without them every switch has a rule of every flow.
+    this process at one of the places in `listen` ("tcp:127.0.0.1:6653", "unix:/path").
     `ports` says where the plan's ports are, as datapath id and the name that the switch has for it: multicast keys need
     it. `reserved` ports carry copies of multicast keys and nothing else. Other switches than these are not let in, nor
     any from an address that is not `allowed` (all are if none is named); with `tls` both sides show a certificate.
@@ -80,7 +75,6 @@ class OpenFlowSwitches:
         switches: Collection[int],
         *,
         listen: Sequence[str],
-        sources: Collection[str] = (),
         ports: Mapping[str, tuple[int, str]] | None = None,
         reserved: Collection[tuple[int, str]] = (),
         keep_rules: bool = False,
@@ -102,7 +96,6 @@ class OpenFlowSwitches:
         async def opened() -> Controller:
             controller = Controller(
                 switches,
-                sources=sources,
                 ports=self._ports,
                 reserved=reserved,
                 timing=timing,
@@ -143,24 +136,14 @@ class OpenFlowSwitches:
     @property
     def error_counts(self) -> Mapping[str, int]:
         """Connections that went wrong, frames that were not believed, and so on, by what it was."""
-        sessions = self._controller.session_counters
-        counted = [
-            self._controller.server.refused,
-            sessions.disconnected,
-            sessions.unexpected,
-            self._controller.discovery.counters,
-        ]
+        controller = self._controller
+        counted = controller.server.refused, controller.session_errors, controller.discovery.counters
         return {what: number for some in counted for what, number in list(some.items())}
 
     @property
     def problem(self) -> NetworkError | None:
         """Why the network as it is now has no rules of its own (it keeps the last ones); None if it has."""
         return self._controller.problem
-
-    @property
-    def unplaced(self) -> list[str]:
-        """Addresses of flows that were not seen yet."""
-        return self._controller.unplaced
 
     def wait_until_ready(self) -> None:
         """Until all switches are connected, their links are known and they have rules; NetworkError if they do not."""
@@ -171,7 +154,9 @@ class OpenFlowSwitches:
         if self._closed:
             raise RuntimeError("these switches have been left")
         change = self._state.change(instructions)
-        for _, port in change.copies:
+        for key, port in change.flows:
+            if not port:
+                raise PlanError(f"flow {key} is to one host, and switches go by the marks of its packets")
             if port not in self._ports:
                 raise PlanError(
                     f"port {port!r} is at no switch that is known here, and copies are to leave by it; say where it is"
@@ -188,7 +173,7 @@ class OpenFlowSwitches:
         if self._closed:
             return {}
         found = {}
-        for switch, (ports, rules) in self._call(self._controller.statistics()).items():
+        for switch, rules in self._call(self._controller.statistics()).items():
             flows: dict[FlowKey, FlowAtSwitch] = {}
             for rule, counts in rules.items():
                 if (key := _flow_of(rule)) is not None:
@@ -197,7 +182,7 @@ class OpenFlowSwitches:
                     before = flows.get(key, FlowAtSwitch(0, 0, 0))
                     flows[key] = FlowAtSwitch(*map(sum, zip(before, now, strict=True)))
             unmatched = (counts[0] for rule, counts in rules.items() if rule[:2] == Kind.UNMATCHED.value)
-            found[switch] = SwitchCounters(ports, flows, sum(unmatched))
+            found[switch] = SwitchCounters(flows, sum(unmatched))
         return found
 
     def close(self) -> None:
@@ -221,18 +206,7 @@ class OpenFlowSwitches:
                 return LimitedFlow(flow)
             return LimitedFlow(flow, RateLimit.of(limiter.rate_bytes_per_second * 8, limiter.bucket_bytes))
 
-        wanted: dict[FlowKey, FlowRules] = {}
-        for key in (*change.flows, *change.copied, *change.limiters):
-            if key in wanted:
-                continue
-            if key.is_multicast:
-                copies = ((key, port) for port in state.ports_of(key, change))
-                flows = (change.copies.get(copy) or state.copies[copy] for copy in copies)
-                wanted[key] = tuple(limited(flow) for flow in flows)
-            else:
-                flow = change.flows[key] if key in change.flows else state.flows.get(key)
-                wanted[key] = None if flow is None else limited(flow)
-        return wanted
+        return {key: tuple(map(limited, state.flows_of(key, change).values())) for key in change.keys}
 
     def _call(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()

@@ -6,7 +6,6 @@ circle. Of equally short paths the one over the lowest switch and port is taken:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,12 +31,12 @@ class Topology:
 
     Switches that no link joins may still see the same host, each over a bridge that is no switch of ours: a host has
     one place in each connected part of the network. `reserved` ports carry copies of multicast keys and nothing else:
-    no path leads over them, and nothing is flooded there. A link beside a bridge that is no switch of ours would close
-    a hidden circle.
+    no path leads over them, and nothing is flooded there. A link parallel to a bridge that is no switch of ours would
+    close a hidden circle.
 
     >>> both_ways = {PortId(1, 2): PortId(2, 1), PortId(2, 1): PortId(1, 2)}
-    >>> Routes(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).path(1, 2)
-    (1, 2)
+    >>> ShortestPaths(Topology({1: frozenset({1, 2}), 2: frozenset({1, 2})}, both_ways)).towards(2)
+    {2: (0, 0), 1: (2, 1)}
     """
 
     ports: Mapping[int, frozenset[int]] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Topology:
     reserved: frozenset[PortId] = frozenset()
 
 
-class Routes:
+class ShortestPaths:
     """Shortest paths through one network."""
 
     def __init__(self, network: Topology) -> None:
@@ -68,20 +67,6 @@ class Routes:
         if target not in self._towards:
             self._towards[target] = self._search(target)
         return self._towards[target]
-
-    def path(self, start: int, target: int) -> tuple[int, ...]:
-        """The switches from one to the other; empty if there is none."""
-        towards = self.towards(target)
-        if start not in towards:
-            return ()
-        path = [start]
-        while path[-1] != target:
-            path.append(self.network.links[PortId(path[-1], towards[path[-1]][0])].switch)
-        return tuple(path)
-
-    def places(self, address: str) -> tuple[PortId, ...]:
-        """Where an address lives, seen from each part of the network."""
-        return tuple(host.at for host in self.network.hosts.get(address, ()))
 
     def edge_ports(self, switch: int) -> frozenset[int]:
         """The ports that are up, lead to no other switch and are for everybody."""
@@ -141,16 +126,11 @@ class Routes:
         tree: dict[int, set[int]] = {switch: set() for switch in self._neighbours}
         seen: set[int] = set()
         for root in sorted(self._neighbours):
-            if root in seen:
-                continue
-            seen.add(root)
-            frontier = deque([root])
-            while frontier:
-                here = frontier.popleft()
-                for there, their_port, own_port in self._neighbours[here]:
-                    if there not in seen:
-                        seen.add(there)
-                        tree[here].add(own_port)
-                        tree[there].add(their_port)
-                        frontier.append(there)
+            if root not in seen:
+                seen |= self.towards(root).keys()
+                for switch, (port, hops) in self.towards(root).items():
+                    if hops:
+                        there = self.network.links[PortId(switch, port)]
+                        tree[switch].add(port)
+                        tree[there.switch].add(there.port)
         return {switch: frozenset(ports) for switch, ports in tree.items()}

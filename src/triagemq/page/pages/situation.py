@@ -10,8 +10,7 @@ import numpy as np
 from nicegui import ui
 
 from triagemq.coordinator.control_plane import ControlPlane
-from triagemq.page.frame import Frame, update
-from triagemq.page.rendering import render
+from triagemq.page.frame import Frame, TemplatePanel
 from triagemq.page.values import TopicNow, situation
 
 _EVERYTHING = "everything"
@@ -55,14 +54,15 @@ def responders(
     found = sorted((name, row) for row, name in enumerate(names) if search.lower() in name.lower())
     facts = coordinator.known_topics()
     rates = np.array([(facts[topic].rate_per_second if topic in facts else None) or 0.0 for topic in topics])
-    wanted, left_away = decided.scenario.subscriptions, 1.0 - decided.plan.subscription_keep
+    subscriptions, left_away = decided.scenario.subscriptions, 1.0 - decided.plan.subscription_keep
+    topic_of = subscriptions.topic
     people = []
     for name, row in found[:most]:
-        own = np.flatnonzero(wanted.subscriber == row)
-        rate, lost = rates[wanted.topic[own]], left_away[own]
-        figures = (coordinator.watch.figures(name, topics[topic]) for topic in wanted.topic[own].tolist())
+        own = np.flatnonzero(subscriptions.subscriber == row)
+        rate, lost = rates[topic_of[own]], left_away[own]
+        figures = (coordinator.watch.figures(name, topics[topic]) for topic in topic_of[own].tolist())
         thinned = own[lost > _THINNED]
-        worst = thinned[np.argsort(-(left_away * rates[wanted.topic])[thinned], kind="stable")][:_NAMED]
+        worst = thinned[np.argsort(-(left_away * rates[topic_of])[thinned], kind="stable")][:_NAMED]
         people.append(
             Responder(
                 name=name,
@@ -70,9 +70,7 @@ def responders(
                 wanted_per_second=float(rate.sum()),
                 delivered_per_second=sum(each.delivered_per_second for each in figures if each is not None),
                 thinned=len(thinned),
-                most_thinned=[
-                    (topics[wanted.topic[each]], float(left_away[each])) for each in worst.tolist()
-                ],
+                most_thinned=[(topics[topic_of[each]], float(left_away[each])) for each in worst.tolist()],
             )
         )
     return people, len(found)
@@ -92,18 +90,17 @@ def chosen(rows: Sequence[TopicNow], area: str, kind: str, troubled: bool) -> li
 async def show(frame: Frame) -> None:
     """Filters, the values, and the responders."""
     context, coordinator = frame.context, frame.context.coordinator
-    frame.panel("", render("situation_head.html"))
+    TemplatePanel("situation_head.html", "").show()
     with ui.element("div").classes("controls"):
         area = ui.select([_EVERYTHING], value=_EVERYTHING, label="Floor or area").props("outlined dense")
         kind = ui.select([_EVERYTHING], value=_EVERYTHING, label="Kind").props("outlined dense")
         troubled = ui.switch("Only late or missing")
-    values = frame.panel("panel")
+    values = TemplatePanel("situation_values.html")
     with ui.element("div").classes("controls"):
         who = ui.input(placeholder="Search responder").props(
             'outlined dense clearable debounce="250" aria-label="Search responder"'
         )
-    people = frame.panel("panel")
-    seconds = 0
+    people = TemplatePanel("situation_responders.html")
 
     def refresh_values() -> None:
         context.values.look(context.brokers)
@@ -116,31 +113,21 @@ async def show(frame: Frame) -> None:
             if select.options != options:
                 select.set_options(options)
         found = chosen(rows, str(area.value), str(kind.value), bool(troubled.value))
-        update(
-            values,
-            render(
-                "situation_values.html",
-                rows=found[:_MOST_ROWS],
-                total=len(found),
-                late=sum(row.state == "late" for row in rows),
-                missing=sum(row.state == "missing" for row in rows),
-                known=len(rows),
-                problem=context.values.problem,
-            ),
+        values.show(
+            rows=found[:_MOST_ROWS],
+            total=len(found),
+            late=sum(row.state == "late" for row in rows),
+            missing=sum(row.state == "missing" for row in rows),
+            known=len(rows),
+            problem=context.values.problem,
         )
 
     def refresh_people() -> None:
         rows, total = responders(coordinator, str(who.value or ""))
-        update(people, render("situation_responders.html", rows=rows, total=total))
-
-    def refresh() -> None:
-        nonlocal seconds
-        refresh_values()
-        if seconds % _LOOK_EVERY == 0:
-            refresh_people()
-        seconds += 1
+        people.show(rows=rows, total=total)
 
     for each in (area, kind, troubled):
         each.on_value_change(refresh_values)
     who.on_value_change(refresh_people)
-    frame.every_second(refresh)
+    frame.every_second(refresh_values)
+    frame.every_second(refresh_people, _LOOK_EVERY)

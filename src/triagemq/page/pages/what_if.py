@@ -1,20 +1,26 @@
-"""What if: bandwidths, rates, subscribers and the drop policy as they might be; the forecast beside the present one."""
+"""What if: bandwidths, rates, subscribers and the drop policy as they might be; the forecast, and the present one."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nicegui import ui
 
 from triagemq.coordinator.access.tokens import Caller, Role
-from triagemq.coordinator.api.models import PlannerBody, PortBody, WhatIfAnswer, WhatIfRequest
-from triagemq.coordinator.api.views import change_planner, change_port, what_if
+from triagemq.coordinator.api.views import (
+    PlannerBody,
+    PortBody,
+    WhatIfRequest,
+    change_planner,
+    change_port,
+    what_if,
+)
 from triagemq.coordinator.decide.decide import Decided
 from triagemq.errors import TriageError
-from triagemq.page.frame import Frame, update
-from triagemq.page.rendering import bit_rate, render
+from triagemq.page.frame import Frame, TemplatePanel, wide
+from triagemq.pipeline.report.formatting import bit_rate
 from triagemq.plan.drops import DROP_POLICIES
 
 _MOST_SLIDERS = 12
@@ -33,12 +39,12 @@ class _Supposed:
     def __init__(self, frame: Frame) -> None:
         self._frame = frame
         self._coordinator = frame.context.coordinator
-        self._asked = 0
+        self._requests = 0
         self._forecast_words = ""
         self._supposed_of: Decided | None = None
-        self._figures: list[Callable[[], None]] = []
+        self._labels: list[Callable[[], None]] = []
         self._present = dict(list(self._coordinator.runtime.bandwidths.items())[:_MOST_SLIDERS])
-        frame.panel("", render("what_if_head.html"))
+        TemplatePanel("what_if_head.html", "").show()
         self._widths: dict[str, ui.slider] = {}
         with ui.element("div").classes("panel"), ui.element("div").classes("fields"):
             for name in self._present:
@@ -46,18 +52,11 @@ class _Supposed:
                     f"Bandwidth of {name}", lambda factor, name=name: bit_rate(self._present[name] * factor)
                 )
             self._rates = self._slider("Publication rates", lambda factor: f"{factor:.2g} × as now")
-            self._people = self._slider("Number of subscribers", lambda factor: f"{factor:.2g} × as now")
+            self._subscribers = self._slider("Number of subscribers", lambda factor: f"{factor:.2g} × as now")
             with ui.element("div"):
-                self._drops = (
-                    ui.select(
-                        {name: _POLICIES.get(name, name) for name in DROP_POLICIES},
-                        value=self._policy_now(),
-                        label="Drop policy",
-                        on_change=self.suppose,
-                    )
-                    .props("outlined dense")
-                    .style("width:100%")
-                    .classes("drop-policy")
+                policies = {name: _POLICIES.get(name, name) for name in DROP_POLICIES}
+                self._drops = wide(
+                    ui.select(policies, value=self._policy_now(), label="Drop policy", on_change=self.suppose)
                 )
         with ui.element("div").classes("controls"):
             if frame.session.may_change:
@@ -65,10 +64,10 @@ class _Supposed:
                     "unelevated text-color=on-series"
                 ).classes("apply")
             ui.button("As it is", icon="undo", on_click=self._reset).props("flat")
-            ui.label(
-                "Bandwidths and the drop policy can be applied; rates and people are what they are."
-            ).classes("quiet small")
-        self._answer = frame.panel("panel")
+            ui.label("Bandwidths and the drop policy can be applied; rates and subscribers cannot.").classes(
+                "quiet small"
+            )
+        self._answer = TemplatePanel("what_if_answer.html")
 
     def _slider(self, title: str, words: Any) -> ui.slider:
         """From a quarter to four times, in powers of two."""
@@ -78,11 +77,11 @@ class _Supposed:
                 figure = ui.label(words(1.0)).classes("quiet")
             slider = ui.slider(min=-2.0, max=2.0, step=0.1, value=0.0).props(f'aria-label="{title}"')
 
-            def say() -> None:
+            def update_label() -> None:
                 figure.set_text(words(2.0**slider.value))
 
-            slider.on_value_change(say)
-            self._figures.append(say)
+            slider.on_value_change(update_label)
+            self._labels.append(update_label)
             slider.on("change", self.suppose)
         return slider
 
@@ -96,18 +95,18 @@ class _Supposed:
             for name, slider in self._widths.items()
             if slider.value
         }
-        factor, people = 2.0**self._rates.value, 2.0**self._people.value
+        factor, subscribers = 2.0**self._rates.value, 2.0**self._subscribers.value
         return WhatIfRequest(
             bandwidths_bps=bandwidths,
             rate_factors={} if factor == 1 else {"#": factor},
-            subscribers_factor=people,
+            subscribers_factor=subscribers,
             drops=self._drops.value,
         )
 
     async def suppose(self) -> None:
         """Ask for the forecast; an answer to an older question is not shown."""
-        self._asked += 1
-        asked, begun = self._asked, time.perf_counter()
+        self._requests += 1
+        number, begun = self._requests, time.perf_counter()
         self._supposed_of = self._coordinator.runtime.decided
         problem, answer = "", None
         try:
@@ -116,21 +115,13 @@ class _Supposed:
             answer = await what_if(self._request(), caller, self._coordinator)
         except TriageError as error:
             problem = str(error)
-        if asked == self._asked:
+        if number == self._requests:
             self._forecast_words = "" if answer is None else _forecast_words(answer)
-            update(
-                self._answer,
-                render(
-                    "what_if_answer.html",
-                    before=None if answer is None else answer.before,
-                    after=None if answer is None else answer.after,
-                    problem=problem,
-                    seconds=time.perf_counter() - begun,
-                ),
-            )
+            figures = answer or {"before": None, "after": None}
+            self._answer.show(**figures, problem=problem, seconds=time.perf_counter() - begun)
 
     async def _reset(self) -> None:
-        for slider in (*self._widths.values(), self._rates, self._people):
+        for slider in (*self._widths.values(), self._rates, self._subscribers):
             slider.set_value(0.0)
         self._drops.set_value(self._policy_now())
         await self.suppose()
@@ -155,20 +146,18 @@ class _Supposed:
     async def refresh(self) -> None:
         """A new plan changes what is and what would be; so does a bandwidth that another operator has applied."""
         self._follow_bandwidths()
-        if self._asked and self._coordinator.runtime.decided is not self._supposed_of:
+        if self._requests and self._coordinator.runtime.decided is not self._supposed_of:
             await self.suppose()
 
     def _follow_bandwidths(self) -> None:
-        present = {name: self._coordinator.runtime.bandwidths[name] for name in self._present}
-        if present != self._present:
-            self._present = present
-            for say in self._figures:
-                say()
+        self._present = {name: self._coordinator.runtime.bandwidths[name] for name in self._present}
+        for update_label in self._labels:
+            update_label()
 
 
-def _forecast_words(answer: WhatIfAnswer) -> str:
+def _forecast_words(answer: Mapping[str, Any]) -> str:
     """What was forecast at the decision, for the record."""
-    rates = [each["utility"]["rate"] if each else None for each in (answer.before, answer.after)]
+    rates = [each["utility"]["rate"] for each in (answer["before"], answer["after"])]
     now, supposed = ("nothing" if rate is None else f"{rate:.1%}" for rate in rates)
     return f" with a forecast of {supposed} of the maximum utility in place of {now}"
 

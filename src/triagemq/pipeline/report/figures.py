@@ -1,19 +1,119 @@
-"""What is drawn, for Plotly. Colours are variables of the style sheet (`--series-0`), filled in by the page.
+"""Rows of tables, in which columns may be missing, and figures of them for Plotly.
 
-Titles and captions are in the templates.
+Colours are variables of the style sheet (`--series-0`), filled in by the page. Titles and captions are in the
+templates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from triagemq.pipeline.report.formatting import number, percent, plot_text
-from triagemq.pipeline.report.inputs import Row, ShownRun
 from triagemq.trace.latency_bins import PARTS_PER_DOUBLING, unpacked_lists
+
+MOST_RUNS = 8
+"""Runs that are drawn; more colours look alike."""
+
+
+class Row(dict[str, Any]):
+    """A row of a table; what its version of the table did not have is None."""
+
+    def __missing__(self, column: str) -> None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """A run as the page calls it. `color` names a variable of the style sheet."""
+
+    run_id: str
+    name: str
+    color: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The tables of a report and the runs in them."""
+
+    tables: Mapping[str, pa.Table]
+    runs: tuple[ShownRun, ...]
+    more_runs: int
+
+    @classmethod
+    def of(cls, tables: Mapping[str, pa.Table], names: Mapping[str, str], more_runs: int = 0) -> Inputs:
+        """Find the runs: those that have names first, in that order, then all others."""
+        present = {name: table for name, table in tables.items() if "run_id" in table.column_names}
+        found = _run_ids(present)
+        ordered = list(dict.fromkeys([*(each for each in names if each in found), *found]))
+        called = _names(present, ordered) | dict(names)
+        runs = tuple(
+            ShownRun(run_id, called[run_id], f"--series-{number}")
+            for number, run_id in enumerate(ordered[:MOST_RUNS])
+        )
+        return cls(present, runs, more_runs + len(ordered[MOST_RUNS:]))
+
+    def rows(self, name: str) -> list[tuple[ShownRun, Row]]:
+        """The rows of a table that belong to the runs of the page, run by run."""
+        return [(run, row) for run in self.runs for row in self.rows_of(name, run)]
+
+    def rows_of(self, name: str, run: ShownRun) -> list[Row]:
+        """The rows of one run."""
+        table = self.tables.get(name)
+        if table is None:
+            return []
+        return [Row(row) for row in table.filter(pc.field("run_id") == run.run_id).to_pylist()]
+
+    def subscriptions(self) -> pa.Table:
+        """subscription_performance of the runs of the page, as it may be long: `worth` and `lost` are numbers in it."""
+        table = self.tables.get("subscription_performance", pa.table({"run_id": pa.array([], pa.string())}))
+        table = table.filter(
+            pc.field("run_id").isin(pa.array([run.run_id for run in self.runs], pa.string()))
+        )
+
+        def numbers(name: str) -> Any:
+            known = name in table.column_names
+            return (table[name] if known else pa.nulls(len(table))).cast(pa.float64())
+
+        worth, captured = numbers("maximum_utility"), pc.fill_null(numbers("utility"), 0.0)
+        columns = {"worth": worth, "captured": captured, "lost": pc.subtract(worth, captured)}
+        columns |= {"number": numbers("subscription_id"), "level": numbers("priority_class")}
+        for name, values in columns.items():
+            table = table.append_column(name, values)
+        return table
+
+
+def largest(table: pa.Table, column: str, most: int) -> list[Row]:
+    """The rows in which a column is largest, those first."""
+    order = pc.select_k_unstable(
+        table, min(most, table.num_rows), [(column, "descending"), ("number", "ascending")]
+    )
+    return [Row(row) for row in table.take(order).to_pylist()]
+
+
+def _run_ids(tables: Mapping[str, pa.Table]) -> Sequence[str]:
+    """All runs, as run_summary lists them, and those that only other tables know."""
+    order = sorted(tables, key=lambda name: (name != "run_summary", name))
+    found = (run_id for name in order for run_id in tables[name]["run_id"].unique().to_pylist())
+    return list(dict.fromkeys(run_id for run_id in found if run_id is not None))
+
+
+def _names(tables: Mapping[str, pa.Table], run_ids: Iterable[str]) -> dict[str, str]:
+    """The last part of where each run was read from; its id where that is not known or not unique."""
+    summary = tables["run_summary"].to_pylist() if "run_summary" in tables else []
+    sources = {row["run_id"]: PurePath(row.get("source") or "").name for row in summary}
+    short = list(sources.values())
+    return {
+        run_id: sources[run_id] if sources.get(run_id) and short.count(sources[run_id]) == 1 else run_id
+        for run_id in run_ids
+    }
+
 
 MOST_POINTS = 1000
 LEVELS = 9
@@ -28,7 +128,7 @@ Drawing = dict[str, Any]
 """`data` and `layout` of a figure; `height`, where it grows with what is shown."""
 Rows = Mapping[ShownRun, Sequence[Row]]
 Utilities = Mapping[ShownRun, Mapping[int, tuple[float, float]]]
-"""What was captured and the most there was, by run and class."""
+"""The captured and the maximum utility, by run and class."""
 Curve = tuple[list[float], list[float]]
 """Seconds, and the share of all copies delivered within them."""
 
@@ -88,7 +188,7 @@ def utility_captured(rows: Utilities) -> Drawing:
 
 
 def utility_by_class(rows: Utilities) -> Drawing:
-    """What was captured of each class and run, and on top of it what was lost."""
+    """The captured utility of each class and run, and the lost one on top of it."""
     data = []
     for place, (run, own) in enumerate(rows.items()):
         captured, lost = [had for had, _ in own.values()], [most - had for had, most in own.values()]
@@ -142,12 +242,12 @@ def distributions(curves: Mapping[ShownRun, Curve] | Mapping[int, Curve]) -> Dra
 
 
 def load(rows: Rows) -> Drawing:
-    """What a port carried and what was offered to it, over time."""
+    """The load and the offered load of a port over time."""
     data = []
     for run, own in rows.items():
-        seconds, carried, offered = (_column(own, name) for name in ("seconds", "load", "offered_load"))
+        seconds, used, offered = (_column(own, name) for name in ("seconds", "load", "offered_load"))
         hover = "carried %{y:.1%}, %{customdata:.4~s} packets waiting"
-        solid = _scatter(run, "lines", seconds, carried, hover)
+        solid = _scatter(run, "lines", seconds, used, hover)
         solid |= {"customdata": _column(own, "backlog_packets"), "line": {"color": run.color, "width": 2}}
         dotted = _scatter(run, "lines", seconds, offered, "offered %{y:.1%}", showlegend=False)
         dotted["name"] += ", offered"

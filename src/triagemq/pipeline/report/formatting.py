@@ -10,6 +10,8 @@ import html
 import math
 import unicodedata
 from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any
 
 LONGEST_NAME = 60
 UNKNOWN = "–"
@@ -18,6 +20,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 """Control, format (text direction too), surrogate, private and unassigned characters, and line separators."""
 
 _SIZES = {"TB": 1e12, "GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
+_RATES = {"Gbit/s": 1e9, "Mbit/s": 1e6, "kbit/s": 1e3, "bit/s": 1.0}
 _TIMES = {"h": 3600.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 
@@ -43,12 +46,13 @@ def plot_text(text: object, longest: int = 40) -> str:
     return html.escape(visible(text, longest), quote=False)
 
 
-def _if_known(say: Callable[[float], str]) -> Callable[[float | None], str]:
+def _if_known(function: Callable[[float], str]) -> Callable[[float | None], str]:
     """A dash for what is not known."""
 
-    @functools.wraps(say)
-    def format_known(value: float | None) -> str:
-        return UNKNOWN if value is None or not math.isfinite(value) else say(value)
+    @functools.wraps(function)
+    def format_known(value: Any) -> str:
+        # Templates pass what a record does not have as an undefined value of their own.
+        return function(float(value)) if isinstance(value, Real) and math.isfinite(value) else UNKNOWN
 
     return format_known
 
@@ -103,11 +107,31 @@ def size(size_bytes: float) -> str:
     return _in_unit(size_bytes, _SIZES)
 
 
+@_if_known
+def bit_rate(bps: float) -> str:
+    """Bits a second in the unit that a person would use.
+
+    >>> bit_rate(495_000), bit_rate(None)
+    ('495 kbit/s', '–')
+    """
+    return _in_unit(bps, _RATES)
+
+
+@_if_known
+def load(share: float) -> str:
+    """The load of a port, in whole percent.
+
+    >>> load(1.00036), load(None)
+    ('100 %', '–')
+    """
+    return f"{100 * share:.0f} %"
+
+
 def _in_unit(value: float, units: Mapping[str, float]) -> str:
     """In the largest unit of which there is one, else in the smallest."""
     unit = next((unit for unit, worth in units.items() if abs(value) >= worth), list(units)[-1])
     return f"{number(value / units[unit])} {unit}"
 
 
-FILTERS = {each.__name__: each for each in (visible, percent, count, number, duration, size)}
-"""What templates call them."""
+FILTERS = {each.__name__: each for each in (visible, percent, count, number, duration, size, bit_rate, load)}
+"""The names of filters in templates."""

@@ -1,4 +1,4 @@
-"""What each section of the page has to show: rows and figures, or nothing. A template of its name has the words."""
+"""The content of each section of the page: rows and figures, or nothing. The template of its name has the words."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from triagemq.pipeline.report import figures
-from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs, Row, ShownRun, largest
+from triagemq.pipeline.report.figures import MOST_RUNS, Inputs, Row, ShownRun, largest
 
 SHOWN_SUBSCRIPTIONS = 400
 """Rows of all runs together; the tables hold the others."""
@@ -23,12 +23,12 @@ Content = Mapping[str, Any]
 
 
 def summary(inputs: Inputs) -> Content:
-    """The runs in short, what each carried and what that was worth."""
-    return {"rows": inputs.rows("run_summary"), "left_out": inputs.runs_left_out, "most": MOST_RUNS}
+    """The runs in short, how much each delivered and what that was worth."""
+    return {"rows": inputs.rows("run_summary"), "more_runs": inputs.more_runs, "most": MOST_RUNS}
 
 
 def classes(inputs: Inputs) -> Content:
-    """What became of the copies of each priority class, and how late the delivered ones came."""
+    """The outcomes of the copies of each priority class, and the latencies of the delivered ones."""
     rows = _classes(inputs)
     if not rows:
         return {}
@@ -40,7 +40,7 @@ def classes(inputs: Inputs) -> Content:
 
 
 def forecast(inputs: Inputs) -> Content:
-    """What the plan of each run promised, beside what came of it: success, mean, 95 % and 99 %, and how sure."""
+    """The forecast of each run's plan with its figures: success, mean, p95, p99, and the expected error."""
     rows, table = _classes(inputs), inputs.subscriptions()
     subscriptions: list[tuple[ShownRun, Row]] = []
     for run in rows:
@@ -50,7 +50,7 @@ def forecast(inputs: Inputs) -> Content:
         "rows": _flat(rows),
         "subscriptions": subscriptions,
         "total": table.num_rows,
-        "judged": any(row["max_latency_share"] is not None for _, row in subscriptions),
+        "has_shares": any(row["max_latency_share"] is not None for _, row in subscriptions),
     }
 
 
@@ -100,7 +100,7 @@ def _curve(rows: Sequence[Row]) -> figures.Curve:
 
 
 def ports(inputs: Inputs) -> Content:
-    """How much was offered to the output ports, how much they carried, and how long their queues were."""
+    """How much was offered to the output ports, how much they sent, and how long their queues were."""
     of_port: dict[str, dict[ShownRun, list[Row]]] = {}
     for run, row in inputs.rows("port_summary"):
         if row["load"] is not None:

@@ -11,9 +11,8 @@ import pyarrow as pa
 from triagemq import __version__
 from triagemq.errors import OutputError
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.report.figures import Drawing
+from triagemq.pipeline.report.figures import MOST_RUNS, Drawing, Inputs
 from triagemq.pipeline.report.formatting import FILTERS
-from triagemq.pipeline.report.inputs import MOST_RUNS, Inputs
 from triagemq.pipeline.report.sections import SECTIONS
 from triagemq.scenario.files.saving import write_all
 
@@ -25,7 +24,7 @@ TABLES = (
     "port_summary",
     "quarantine_summary",
 )
-"""What the sections read: none is longer for a longer run."""
+"""The tables of the sections: none is longer for a longer run."""
 
 GENERATOR = "TriageMQ"
 """Marks a page as a report, which may be replaced; any other file may not."""
@@ -51,8 +50,8 @@ def report_tables(
         for name in TABLES
         if name in published.rows
     }
-    left_out = len(published.manifest.runs) - len(shown)
-    return write_report(tables, path, title=title, notes=notes, run_names=names, left_out=left_out)
+    more_runs = len(published.manifest.runs) - len(shown)
+    return write_report(tables, path, title=title, notes=notes, run_names=names, more_runs=more_runs)
 
 
 def write_report(
@@ -62,13 +61,13 @@ def write_report(
     title: str,
     notes: Sequence[str] = (),
     run_names: Mapping[str, str] | None = None,
-    left_out: int = 0,
+    more_runs: int = 0,
 ) -> Path:
     """Write the report of these tables (by their names, as `triage pipeline run` makes them) and return its path.
 
     A table that is missing or empty leaves a sentence in its section. `notes` stand below the title, a paragraph
-    each. `run_names` says what people call the runs ("with triage"), and in which order they come; otherwise a run has
-    the name of the directory that it was read from. `left_out` says how many more runs there are. Raises OutputError.
+    each. `run_names` are names of runs for people ("with triage"), in their order on the page; otherwise a run has the
+    name of its directory. `more_runs` is the number of further runs. Raises OutputError.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +77,7 @@ def write_report(
     """
     path = Path(path)
     _refuse_foreign(path)
-    text = _page(title, notes, Inputs.of(tables, run_names or {}, left_out))
+    text = _page(title, notes, Inputs.of(tables, run_names or {}, more_runs))
     # A name may hold half of a character pair, which no encoding can write.
     content = text.encode("utf-8", errors="backslashreplace")
     write_all({path: lambda place: place.write_bytes(content)})
@@ -97,8 +96,8 @@ def _page(title: str, notes: Sequence[str], inputs: Inputs) -> str:
 
     def place(figure: Drawing) -> int:
         """The number of a figure that the page draws."""
-        stated = json.dumps({name: figure[name] for name in ("data", "layout")})
-        drawn.append(json.loads(stated, parse_float=_short, parse_constant=lambda _: None))
+        written = json.dumps({name: figure[name] for name in ("data", "layout")})
+        drawn.append(json.loads(written, parse_float=_short, parse_constant=lambda _: None))
         return len(drawn) - 1
 
     return templates.get_template("page.html").render(
@@ -125,7 +124,7 @@ def _plotly() -> str:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A file of that name that is no report of ours stays as it is."""
+    """Refuse to replace a file that is no report of this package."""
     try:
         with path.open("rb") as file:
             beginning = file.read(_BEGINNING_BYTES)

@@ -1,16 +1,13 @@
-"""Where something lies: a path or a URI, and what can be done there, on this machine or wherever Spark or Arrow can go.
+"""A path of this machine, or a URI of a file system that Arrow knows, and what can be done there. No Spark.
 
-Plain paths are on this machine, whatever a cluster's default is. What is published elsewhere goes through the session's
-Hadoop file systems; what is read goes through Arrow's as long as these know the URI, without waiting for Spark.
+Plain paths are on this machine, whatever a cluster's default is.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from triagemq.atomic_files import flush_directory
 from triagemq.errors import ParameterError, PipelineError
+from triagemq.files import flush_directory
 
-_AS_IN_PYTHON: dict[str, type[OSError]] = {
-    "FileNotFoundException": FileNotFoundError,
-    "FileAlreadyExistsException": FileExistsError,
-    "ParentNotDirectoryException": NotADirectoryError,
-}
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
 Facts = tuple[str, int, int, bool]
-"""What a file system says of a file: its name, and what an InputFile has of it besides its URL."""
+"""Facts about a file: its name, and the fields of an InputFile but its URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +52,24 @@ class InputFile:
 class LocalFiles:
     """The disks of this machine, and what is mounted on it.
 
-    Like all of the three: errors are OSError, and FileNotFoundError where nothing is. `write` makes a new file and the
-    directories above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already),
-    `remove` takes one file away, if it is there, and `remove_empty` a directory that is empty. `footer` makes
-    a Parquet file that Spark wrote survive a power cut, and reads its footer.
+    Like both: errors are OSError, and FileNotFoundError where nothing is. `write` makes a file and the directories
+    above it, `create` one that is there as a whole or not at all (FileExistsError if there is one already), `remove`
+    takes one file away, if it is there, and `remove_empty` a directory that is empty. `footer` makes a Parquet file
+    that Spark wrote survive a power cut, and reads its footer.
     """
 
     def entry(self, path: str) -> Facts:
         """Follows links: what a user names may be one."""
-        stated = os.stat(path)
-        return os.path.basename(path), stated.st_size, stated.st_mtime_ns, os.path.isdir(path)
+        found = os.stat(path)
+        return os.path.basename(path), found.st_size, found.st_mtime_ns, os.path.isdir(path)
 
     def entries(self, path: str) -> list[Facts]:
         """Links to directories are no directories here."""
         with os.scandir(path) as found:
             return [
-                (each.name, stated.st_size, stated.st_mtime_ns, each.is_dir(follow_symlinks=False))
+                (each.name, found.st_size, found.st_mtime_ns, each.is_dir(follow_symlinks=False))
                 for each in found
-                for stated in [each.stat(follow_symlinks=each.is_file())]
+                for found in [each.stat(follow_symlinks=each.is_file())]
             ]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
@@ -86,7 +78,7 @@ class LocalFiles:
 
     def write(self, path: str, content: bytes) -> None:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "xb") as file:
+        with open(path, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -115,136 +107,67 @@ class LocalFiles:
 
 
 class ArrowFiles:
-    """A file system of Arrow's, to read from."""
+    """A file system of Arrow's: `hdfs:` (with its libhdfs), `s3:`, `gs:`, `abfss:`."""
 
-    def __init__(self, system: Any) -> None:
+    def __init__(self, system: fs.FileSystem) -> None:
         self.system = system
 
     def entry(self, path: str) -> Facts:
         info = self.system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
             raise FileNotFoundError(path)
-        return _arrow_facts(info)
+        return _facts(info)
 
     def entries(self, path: str) -> list[Facts]:
-        return [_arrow_facts(info) for info in self.system.get_file_info(fs.FileSelector(path))]
+        return [_facts(info) for info in self.system.get_file_info(fs.FileSelector(path))]
 
     def read(self, path: str, most_bytes: int | None) -> bytes:
         with self.system.open_input_stream(path) as stream:
             return bytes(stream.read(most_bytes))
 
-    def _refused(self, path: str, *_: object) -> Any:
-        raise OSError(f"{path}: can only be written with Spark")
-
-    write = create = remove = remove_empty = footer = _refused
-
-
-class HadoopFiles:
-    """Whatever file system the Spark session has for a URI, by the settings of the cluster."""
-
-    def __init__(self, spark: Any) -> None:
-        self._java = spark.sparkContext._jvm
-        self._conf = spark.sparkContext._jsc.hadoopConfiguration()
-
-    def entry(self, path: str) -> Facts:
-        return _hadoop_facts(self._call("getFileStatus", path))
-
-    def entries(self, path: str) -> list[Facts]:
-        return [_hadoop_facts(status) for status in self._call("listStatus", path)]
-
-    def read(self, path: str, most_bytes: int | None) -> bytes:
-        stream = self._call("open", path)
-        try:
-            return bytes(_call_java(stream.readNBytes, 2**31 - 1 if most_bytes is None else most_bytes))
-        finally:
-            stream.close()
-
     def write(self, path: str, content: bytes) -> None:
-        stream = self._call("create", path, False)
-        _call_java(stream.write, bytearray(content))
-        _call_java(stream.close)
+        self.system.create_dir(path.rpartition("/")[0], recursive=True)
+        with self.system.open_output_stream(path) as stream:
+            stream.write(content)
 
     def create(self, path: str, content: bytes, hidden: str) -> None:
-        self.remove(hidden)
         self.write(hidden, content)
         # To rename a file is atomic wherever there are directories, and to copy one where there are none. That two look
         # at the same moment whether it exists is for the store's lease to prevent.
-        if self._call("exists", path) or not self._call("rename", hidden, self._path(path)):
+        if self.system.get_file_info(path).type != fs.FileType.NotFound:
             self.remove(hidden)
             raise FileExistsError(path)
+        self.system.move(hidden, path)
 
     def remove(self, path: str) -> None:
-        # Not recursively: a directory that has taken the name of a file stays.
-        self._call("delete", path, False)
+        if self.system.get_file_info(path).is_file:
+            self.system.delete_file(path)
 
     def remove_empty(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            self.remove(path)
+        """Nothing: object stores have no directories, and Arrow removes one only with all that is in it."""
 
     def footer(self, path: str) -> pq.FileMetaData:
-        end, stream = int(self._call("getFileStatus", path).getLen()), self._call("open", path)
-        try:
-            # Its length stands before the last four octets of the file.
-            _call_java(stream.seek, max(0, end - 8))
-            length = int.from_bytes(bytes(_call_java(stream.readNBytes, 4)), "little") + 8
-            _call_java(stream.seek, max(0, end - length))
-            return pq.read_metadata(io.BytesIO(bytes(_call_java(stream.readNBytes, length))))
-        finally:
-            stream.close()
-
-    def _path(self, path: str) -> Any:
-        return _call_java(self._java.org.apache.hadoop.fs.Path, path)
-
-    def _call(self, method: str, path: str, *arguments: object) -> Any:
-        """What the file system of this path answers."""
-        place = self._path(path)
-        return _call_java(getattr(_call_java(place.getFileSystem, self._conf), method), place, *arguments)
+        return pq.read_metadata(path, filesystem=self.system)
 
 
 class Location:
-    """A path or URI. `published` is where results go: elsewhere than on this machine that needs a Spark session.
+    """A path or URI.
 
     `local` is the path on this machine, None elsewhere; `path` is what its file system calls it, `url` what Spark does.
     """
 
-    def __init__(self, given: str | Path, *, published: bool = False) -> None:
+    def __init__(self, given: str | Path) -> None:
         self.given = str(given)
         self.local: Path | None = None
-        self._files: LocalFiles | ArrowFiles | HadoopFiles
+        self._files: LocalFiles | ArrowFiles
         if self.shown is not None:
             self.local = self.shown.absolute()
             self.path, self._files = str(self.local), LocalFiles()
             self.url = f"file://{self.path}"
         else:
-            self.url = self.path = self.given.rstrip("/")
-            self._files = self._remote(published)
-
-    def _remote(self, published: bool) -> ArrowFiles | HadoopFiles:
-        spark = active_session()
-        # Arrow would load a second Java into this process for Hadoop's own file systems.
-        if spark is not None and (published or self.given.startswith(("hdfs:", "viewfs:"))):
-            return HadoopFiles(spark)
-        try:
-            # Hadoop calls Amazon's storage s3a, Arrow s3.
-            system, path = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", self.given))
-        except (pa.ArrowException, OSError, ValueError) as error:
-            if spark is not None:
-                return HadoopFiles(spark)
-            why = str(error).partition("\n")[0]
-            raise PipelineError(f"{self.given}: cannot be opened without Spark: {why}") from error
-        self.path = path
-        return ArrowFiles(system)
-
-    @staticmethod
-    def needs_spark(given: str | Path, *, published: bool = False) -> bool:
-        """Whether nothing can be done there without a session of Spark."""
-        if published:
-            return _on_this_machine(str(given)) is None
-        try:
-            Location(given)
-        except PipelineError:
-            return True
-        return False
+            self.url = self.given.rstrip("/")
+            system, self.path = open_file_system(self.given)
+            self._files = ArrowFiles(system)
 
     def __truediv__(self, name: str) -> Location:
         below = object.__new__(Location)
@@ -261,8 +184,6 @@ class Location:
     @property
     def arrow(self) -> Any:
         """The file system as Arrow's readers take it; None for this machine's disks."""
-        if isinstance(self._files, HadoopFiles):
-            raise PipelineError(f"{self.given}: Arrow cannot reach this file system; read it with Spark")
         return self._files.system if isinstance(self._files, ArrowFiles) else None
 
     @property
@@ -276,7 +197,7 @@ class Location:
         return _as_it_is(self.url)
 
     def _entry(self) -> InputFile | None:
-        """What is at this place; None if there is nothing."""
+        """The file or directory at this place; None if there is nothing."""
         try:
             return InputFile(self.url, *self._query("entry")[1:])
         except (FileNotFoundError, NotADirectoryError):
@@ -294,11 +215,11 @@ class Location:
         return self._entry() is not None
 
     def file(self) -> InputFile:
-        """What is known about this file."""
+        """The facts about this file."""
         return self._entry() or InputFile(self.url, 0, 0)
 
     def entries(self) -> list[InputFile]:
-        """What is in this directory, by name; FileNotFoundError if it is not there."""
+        """The entries of this directory, by name; FileNotFoundError if it is not there."""
         return [InputFile(f"{self.url}/{name}", *facts) for name, *facts in sorted(self._query("entries"))]
 
     def files(self, *, recursive: bool = False) -> list[InputFile]:
@@ -325,11 +246,11 @@ class Location:
             raise PipelineError(f"{self.given}: cannot be read: it is not there") from error
 
     def write(self, content: bytes) -> None:
-        """Make this file, which must be new."""
+        """Make this file, or put it in the place of the one that is there."""
         self._files.write(self.path, content)
 
     def create(self, content: bytes, *, hidden: str) -> None:
-        """Make this file, as a whole or not at all, under the name `hidden` beside it at first."""
+        """Make this file, as a whole or not at all, under the name `hidden` at first."""
         self._files.create(self.path, content, f"{self.path.rpartition('/')[0]}/{hidden}")
 
     def remove(self) -> None:
@@ -364,34 +285,16 @@ def _as_it_is(url: str) -> str:
     return re.sub(r"([\\{}\[\]*?])", r"\\\1", url)
 
 
-def active_session() -> Any:
-    """The session of Spark in this process; None if there is none."""
-    if "pyspark.sql" not in sys.modules:
-        return None
-    from pyspark.sql import SparkSession
-
-    return SparkSession.getActiveSession()
-
-
-def _arrow_facts(info: Any) -> Facts:
-    return info.base_name, int(info.size or 0), int(info.mtime_ns or 0), not info.is_file
-
-
-def _hadoop_facts(status: Any) -> Facts:
-    name, modified_ns = str(status.getPath().getName()), int(status.getModificationTime()) * 1_000_000
-    return name, int(status.getLen()), modified_ns, bool(status.isDirectory())
-
-
-def _call_java(method: Any, *arguments: object) -> Any:
-    """What Java answers; its exceptions as Python has them."""
-    from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
-
-    from triagemq.pipeline.causes import cause_of
-
+def open_file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    """Arrow's file system for a URI, and what it calls the place."""
     try:
-        return method(*arguments)
-    except Py4JJavaError as error:
-        kind = str(error.java_exception.getClass().getName()).rpartition(".")[2]
-        raise _AS_IN_PYTHON.get(kind, OSError)(cause_of(error)) from error
-    except Py4JError as error:
-        raise OSError(cause_of(error)) from error
+        # Hadoop calls Amazon's storage s3a, Arrow s3.
+        system, path = fs.FileSystem.from_uri(re.sub(r"^s3[an]://", "s3://", uri))
+    except (pa.ArrowException, OSError, ValueError) as error:
+        why = str(error).partition("\n")[0]
+        raise PipelineError(f"{uri}: cannot be opened: {why}") from error
+    return system, str(path).rstrip("/")
+
+
+def _facts(info: fs.FileInfo) -> Facts:
+    return info.base_name, int(info.size or 0), int(info.mtime_ns or 0), not info.is_file

@@ -1,7 +1,7 @@
 """The queries of a stream: one for each run, since every run has its own clock, and so its own watermark.
 
-A batch is published once: the manifest says which was the last, and a batch that Spark hands over again after a kill
-only brings its state store up to date. What windows still need of older cells lies in files that the manifest retains.
+A batch is published once: the manifest has the number of the last one, and a batch that Spark repeats after a kill only
+brings its state store up to date. What windows still need of older cells lies in a file that the manifest retains.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.errors import PipelineError, TriageError
 from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.partitions import table_of
-from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
-from triagemq.pipeline.store.store import MERGED_AT_ONCE
-from triagemq.pipeline.streaming.events import FOREVER_NS, Packing, StreamSettings
-from triagemq.pipeline.streaming.post import Poster
+from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.sources import MqttSource, PublicationsSource
 from triagemq.pipeline.streaming.windows import (
     CELLS,
-    COUNTED,
-    COUNTERS,
-    COUNTS,
+    FOREVER_NS,
     KEYS,
-    counters,
+    Packing,
+    StreamSettings,
     joined_spans,
     rates,
     recent,
@@ -45,6 +41,8 @@ from triagemq.pipeline.streaming.windows import (
 from triagemq.pipeline.tables.topic_rates import SCHEMA as RATES
 from triagemq.trace.blocks import NEVER_NS
 
+MOST_ROWS = 1_000_000
+"""Of one batch, unless a single row group has more."""
 _CHECKPOINT = "_checkpoint"
 _MOST_AT_ONCE = 4
 """A query has a process that looks for news; what is quiet makes room for a run that waits."""
@@ -57,8 +55,6 @@ _MOST_STARTS = 6
 longer. What a query had begun, the next one does again."""
 
 _CELLS = "_cells"
-_SCHEMAS = {_CELLS: CELLS, "stream_counters": COUNTERS, "topic_rates": RATES}
-_MOST_POSTED_ROWS = 5_000
 publishing = threading.Lock()
 """Of all runs in one process, one at a time changes the manifest."""
 
@@ -71,9 +67,7 @@ class Queries:
     store: TableStore
     settings: StreamSettings
     runs: TraceRuns | BrokerRuns
-    poster: Poster | None
     trigger: Mapping[str, Any]
-    most_rows: int
     _waiting: deque[FoundRun] = field(default_factory=deque)
     _active: list[RunQuery] = field(default_factory=list)
     _all: list[RunQuery] = field(default_factory=list)
@@ -84,9 +78,10 @@ class Queries:
     _slow_starts: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        # Spark would report each query that is stopped; why one fails its exception says, too.
+        self.session.sparkContext.setLogLevel("OFF")
         self.session.dataSource.register(PublicationsSource)
         self.session.dataSource.register(MqttSource)
-        self.store.begin()
 
     def follow(self, until_idle_seconds: float | None) -> bool:
         """Look for new runs, and for queries that have ended; False when all is done."""
@@ -108,8 +103,7 @@ class Queries:
             try:
                 self._start(run)
             except PySparkException as failure:
-                if not self._again(run, failure):
-                    raise PipelineError(f"the stream does not begin: {cause_of(failure)}") from failure
+                self._again(run, failure, None)
         if once:
             return bool(self._active or self._waiting)
         return until_idle_seconds is None or self._idle_seconds() < until_idle_seconds
@@ -123,13 +117,13 @@ class Queries:
             self._since, self._events = time.monotonic(), events
         return time.monotonic() - self._since if all(quiet.values()) else 0.0
 
-    def end(self, seconds: float = -1) -> None:
-        """Take no more batches; those that are being made are waited for, for so long."""
+    def end(self) -> None:
+        """Take no more batches; those that are being made are waited for."""
         for each in self._active:
-            each.end(seconds)
-        if seconds < 0:
-            while self._active:
-                self._retire(self._active[0])
+            each.end()
+        while self._active:
+            self._retire(self._active[0])
+        self.session.sparkContext.setLogLevel("ERROR")
 
     def total(self, name: str) -> Any:
         """The sum of a figure of all queries."""
@@ -147,7 +141,7 @@ class Queries:
             states = manifest.extra.get("runs", {})
             if run.run_id in states:
                 return bool(states[run.run_id]["closed_ns"] == FOREVER_NS)
-            new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": {}}
+            new = {"number": len(states), "batch": -1, "closed_ns": NEVER_NS, "cells": []}
             extra = {
                 "settings": asdict(self.settings),
                 "cells": CELLS,
@@ -166,12 +160,12 @@ class Queries:
         packing = Packing(self.settings.cell_ns, self.settings.delay_ns, run.topics)
         rows = (
             self.session.readStream.format(run.format)
-            .options(rows=self.most_rows, open_ns=self.settings.open_ns, packing=json.dumps(asdict(packing)))
+            .options(rows=MOST_ROWS, open_ns=self.settings.open_ns, packing=json.dumps(asdict(packing)))
             .option("client", f"triagemq-{self.store.manifest.mark[:14]}")
             .options(**run.options)
             .load()
         )
-        query = RunQuery(self.store, self.settings, run, state["number"], self.poster)
+        query = RunQuery(self.store, self.settings, run, state["number"])
         query.query = (
             cells(rows, self.settings)
             .writeStream.foreachBatch(query)
@@ -188,24 +182,19 @@ class Queries:
         each.note_progress()
         failure = each.query.exception()
         if each.query.isActive:
-            # Spark reports on standard error that it was interrupted, as intended.
             with contextlib.suppress(Exception):
-                self.session.sparkContext.setLogLevel("OFF")
                 each.query.stop()
-                self.session.sparkContext.setLogLevel("ERROR")
         self._active.remove(each)
-        if failure is not None and not self._again(each.run, failure):
-            if each.failure is not None:
-                raise each.failure from failure
-            raise PipelineError(f"the stream failed: {cause_of(failure)}") from failure
+        if failure is not None and not each.was_interrupted:
+            self._again(each.run, failure, each.failure)
 
-    def _again(self, run: FoundRun, failure: Exception) -> bool:
-        """Have a query started once more that was only too slow to begin."""
-        if _TOO_SLOW not in cause_of(failure):
-            return False
+    def _again(self, run: FoundRun, failure: Exception, own: TriageError | None) -> None:
+        """Have a query started once more that was only too slow to begin; else raise its own error, or Spark's."""
+        cause = cause_of(failure)
         self._slow_starts[run.run_id] += 1
+        if _TOO_SLOW not in cause or self._slow_starts[run.run_id] == _MOST_STARTS:
+            raise own or PipelineError(f"the stream failed: {cause}") from failure
         self._waiting.append(run)
-        return self._slow_starts[run.run_id] < _MOST_STARTS
 
 
 @dataclass(eq=False)
@@ -216,7 +205,6 @@ class RunQuery:
     settings: StreamSettings
     run: FoundRun
     number: int
-    poster: Poster | None
     failure: TriageError | None = None
     batches: int = 0
     events: int = 0
@@ -225,6 +213,8 @@ class RunQuery:
     busy_seconds: float = 0.0
     query: Any = None
     """The StreamingQuery that hands the batches over, once it has begun."""
+    was_interrupted: bool = False
+    """Whether Spark was refused a batch because the stream ends."""
     _read_before: int | None = None
     _is_over: bool = False
     _quiet_since: float | None = None
@@ -235,7 +225,8 @@ class RunQuery:
         """Bring one batch into the table."""
         with self._busy:
             if self._is_over:
-                # To return would tell Spark that the batch is done.
+                # After a return Spark would take the batch for done.
+                self.was_interrupted = True
                 raise InterruptedError("the stream is being stopped")
             started = time.monotonic()
             self.note_progress()
@@ -257,7 +248,7 @@ class RunQuery:
         return bool(self._state["closed_ns"] == FOREVER_NS)
 
     def note_progress(self) -> None:
-        """How far the query has come, as Spark says after every batch."""
+        """Note the progress of the query, which Spark reports after every batch."""
         last = None if self.query is None else self.query.lastProgress
         if last is None or not last.sources:
             return
@@ -277,92 +268,66 @@ class RunQuery:
             self._quiet_since, self._quiet_events = time.monotonic(), self.events
         return time.monotonic() - self._quiet_since
 
-    def end(self, seconds: float = -1) -> None:
-        """Take no more, and wait for the batch that is being made, for so long."""
+    def end(self) -> None:
+        """Take no more, and wait for the batch that is being made."""
         self._is_over = True
-        if self._busy.acquire(timeout=seconds):
-            self._busy.release()
+        with self._busy:
+            pass
 
     @property
     def _state(self) -> dict[str, Any]:
-        """What the manifest says of this run: its last batch, how far it is closed, and the files of its cells."""
+        """The state of this run in the manifest: its last batch, how far it is closed, and the files of its cells."""
         return dict(self.store.manifest.extra["runs"][self.run.run_id])
 
     def _publish(self, found: pa.Table, batch_id: int) -> None:
         """The cells of a batch; windows that end where the last of them does, or before, are closed."""
         run_id, settings, state = self.run.run_id, self.settings, self._state
-        before_ns, last_ns = state["closed_ns"], pc.max(found["start_ns"]).as_py()
-        closed_ns = min(last_ns + settings.cell_ns, FOREVER_NS)
+        closed_ns = min(pc.max(found["start_ns"]).as_py() + settings.cell_ns, FOREVER_NS)
         is_note = pc.and_(pc.is_null(found["topic_id"]), pc.is_null(found["topic"]))
         notes, new = found.filter(is_note), found.filter(pc.invert(is_note))
-        until, manifest = state["cells"], self.store.manifest
-        retained = tuple(file for file in manifest.retained if file.name in until)
-        older = table_of(self.store.read(retained), CELLS)
+        manifest, before = self.store.manifest, state["cells"]
+        older = self.store.read(file for file in manifest.retained if file.name in before)
+        cells = table_of([*older, new], CELLS)
         outages = joined_spans([*state.get("outages", []), *_spans(notes)])
-        cells = table_of([older, new], CELLS)
-        made = table_of([rates(cells, run_id, settings, before_ns, closed_ns, outages)], RATES)
-        needed_ns = settings.needed_ns(closed_ns)
-        retained = tuple(file for file in retained if until[file.name] > needed_ns)
-        if len(retained) >= MERGED_AT_ONCE:
-            retained = self._written(_CELLS, recent(older, settings, closed_ns))
-        retained += self._written(_CELLS, new)
+        made = table_of([rates(cells, run_id, settings, state["closed_ns"], closed_ns, outages)], RATES)
         run = manifest.runs.get(run_id) or PublishedRun("stream", self.run.source, 0, 0, 0, {}, {})
-        run = self._counted(run, new, notes)
-        earlier = run.tables.get("topic_rates", ())
+        files = run.tables.get("topic_rates", ())
         if len(made):
-            earlier = self.store.appended(earlier, "topic_rates", made, run=self.number)
-        run = replace(run, tables={**run.tables, "topic_rates": earlier})
+            files = self.store.appended(files, "topic_rates", made, run=self.number)
+        run = replace(_counted(run, new, notes), tables={"topic_rates": files} if files else {})
+        needed = table_of([recent(cells, settings, closed_ns)], CELLS)
+        retained = (self.store.write(_CELLS, needed, run=self.number),) if len(needed) else ()
         state |= {"batch": batch_id, "closed_ns": closed_ns, "outages": outages}
-        state["cells"] = {file.name: until.get(file.name, closed_ns) for file in retained}
+        state["cells"] = [file.name for file in retained]
         with publishing:
             manifest = self.store.manifest
-            others = (file for file in manifest.retained if file.name not in until)
+            others = (file for file in manifest.retained if file.name not in before)
             extra = {**manifest.extra, "runs": {**manifest.extra["runs"], run_id: state}}
             self.store.publish({run_id: run}, retained=(*others, *retained), extra=extra)
         self.windows += len(made)
-        if self.poster is not None and len(made):
-            latest = made.sort_by([("window_start_ns", "descending")]).slice(0, _MOST_POSTED_ROWS)
-            self.poster.put("topic_rates", batch_id, latest, of=len(made))
-
-    def _counted(self, run: PublishedRun, new: pa.Table, notes: pa.Table) -> PublishedRun:
-        """The run with the events of new cells, by topic and as a whole."""
-        events, late, duplicates = (_sum(new[name]) for name in COUNTED)
-        reasons = {name: run.reasons.get(name, 0) for name in ("late", "duplicate", "lost", "queued")}
-        more = {
-            "late": late,
-            "duplicate": duplicates,
-            "lost": _sum(notes["late"]),
-            "queued": _sum(notes["bytes"]),
-        }
-        reasons = {name: count + more[name] for name, count in reasons.items()}
-        aside = reasons["late"] + reasons["duplicate"]
-        rows_in = run.rows_in + events
-        before = run.tables.get("stream_counters", ())
-        totals = counters(table_of([*self.store.read(before), new], COUNTS), self.run.run_id)
-        return replace(
-            run,
-            rows_read=rows_in + aside,
-            rows_in=rows_in,
-            quarantined=aside,
-            reasons={
-                name: count for name, count in reasons.items() if count or name in ("late", "duplicate")
-            },
-            tables={**run.tables, "stream_counters": self._written("stream_counters", totals)},
-        )
-
-    def _written(self, table: str, rows: pa.Table) -> tuple[TableFile, ...]:
-        """The file of some rows; none if there are none."""
-        rows = table_of([rows], _SCHEMAS[table])
-        return (self.store.write(table, rows, run=self.number),) if len(rows) else ()
 
 
-def _offset(stated: str | None) -> dict[str, Any]:
+def _counted(run: PublishedRun, new: pa.Table, notes: pa.Table) -> PublishedRun:
+    """The run with the events of new cells."""
+    more = {
+        "late": _sum(new["late"]),
+        "duplicate": _sum(new["duplicates"]),
+        "lost": _sum(notes["late"]),
+        "queued": _sum(notes["bytes"]),
+    }
+    reasons = {name: run.reasons.get(name, 0) + count for name, count in more.items()}
+    reasons = {name: count for name, count in reasons.items() if count or name in ("late", "duplicate")}
+    rows_in, aside = run.rows_in + _sum(new["events"]), reasons["late"] + reasons["duplicate"]
+    return replace(run, rows_read=rows_in + aside, rows_in=rows_in, quarantined=aside, reasons=reasons)
+
+
+def _offset(text: str | None) -> dict[str, Any]:
     """An offset of a source as progress has it; empty before the first."""
-    return json.loads(stated or "null") or {}
+    return json.loads(text or "null") or {}
 
 
 def _spans(notes: pa.Table) -> list[list[int]]:
-    """The outages that notes tell."""
+    """The outages in notes."""
     ends = [end for pair in notes["published_ns"].to_pylist() for end in pair]
     return [list(span) for span in zip(ends[::2], ends[1::2], strict=True)]
 

@@ -1,4 +1,4 @@
-"""What a stream follows: the runs of a live trace, or of several, as they appear; or what passes through a broker."""
+"""The sources of a stream: the runs of a live trace, or of several, as they appear; or the messages of a broker."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from urllib.parse import unquote
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.hiding import without_password
 from triagemq.mqttsn.topics import valid_topic_filter
-from triagemq.pipeline.inputs import RunScenario
+from triagemq.pipeline.inputs import read_scenario
 from triagemq.pipeline.store import Location
 from triagemq.trace.manifest import INCOMPLETE_NAME, MANIFEST_NAME, SCENARIO_NAME
 
 
 @dataclass(frozen=True, slots=True)
 class FoundRun:
-    """A run, and the options of its source; `topics` are names by number, where the run says them."""
+    """A run, and the options of its source; `topics` are names by number, if the run has them."""
 
     run_id: str
     source: str
@@ -31,7 +31,7 @@ class FoundRun:
 class TraceRuns:
     """The run in a directory, or the runs directly in it.
 
-    `source` is what the table's settings say, `inputs` are places that the output must not be in.
+    `source` is the one of the table's settings, `inputs` are places that the output must not be in.
     """
 
     def __init__(self, place: Location) -> None:
@@ -69,7 +69,7 @@ class BrokerRuns:
     """
 
     def __init__(self, url: str, authority: Path | None = None) -> None:
-        from triagemq.exchange.broker.address import BrokerAddress
+        from triagemq.broker.address import BrokerAddress
 
         # Not urlsplit: the # of a filter would begin a fragment.
         scheme, _, rest = url.partition("://")
@@ -99,13 +99,11 @@ class BrokerRuns:
 
 def _run(place: Location) -> FoundRun:
     # Read twice: a run that finishes meanwhile has lost its INCOMPLETE after the first question.
-    stated: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for each in (MANIFEST_NAME, INCOMPLETE_NAME, MANIFEST_NAME):
-        if not stated and (place / each).exists():
-            stated = json.loads((place / each).read())
-    scenario = RunScenario.read(place).scenario if (place / SCENARIO_NAME).exists() else None
+        if not found and (place / each).exists():
+            found = json.loads((place / each).read())
+    scenario = read_scenario(place)[1] if (place / SCENARIO_NAME).exists() else None
     topics = None if scenario is None else tuple(scenario.topics.name)
     url = place.url if place.local is None else place.local.as_uri()
-    return FoundRun(
-        str(stated.get("run_id") or place.name), place.given, "publications", {"url": url}, topics
-    )
+    return FoundRun(str(found.get("run_id") or place.name), place.given, "publications", {"url": url}, topics)

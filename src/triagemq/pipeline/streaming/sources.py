@@ -19,9 +19,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from triagemq.exchange.broker.address import BrokerAddress
-from triagemq.exchange.mqtt.tap import TopicTap
-from triagemq.pipeline.streaming.events import EVENTS, Packing, end_notes, note
+from triagemq.broker.address import BrokerAddress
+from triagemq.mqtt.tap import TopicTap
+from triagemq.pipeline.streaming.windows import EVENTS, Packing, end_notes, note
 from triagemq.trace.blocks import NEVER_NS, Position, TableBlocks
 
 _TAKEN = ("topic_id", "publication_id", "published_ns", "size_bytes")
@@ -49,7 +49,7 @@ class PublicationsSource(_EventSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
+        """The name for `format`."""
         return "publications"
 
     def streamReader(self, schema: Any) -> PublicationsReader:  # noqa: N802
@@ -76,11 +76,11 @@ class PublicationsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there at the first look is all that is read."""
+        """Read the present data only."""
         self._drains = True
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """As far as the limit lets the next batch go, and at least one block."""
+        """The end of the next batch: within the limit, and at least one block on."""
         position = Position(**start)
         if self._drains and self._end is None:
             self._end = self._advanced(position, None)
@@ -114,13 +114,13 @@ class PublicationsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from end_notes()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """What was read is not read again."""
+        """Forget the footers of the blocks that have been read."""
         self._blocks.forget()
 
     def _advanced(self, position: Position, most_rows: int | None) -> Position:
         if position.finished:
             return position
-        # Read before looking for parts: when a run says that it is finished, all of its parts are there.
+        # Read before looking for parts: when a run is marked as finished, all of its parts are there.
         finished = self._blocks.has_ended()
         begin = position.events
         for *_, after in self._blocks.after(position):
@@ -137,7 +137,7 @@ class MqttSource(_EventSource):
 
     @classmethod
     def name(cls) -> str:
-        """What stands in `format`."""
+        """The name for `format`."""
         return "mqtt"
 
     def simpleStreamReader(self, schema: Any) -> MqttReader:  # noqa: N802
@@ -154,9 +154,9 @@ class MqttReader(SimpleDataSourceStreamReader):
 
     A message is counted at most once: it is acknowledged when it arrives. One without room while Spark is busy, or
     taken and not yet stored when a stream was killed, is `lost`; one that waited at the broker and has no time is
-    `queued`. An offset counts all of them and says up to when all is known (`told_ns`). Time without a stream or a
-    connection is an outage. A message is part of windows that are open for `open_ns` after it: so long the time goes on
-    although nothing comes.
+    `queued`. An offset has these counts, and the time up to which all is known (`known_ns`). Time without a stream or
+    a connection is an outage. A message is part of windows that are open for `open_ns` after it: so long time goes on
+    without messages.
     """
 
     def __init__(
@@ -167,31 +167,36 @@ class MqttReader(SimpleDataSourceStreamReader):
         self._client_id = client_id
         self._packing = packing
         self._open_ns = open_ns
-        self._listener: TopicTap | None = None
+        self._tap: TopicTap | None = None
         self._outages = 0
         self._before: dict[str, Any] = {}
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Where a new checkpoint begins."""
-        return {"events": 0, "lost": 0, "queued": 0, "latest_ns": NEVER_NS, "told_ns": NEVER_NS}
+        return {"events": 0, "lost": 0, "queued": 0, "latest_ns": NEVER_NS, "known_ns": NEVER_NS}
+
+    def _offset(self, stored: dict[str, Any]) -> dict[str, Any]:
+        """An offset of a checkpoint, which may be of an earlier version."""
+        known_ns = stored.get("known_ns", stored.get("told_ns", NEVER_NS))
+        return self.initialOffset() | stored | {"known_ns": known_ns}
 
     def read(self, start: dict[str, Any]) -> tuple[Iterator[Any], dict[str, Any]]:
-        """Messages, and what time it is."""
-        start = self.initialOffset() | start
-        if self._listener is None:
+        """The messages since this offset, and the present time."""
+        start = self._offset(start)
+        if self._tap is None:
             self._before = start
-            told_ns = start["told_ns"] if start["told_ns"] != NEVER_NS else None
-            self._listener = TopicTap(self._address, self._filter, self._client_id, told_ns)
-        heard = self._listener
-        heard_ns, names, topics, times, sizes = heard.take()
-        now_ns = start["told_ns"] if heard_ns is None else heard_ns
+            known_ns = start["known_ns"] if start["known_ns"] != NEVER_NS else None
+            self._tap = TopicTap(self._address, self._filter, self._client_id, known_ns)
+        tap = self._tap
+        tapped_ns, names, topics, times, sizes = tap.take()
+        now_ns = start["known_ns"] if tapped_ns is None else tapped_ns
         is_open = now_ns - start["latest_ns"] < self._open_ns
-        outages = heard.outages[self._outages :]
-        if not (names or outages or (is_open and now_ns - start["told_ns"] >= self._packing.cell_ns)):
+        outages = tap.outages[self._outages :]
+        if not (names or outages or (is_open and now_ns - start["known_ns"] >= self._packing.cell_ns)):
             return iter([]), start
         self._outages += len(outages)
-        end = start | {"told_ns": now_ns}
-        end |= {"lost": self._before["lost"] + heard.lost, "queued": self._before["queued"] + heard.queued}
+        end = start | {"known_ns": now_ns}
+        end |= {"lost": self._before["lost"] + tap.lost, "queued": self._before["queued"] + tap.queued}
         if names:
             end |= {"events": start["events"] + len(times), "latest_ns": int(times.max())}
         packing = replace(self._packing, topics=names, has_numbers=False)
@@ -202,11 +207,11 @@ class MqttReader(SimpleDataSourceStreamReader):
         return iter([rows, *notes, note(now_ns, **counts)]), end
 
     def readBetweenOffsets(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:  # noqa: N802
-        """What a stream that was killed had taken: it is gone, and only its time is known."""
-        start, end = self.initialOffset() | start, self.initialOffset() | end
+        """The messages that a killed stream had received: they are lost, and only their number and time are known."""
+        start, end = self._offset(start), self._offset(end)
         lost = end["events"] - start["events"] + end["lost"] - start["lost"]
         counts = {"lost": lost, "queued": end["queued"] - start["queued"]}
-        begin_ns, end_ns = start["told_ns"], end["told_ns"]
+        begin_ns, end_ns = start["known_ns"], end["known_ns"]
         if begin_ns == NEVER_NS:
             return iter([note(end_ns, **counts)])
         return iter([note(begin_ns, outage=(begin_ns, end_ns), **counts), note(end_ns)])

@@ -1,13 +1,18 @@
-"""From cells to windows, in one call for all cells of some topics: in a task of Spark's, or here if there are few.
+"""From events to cells, and from cells to windows, in one call for all cells of some topics. No Spark here.
+
+Spark's state has a row per block, topic and cell, with arrays: it handles a row with a thousand events at the cost of a
+few single ones. A cell is the longest stretch of time from which all windows can be put together.
 
 Windows are cut at whole multiples on the clock of the run, as in `topic_rates` of `triage pipeline run`; the 10 s
 windows have the same figures there, to the last bit. A window without events has no row, and none begins before time 0.
-From windows, profiles of topics are made, to estimate a scenario from. No Spark here.
+From windows, profiles of topics are made, to estimate a scenario from.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,26 +20,168 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from triagemq.errors import ParameterError
 from triagemq.pipeline.rate_windows import LONG_NS, Integers, Windows, long_windows, steps, sums, with_rates
-from triagemq.pipeline.streaming.events import FOREVER_NS, StreamSettings
+from triagemq.trace.blocks import NEVER_NS
+
+FOREVER_NS = 1 << 62
+"""After every event: the time of a row that marks the end of a run."""
+
+_PAST_FOREVER_NS = FOREVER_NS + (FOREVER_NS >> 1)
+
+EVENTS = pa.schema(
+    [
+        ("topic_id", pa.int32()),  # null where topics have only names, and in notes
+        ("topic", pa.string()),  # null where topics have only numbers, and in notes
+        ("published_at", pa.timestamp("us", "UTC")),  # of its latest event: what the watermark follows
+        ("published_ns", pa.list_(pa.int64())),
+        ("publication_ids", pa.list_(pa.int64())),
+        ("size_bytes", pa.list_(pa.int32())),
+        ("bytes", pa.int64()),  # the sum of size_bytes
+        ("late", pa.int64()),  # events of the topic that are not in the row because they came too late
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """The settings that the rows of a stream's table depend on, besides its events."""
+
+    source: str
+    window_seconds: float = 2.0
+    slide_seconds: float = 1.0
+    watermark_seconds: float = 2.0
+
+    def __post_init__(self) -> None:
+        for name in ("window_seconds", "slide_seconds", "watermark_seconds"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0 and (value > 0 or name == "watermark_seconds")):
+                raise ParameterError(name, f"must be a positive number of seconds, is {value}")
+            if abs(value * 1000 - round(value * 1000)) > 1e-6:
+                raise ParameterError(name, f"must be whole milliseconds, is {value}")
+        if self.window_ns % self.slide_ns:
+            raise ParameterError("slide_seconds", "must go a whole number of times into window_seconds")
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the sliding windows."""
+        return round(self.window_seconds * 1000) * 1_000_000
+
+    @property
+    def slide_ns(self) -> int:
+        """From the beginning of one sliding window to that of the next."""
+        return round(self.slide_seconds * 1000) * 1_000_000
+
+    @property
+    def delay_ns(self) -> int:
+        """How far the watermark is behind the latest event."""
+        return round(self.watermark_seconds * 1000) * 1_000_000
+
+    @property
+    def cell_ns(self) -> int:
+        """Length of a cell.
+
+        >>> StreamSettings("x", window_seconds=1.5, slide_seconds=0.3).cell_ns
+        100000000
+        """
+        return math.gcd(self.slide_ns, LONG_NS)
+
+    def needed_ns(self, closed_ns: int) -> int:
+        """Cells from here on are part of windows that are not closed yet."""
+        return min(closed_ns // LONG_NS * LONG_NS, closed_ns - self.window_ns)
+
+    @property
+    def open_ns(self) -> int:
+        """For how long after an event windows with it may be open."""
+        return max(self.window_ns, LONG_NS) + self.delay_ns + 2 * self.cell_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How long a cell is, how far an event may be behind the latest one of all blocks before its own, and names.
+
+    Whether an event is late depends on the blocks before it and on nothing else, so that every reading of a trace has
+    the same result. Spark's watermark follows the batches: it is never ahead of that, and drops no event in time.
+    """
+
+    cell_ns: int
+    delay_ns: int
+    topics: Sequence[str] | None = None
+    has_numbers: bool = True
+    """Whether the numbers of topics mean anything next to their names."""
+
+    def packed(
+        self,
+        topic: Integers,
+        publication_id: Integers,
+        published_ns: Integers,
+        size_bytes: Integers,
+        *,
+        earlier_ns: int = NEVER_NS,
+    ) -> pa.RecordBatch:
+        """The events of one block; `topic` is a number of the scenario, or of `topics`.
+
+        >>> columns = [np.array(values) for values in ([5, 2, 5], [10, 11, 12], [1, 2, 3], [64, 64, 80])]
+        >>> packed = Packing(cell_ns=100, delay_ns=0).packed(*columns).to_pydict()
+        >>> packed["topic_id"], packed["publication_ids"], packed["bytes"]
+        ([5, 2], [[10, 12], [11]], [144, 64])
+        """
+        is_late = published_ns < earlier_ns - self.delay_ns
+        late_topics, late = np.unique(topic[is_late], return_counts=True)
+        lists = {"published_ns": published_ns, "publication_ids": publication_id, "size_bytes": size_bytes}
+        rows = pa.table({"topic": topic, "cell": published_ns // self.cell_ns} | lists)
+        chosen = rows.filter(pa.array(~is_late)).group_by(["topic", "cell"], use_threads=False)
+        sums = [("published_ns", "max"), ("size_bytes", "sum")]
+        cells = chosen.aggregate([*((name, "list") for name in lists), *sums])
+        topics, nothing = np.concatenate([cells["topic"], late_topics]), np.zeros(len(late), np.int64)
+        # What came too late is counted in the cell of the time at which it came.
+        latest = np.concatenate([cells["published_ns_max"], nothing + earlier_ns])
+        columns = {"published_at": pa.array(latest // 1000).cast(pa.timestamp("us", "UTC"))}
+        for name in lists:
+            found = cells[f"{name}_list"].combine_chunks()
+            columns[name] = pa.concat_arrays([found, pa.array([[]] * len(late), found.type)])
+        columns["bytes"] = pa.array(np.concatenate([cells["size_bytes_sum"], nothing]))
+        columns["late"] = pa.array(np.concatenate([np.zeros(len(cells), np.int64), late]))
+        packed = pa.record_batch([*self._named(topics), *columns.values()], ["topic_id", "topic", *columns])
+        return packed.cast(EVENTS)
+
+    def _named(self, topic: Integers) -> tuple[pa.Array, pa.Array]:
+        numbers = pa.array(topic.astype(np.int32)) if self.has_numbers else pa.nulls(len(topic), pa.int32())
+        if self.topics is None:
+            return numbers, pa.nulls(len(topic), pa.string())
+        known = np.where((topic >= 0) & (topic < len(self.topics)), topic, len(self.topics))
+        return numbers, pa.array([*self.topics, None], pa.string()).take(pa.array(known))
+
+
+def note(published_ns: int, *, outage: Sequence[int] = (), lost: int = 0, queued: int = 0) -> pa.RecordBatch:
+    """A row without a topic, about the stream itself: it is as late as this, and what is known of it.
+
+    `published_ns` are the two ends of an outage, `late` counts messages that were lost, `bytes` those without a time.
+    """
+    row = dict.fromkeys(EVENTS.names) | {
+        "published_ns": list(outage),
+        "publication_ids": [],
+        "size_bytes": [],
+    }
+    row |= {"published_at": published_ns // 1000, "bytes": queued, "late": lost}
+    return pa.RecordBatch.from_pylist([row], EVENTS)
+
+
+def end_notes() -> list[pa.RecordBatch]:
+    """No event will come any more: the watermark passes all cells, that of FOREVER_NS too."""
+    return [note(FOREVER_NS), note(_PAST_FOREVER_NS)]
+
 
 KEYS = ("topic_id", "topic")
-COUNTED = ("events", "late", "duplicates")
-COUNTS = "topic_id int, topic string, events bigint, late bigint, duplicates bigint"
-COUNTERS = f"run_id string, {COUNTS}"
 _MOST_OUTAGES = 256
-CELLS = f"{COUNTS}, start_ns bigint, bytes bigint, published_ns array<bigint>"
-
-
-def counters(counts: pa.Table, run_id: str) -> pa.Table:
-    """What became of all events of every topic, from earlier such rows and from new cells."""
-    summed = counts.group_by(list(KEYS)).aggregate([(name, "sum") for name in COUNTED])
-    summed = summed.rename_columns([name.removesuffix("_sum") for name in summed.column_names])
-    return summed.append_column("run_id", pa.repeat(run_id, len(summed)))
+CELLS = (
+    "topic_id int, topic string, events bigint, late bigint, duplicates bigint, "
+    "start_ns bigint, bytes bigint, published_ns array<bigint>"
+)
 
 
 def recent(cells: pa.Table, settings: StreamSettings, closed_ns: int) -> pa.Table:
-    """What the windows after this moment need of the cells before it: times only where burstiness is open."""
+    """The cells that windows after this moment need, with times only where burstiness is open."""
     cells = cells.filter(pc.field("start_ns") >= settings.needed_ns(closed_ns))
     is_open = pc.greater_equal(cells["start_ns"], closed_ns // LONG_NS * LONG_NS)
     times = pc.if_else(is_open, cells["published_ns"], pa.scalar(None, cells["published_ns"].type))
@@ -140,9 +287,9 @@ def _long(cells: pa.Table, topic: Integers, before_ns: int, closed_ns: int) -> W
 
 
 def stream_profile(rows: pa.Table, extra: Mapping[str, Any], run_id: str) -> list[dict[str, Any]]:
-    """What a stream knows of each topic, as rows of `publication_profile`: its publishers are unknown.
+    """The topics of a stream as rows of `publication_profile`: their publishers are unknown.
 
-    From the run's rows of `topic_rates` and from what the manifest says of streams.
+    From the run's rows of `topic_rates` and from the stream's state in the manifest.
 
     Counted are windows that do not overlap, without the first, in which the stream may have begun, those that touch an
     outage of the stream, and, of a run that has ended, the last; a window without a row had no events. What sources did

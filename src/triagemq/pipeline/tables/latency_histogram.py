@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,11 +24,11 @@ OUTCOMES = tuple(outcome.name for outcome in Outcome)
 SCHEMA = f"""
     run_id             string,
     subscription_id    int,
-    subscriber_id      int            COMMENT 'null in runs whose subscriptions are known beforehand',
+    subscriber_id      int,
     topic_id           int,
-    priority_class     int            COMMENT 'that triage gives, where the run says so; null where no plan covers it',
+    priority_class     int            COMMENT 'of the plan where the run has it, else of the copy; null without a plan',
     {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
-    late               bigint         COMMENT 'of the delivered, those after the time that is judged: no success',
+    late               bigint         COMMENT 'of the delivered, those after the cut-off: no success',
     in_time            bigint         COMMENT 'of the delivered, those within max_latency_seconds; 0 without one',
     latency_sum_ns     decimal(38,0)  COMMENT 'of the delivered; a whole number, so that means are exact',
     latency_max_ns     bigint,
@@ -38,7 +38,7 @@ SCHEMA = f"""
 FIGURES = f"""
     count                 bigint  COMMENT 'copies of events published after warm-up',
     {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
-    late                  bigint  COMMENT 'delivered after the time that is judged: no success',
+    late                  bigint  COMMENT 'delivered after the cut-off: no success',
     success_rate          double  COMMENT '(delivered - late) / count; null if nothing was published',
     mean_latency_seconds  double  COMMENT 'of the delivered; from whole nanoseconds, exact',
     p50                   double  COMMENT 'latency in seconds, within 0.8 %, equal to the simulator',
@@ -80,25 +80,39 @@ _COUNTED = f"""
 """
 
 
+class _Known(NamedTuple):
+    """A whole number for some subscriptions, by their keys without a class."""
+
+    keys: pa.Array
+    numbers: Any
+
+    @classmethod
+    def of(cls, rows: pa.Table, numbers: Any) -> _Known:
+        keys = (rows["run"].to_numpy().astype(np.int64) << 48) + (rows["subscription_id"].to_numpy() << 16)
+        return cls(pa.array(keys), np.asarray(numbers, np.int64))
+
+    def look_up(self, keys: Any, unknown: int) -> Any:
+        place = pc.index_in(pa.array(keys), self.keys).fill_null(len(self.keys))
+        return np.append(self.numbers, unknown)[place.to_numpy()]
+
+
 def transform(
     deliveries: DataFrame,
-    classes: DataFrame | None,
+    subscriptions: pa.Table,
+    classes: pa.Table,
     partitions: int,
     *,
-    deadlines: DataFrame | None = None,
-    judged_until_ns: Column | None = None,
-    whose: bool = False,
+    cut_off_ns: Column | None = None,
 ) -> DataFrame:
     """Count measured deliveries, and bin their latencies.
 
-    `classes` says of which class the copies of some subscriptions are, whatever they were sent in (see dimensions.py).
-    `deadlines` has the `deadline_ns` of those that ask for a latency, and `judged_until_ns` is an expression of `run`:
-    what is delivered later is no success; null for runs in which all counts. `whose` also finds the subscriber and the
-    topic of each subscription, where nothing else says it.
+    `subscriptions` has the requested latencies, `classes` the class by which the copies of some are counted,
+    whatever they were sent in (see dimensions.py), and `cut_off_ns` is an expression of `run`: what is delivered
+    later is no success; null for runs in which all counts.
 
-    Spark hands over two numbers a row, the keys packed into one, and the latency or, below 0, the outcome; and only
-    where a run needs them, marks. NumPy counts four million of them at a time, in an array where Spark would need hash
-    tables. What is exchanged and added up is then one row, with its bins, for each key and piece.
+    Spark hands over two numbers a row, the keys packed into one, and the latency or, below 0, the outcome; and whose it
+    is. NumPy counts four million of them at a time, in an array where Spark would need hash tables. What is exchanged
+    and added up is then one row, with its bins, for each key and piece.
     """
     key = F.shiftleft(F.col("run").cast("bigint"), 48) + F.shiftleft(
         F.col("subscription_id").cast("bigint"), 16
@@ -106,48 +120,46 @@ def transform(
     value = F.when(F.col("outcome") == Outcome.delivered.name, F.col("delivered_ns") - F.col("published_ns"))
     for outcome, number in _UNDELIVERED.items():
         value = value.when(F.col("outcome") == outcome, F.lit(-number).cast("bigint"))
-    counted, sent_in = deliveries.where("measured"), F.coalesce("priority_class", F.lit(NO_CLASS))
-    if classes is not None:
-        counted = counted.join(F.broadcast(classes), ["run", "subscription_id"], "left")
-        sent_in = F.coalesce("counted_class", sent_in)
-    marks = {}
-    if judged_until_ns is not None:
-        marks["late"] = F.coalesce(F.col("delivered_ns") > judged_until_ns, F.lit(False))
-    if deadlines is not None:
-        counted = counted.join(F.broadcast(deadlines), ["run", "subscription_id"], "left")
-        took = F.col("delivered_ns") - F.col("published_ns")
-        marks["in_time"] = F.coalesce(took <= F.col("deadline_ns"), F.lit(False))
-    measured = counted.select(
-        (key + sent_in).alias("key"),
-        value.alias("value"),
-        *(mark.alias(name) for name, mark in marks.items()),
-        *(_WHOSE if whose else ()),
-    )
-    counted = in_pieces(measured, _count, _COUNTED, _ROWS_AT_ONCE)
+    columns = [(key + F.coalesce("priority_class", F.lit(NO_CLASS))).alias("key"), value.alias("value")]
+    if cut_off_ns is not None:
+        late = F.coalesce(F.col("delivered_ns") > cut_off_ns, F.lit(False))
+        columns.append(late.alias("late"))
+    limited = subscriptions.filter(subscriptions["max_latency_seconds"].is_valid())
+    # In ns as the simulator has it.
+    deadlines = _Known.of(limited, np.rint(limited["max_latency_seconds"].to_numpy() * 1e9))
+    counted_in = _Known.of(classes, classes["counted_class"])
+
+    def count(rows: pa.Table) -> pa.Table:
+        return _count(rows, deadlines, counted_in)
+
+    measured = deliveries.where("measured").select(*columns, *_WHOSE)
+    counted = in_pieces(measured, count, _COUNTED, _ROWS_AT_ONCE)
     together = counted.repartition(max(1, partitions // _PARTITIONS_PER_FILE), "key")
     return in_pieces(together, _added_up, f"run int, {SCHEMA}")
 
 
-def _count(rows: pa.Table) -> pa.Table:
+def _count(rows: pa.Table, deadlines: _Known, counted_in: _Known) -> pa.Table:
     """One row for each key: what became of its copies, the bins of their latencies, their sum and the longest."""
     encoded = rows["key"].combine_chunks().dictionary_encode()
-    keys, at, value = encoded.dictionary, encoded.indices.to_numpy(), rows["value"].to_numpy()
+    keys, at, value = encoded.dictionary.to_numpy(), encoded.indices.to_numpy(), rows["value"].to_numpy()
 
     def sums(place: Any, weights: Any = None) -> Any:
         return np.bincount(place, weights, len(keys)).astype(np.int64)
 
-    columns: dict[str, Any] = {"key": keys}
+    subscription, sent_in = keys & ~NO_CLASS, keys & NO_CLASS
+    counted_class = counted_in.look_up(subscription, -1)
+    columns: dict[str, Any] = {"key": subscription + np.where(counted_class < 0, sent_in, counted_class)}
     delivered = value >= 0
     lost, lost_at = -value[~delivered], at[~delivered]
     for outcome, number in _UNDELIVERED.items():
         columns[outcome] = sums(lost_at[lost == number])
-    for name in _MARKS:
-        columns[name] = sums(at, rows[name].to_numpy()) if name in rows.column_names else sums(at[:0])
-    for name in (name for name in _WHOSE if name in rows.column_names):
+    columns["late"] = sums(at, rows["late"].to_numpy()) if "late" in rows.column_names else sums(at[:0])
+    for name in _WHOSE:
         # The same in all rows of a subscription.
         columns[name] = np.zeros(len(keys), np.int32)
         columns[name][at] = rows[name].to_numpy()
     took, at = value[delivered], at[delivered].astype(np.int64)
+    columns["in_time"] = sums(at[took <= deadlines.look_up(subscription, -1)[at]])
     longest = np.full(len(keys), -1)
     np.maximum.at(longest, at, took)
     high, low = (
@@ -175,9 +187,9 @@ def _added_up(rows: pa.Table) -> pa.Table:
 
 
 def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -> tuple[pa.Table, Any]:
-    """What became of the copies of several subscriptions or classes: a row for each value of the keys.
+    """Add the outcomes of several subscriptions or classes up: a row for each value of the keys.
 
-    The second says for each row of the histogram in which one it is.
+    The second result is the row of the sum for each row of the histogram.
     """
     sums = [name for name in (*OUTCOMES, *_MARKS, "latency_sum_ns") if name in histogram.column_names]
     aggregates = [*((name, "sum") for name in sums), *((name, "min") for name in smallest)]

@@ -39,7 +39,7 @@ SUBSCRIPTIONS = f"""
 
 CLASSES = f"""
     run_id          string,
-    priority_class  int     COMMENT 'that triage gives, if the run says so; null if no plan covers it',
+    priority_class  int     COMMENT 'of the plan if the run has it, else of the copy; null without a plan',
     subscriptions   bigint  COMMENT 'that had copies in this class',
     {FIGURES},
     {FORECAST},
@@ -58,18 +58,18 @@ _ADDED = f"""
     late bigint, latency_sum_ns decimal(38,0), latency_max_ns bigint, bins array<bigint>
 """
 _ROWS_AT_ONCE = 100_000
-_WANTED = {
+_WORTH_COLUMNS = {
     "utility_shape": 0,
     "utility_weight": 0,
     "utility_threshold": 0,
     "freshness_seconds": np.inf,
     "max_latency_share": 0,
 }
-"""What decides about the worth, and what stands for none."""
+"""The columns that decide about the worth, and the value of each where there is none."""
 
 
 def by_subscription(latency_histogram: DataFrame, subscriptions: pa.Table) -> DataFrame:
-    """Figures of every subscription. `subscriptions` says what each is and wants (see dimensions.py)."""
+    """Figures of every subscription. `subscriptions` has their names and requests (see dimensions.py)."""
     measured = in_pieces(partition_by(latency_histogram, *_KEYS), _figures, _MEASURED)
     return in_pieces(joined(measured, subscriptions, _KEYS, "full"), _with_worth, f"run int, {SUBSCRIPTIONS}")
 
@@ -86,7 +86,7 @@ def _figures(rows: pa.Table) -> pa.Table:
 
 
 def _with_worth(rows: pa.Table) -> pa.Table:
-    """What each is, what share came in time, and what that is worth."""
+    """Add the share in time and the utility to the figures of subscriptions."""
 
     def number(name: str, unknown: float = np.nan) -> Any:
         return rows[name].cast(pa.float64()).fill_null(unknown).to_numpy()
@@ -94,22 +94,24 @@ def _with_worth(rows: pa.Table) -> pa.Table:
     delivered, has_worth = number("delivered", 0), rows["utility_shape"].is_valid().to_numpy()
     within = np.divide(number("in_time"), delivered, out=np.full(len(rows), np.nan), where=delivered > 0)
     within[np.isnan(number("max_latency_seconds"))] = np.nan
-    wanted: Any = SimpleNamespace(**{name: number(name, unknown) for name, unknown in _WANTED.items()})
+    requested: Any = SimpleNamespace(
+        **{name: number(name, unknown) for name, unknown in _WORTH_COLUMNS.items()}
+    )
     # Before the first delivery of a fresh topic there is nothing to enjoy.
     latency_seconds = number("mean_latency_seconds", np.inf)
-    utility = achieved_utility(wanted, number("success_rate", 0), latency_seconds, within)
+    utility = achieved_utility(requested, number("success_rate", 0), latency_seconds, within)
     columns = {name: pc.coalesce(rows[name], rows[f"seen_{name}"]) for name in _SEEN}
     columns |= {name: rows[name].fill_null(0) for name in ("count", *OUTCOMES, "late")}
     columns |= {
         "share_within_max_latency": pa.array(within, from_pandas=True),
         "utility": pa.array(utility, mask=~has_worth),
-        "maximum_utility": pa.array(achieved_utility(wanted, np.ones(len(rows))), mask=~has_worth),
+        "maximum_utility": pa.array(achieved_utility(requested, np.ones(len(rows))), mask=~has_worth),
     }
     return pa.table({name: rows[name] for name in rows.column_names} | columns)
 
 
 def by_class(latency_histogram: DataFrame, forecasts: pa.Table) -> DataFrame:
-    """Add the histograms of all subscriptions up by class, beside the `forecasts` by class (see dimensions.py)."""
+    """Add the histograms of all subscriptions up by class, with the `forecasts` by class (see dimensions.py)."""
     together = in_pieces(latency_histogram, _classes_added, _ADDED, _ROWS_AT_ONCE).repartition(1)
     found = f"run int, priority_class int, subscriptions bigint, {FIGURES}, bins array<bigint>"
     return joined(

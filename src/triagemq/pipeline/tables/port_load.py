@@ -11,17 +11,16 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.partitions import exact_mean
 
-SCHEMA = """
+COUNTERS = ("bytes_in", "packets_in", "bytes_out", "packets_out", "drops")
+"""In port_load, what each gained in the interval."""
+
+SCHEMA = f"""
     run_id           string,
     port_id          int,
     port             string  COMMENT 'null where the run came without a scenario',
     sampled_ns       bigint  COMMENT 'end of the interval',
     seconds          double  COMMENT 'length of the interval',
-    bytes_in         bigint  COMMENT 'in the interval, as all counters here',
-    packets_in       bigint,
-    bytes_out        bigint,
-    packets_out      bigint,
-    drops            bigint,
+    {"".join(f"{counter} bigint, " for counter in COUNTERS)}
     backlog_bytes    bigint  COMMENT 'at the end of the interval',
     backlog_packets  bigint,
     bandwidth_bps    double  COMMENT 'of the scenario, else the widest of the queues',
@@ -38,8 +37,6 @@ SUMMARY = """
     offered_load     double,
     backlog_packets  double
 """
-
-COUNTERS = ("bytes_in", "packets_in", "bytes_out", "packets_out", "drops")
 
 MOST_STRETCHES = 400
 

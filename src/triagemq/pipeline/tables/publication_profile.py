@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import ends_by_run, in_order, joined
+from triagemq.pipeline.partitions import ends_by_run, in_order
 from triagemq.trace.latency_bins import (
     BINS,
     PARTS_PER_DOUBLING,
@@ -67,19 +67,17 @@ _MOST_OUTAGES = 100
 RunTimes = Mapping[int, tuple[int, int]]
 
 
-def transform(publications: DataFrame, topics: pa.Table, publishers: pa.Table, times: RunTimes) -> DataFrame:
+def transform(publications: DataFrame, times: RunTimes) -> DataFrame:
     """Rates, gaps and sizes of measured publications. `times` are those of `run_times`.
 
-    Spark sorts the events of each source by time; NumPy walks over them, and keeps of a source what does not grow with
-    its events: histograms, and its longest gaps.
+    Spark sorts the events of each source by time; NumPy counts those of some sources at a time.
     """
 
     def profiles(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return _profiles(pieces, times)
 
     events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
-    found = in_order(events, _KEYS, ("published_ns", "size_bytes"), profiles, _FOUND)
-    return joined(joined(found, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
+    return in_order(events, _KEYS, ("published_ns", "size_bytes"), profiles, _FOUND)
 
 
 def run_times(publications: DataFrame, measured_from_ns: Mapping[int, int]) -> RunTimes:
@@ -90,18 +88,23 @@ def run_times(publications: DataFrame, measured_from_ns: Mapping[int, int]) -> R
 
 def _profiles(pieces: Iterator[pa.Table], times: RunTimes) -> Iterator[pa.Table]:
     """A row for each source, of events in order of source and time, whatever pieces they come in."""
-    unfinished = _Sources.none()
+    waiting: list[pa.Table] = []
+    last = None
     for rows in filter(len, (piece.filter(piece["measured"]) for piece in pieces)):
-        keys = np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
+        keys = _keys(rows)
         # The last source may go on in the next piece.
-        last = keys[:, -1:]
-        begin = int(np.argmax((keys == last).all(axis=0)))
-        known = unfinished.followed_by(keys[:, :begin], rows.slice(0, begin))
-        if (known.keys[:, -1:] != last).any():
-            yield known.profile(times)
-            known = _Sources.none()
-        unfinished = known.followed_by(keys[:, begin:], rows.slice(begin))
-    yield unfinished.profile(times)
+        begin = int(np.argmax((keys == keys[:, -1:]).all(axis=0)))
+        if waiting and (begin or (keys[:, -1] != last).any()):
+            yield _profile(pa.concat_tables([*waiting, rows.slice(0, begin)]), times)
+            waiting, rows = [], rows.slice(begin)
+        waiting.append(rows)
+        last = keys[:, -1]
+    if waiting:
+        yield _profile(pa.concat_tables(waiting), times)
+
+
+def _keys(rows: pa.Table) -> Any:
+    return np.array([rows[name].fill_null(_UNKNOWN).to_numpy() for name in _KEYS], np.int64)
 
 
 class _Bins(NamedTuple):
@@ -114,24 +117,15 @@ class _Bins(NamedTuple):
     squares: Any
     largest: Any
 
-    def with_values(self, source: Any, value: Any) -> _Bins:
-        """Also these. Squares are added one by one in their order, so that it does not matter in which pieces."""
-        of_one = (
-            source,
-            bins_of(value),
-            np.ones_like(value),
-            value,
-            np.square(value.astype(np.float64)),
-            value,
-        )
-        both = _Bins(*(np.concatenate(columns) for columns in zip(self, of_one, strict=True)))
-        codes, place = np.unique(both.source * BINS + both.number, return_inverse=True)
-        count, total, largest = np.zeros((3, len(codes)), np.int64)
-        np.add.at(count, place, both.count)
-        np.add.at(total, place, both.total)
-        np.maximum.at(largest, place, both.largest)
-        squares = np.bincount(place, both.squares, len(codes))
-        return _Bins(codes // BINS, codes % BINS, count, total, squares, largest)
+    @classmethod
+    def of(cls, source: Any, value: Any) -> _Bins:
+        codes, place = np.unique(source * BINS + bins_of(value), return_inverse=True)
+        largest = np.zeros(len(codes), np.int64)
+        np.maximum.at(largest, place, value)
+        count, total = np.bincount(place, minlength=len(codes)), _sums(place, value, len(codes))
+        # Squares are added one by one in their order: the sum is the same however the events were spread.
+        squares = np.bincount(place, np.square(value.astype(np.float64)), len(codes))
+        return cls(codes // BINS, codes % BINS, count, total, squares, largest)
 
     def where(self, chosen: Any) -> _Bins:
         return _Bins(*(column[chosen] for column in self))
@@ -149,125 +143,87 @@ class _Bins(NamedTuple):
         return mean, np.maximum(_ratio(square, mean * mean) - 1, 0.0)
 
 
-class _Sources(NamedTuple):
-    """What is known of sources that follow each other, from their events so far."""
+def _profile(rows: pa.Table, times: RunTimes) -> pa.Table:
+    """The rows of the table, without names."""
+    keys, time = _keys(rows), rows["published_ns"].to_numpy()
+    changes = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))
+    source, begins, follows = np.cumsum(changes) - 1, np.flatnonzero(changes), np.flatnonzero(~changes)
+    count, (run, publisher, topic) = len(begins), keys[:, begins]
+    first, last = time[begins], time[np.append(begins[1:], len(time)) - 1]
+    publications = np.bincount(source, minlength=count)
+    gap_source, since, until = source[follows], time[follows - 1], time[follows]
+    gaps = _Bins.of(gap_source, until - since)
+    sizes = _Bins.of(source, rows["size_bytes"].to_numpy().astype(np.int64))
+    above, median, near = _regularity(gaps, count)
+    is_outage = gaps.number > above[gaps.source]
+    usual, inside = gaps.where(~is_outage), gaps.where(is_outage)
+    usual_gaps = usual.counts(count)
+    longest = np.zeros(count)
+    np.maximum.at(longest, usual.source, usual.largest)
+    run_begins, run_ends = np.array([times[each] for each in run.tolist()], np.int64).reshape(-1, 2).T
+    has_enough_gaps = usual_gaps >= _LEAST_GAPS_OF_ABSENT
+    before = has_enough_gaps & ((first - run_begins) / _TIMES_LONGER > longest)
+    after = has_enough_gaps & ((run_ends - last) / _TIMES_LONGER > longest)
+    is_long = bins_of(until - since) > above[gap_source]
+    numbers = np.arange(count)
+    spans = (
+        np.array([numbers, run_begins, first])[:, before],
+        np.array([gap_source, since, until])[:, is_long],
+        np.array([numbers, last, run_ends])[:, after],
+    )
+    outage_source, from_ns, until_ns = _longest(np.concatenate(spans, axis=1))
+    away_ns = _sums(inside.source, inside.total, count)
+    away_ns += np.where(before, first - run_begins, 0) + np.where(after, run_ends - last, 0)
+    # An event that ends an outage, or at which the observed time begins or ends, is no sample of the rate.
+    at_an_end = before | after | ((first == run_begins) & (last > first))
+    observed = (run_ends - run_begins) * 1e-9 - away_ns * 1e-9
+    ca2 = usual.mean_and_scv(count)[1]
+    mean_size, size_scv = sizes.mean_and_scv(count)
+    missed = inside.counts(count)
+    columns = {
+        "run": run,
+        "publisher_id": pa.array(publisher, mask=publisher == _UNKNOWN),
+        "topic_id": topic,
+        "publications": publications,
+        "first_ns": first,
+        "last_ns": last,
+        "observed_seconds": observed,
+        "rate_per_second": _known(_ratio(publications - missed - at_an_end, observed)),
+        "ca2": _known(np.where(usual_gaps >= 2, ca2, np.nan)),
+        "regular_share": _known(_ratio(np.where(median > 0, near, np.nan), usual_gaps)),
+        "outages": missed + before + after,
+        "outage_seconds": away_ns * 1e-9,
+        "longest_outages": _lists(outage_source, {"from_ns": from_ns, "until_ns": until_ns}, count),
+        "mean_size_bytes": mean_size,
+        "size_scv": _known(size_scv),
+        "sizes": _lists(sizes.source, {"size_bytes": sizes.total / sizes.count, "count": sizes.count}, count),
+    }
+    return pa.table(columns)
 
-    keys: Any
-    first: Any
-    last: Any
-    publications: Any
-    gaps: _Bins
-    sizes: _Bins
-    longest: Any
-    """The longest gaps of each in order of time: the source, and from when to when, in three rows."""
 
-    @classmethod
-    def none(cls) -> _Sources:
-        whole, empty = np.zeros((3, 0), np.int64), np.zeros(0, np.int64)
-        bins = _Bins(empty, empty, empty, empty, np.zeros(0), empty)
-        return cls(whole, empty, empty, empty, bins, bins, whole)
+def _regularity(gaps: _Bins, sources: int) -> tuple[Any, Any, Any]:
+    """The bin above which a gap is an outage (infinity for none), the median gap, and how many gaps are near it."""
+    source, number, counted = gaps[:3]
+    middles = bin_middles()
+    middle, typical = (
+        each.to_numpy(zero_copy_only=False).astype(np.float64)
+        for each in percentile_bins(packed_lists(source, number, counted, sources), [0.5, 0.9])
+    )
+    median = np.where(np.isnan(middle), np.nan, middles[np.nan_to_num(middle).astype(np.int64)])
+    # Where nine of ten gaps are 0, the clock is too coarse for a limit.
+    above = np.where(typical > 0, typical + _BINS_LONGER, np.inf)
 
-    def followed_by(self, given: Any, rows: pa.Table) -> _Sources:
-        """With the next events, of the sources `given`. Of what came before, only the last source can go on."""
-        before = len(self.first)
-        keys = np.concatenate([self.keys, given], axis=1)
-        time = np.concatenate([self.last, rows["published_ns"].to_numpy()])
-        changes = np.append(True, (keys[:, 1:] != keys[:, :-1]).any(axis=0))[: len(time)]
-        source, begins = np.cumsum(changes) - 1, np.flatnonzero(changes)
-        follows = np.flatnonzero(~changes)
-        until, since = time[follows], time[follows - 1]
-        first, publications = time[begins], np.bincount(source, minlength=len(begins))
-        first[:before] = self.first
-        publications[:before] += self.publications - 1
-        gaps = np.array([source[follows], since, until])
-        return _Sources(
-            keys[:, begins],
-            first,
-            time[np.append(begins[1:], len(time)) - 1] if len(time) else time,
-            publications,
-            self.gaps.with_values(source[follows], until - since),
-            self.sizes.with_values(source[before:], rows["size_bytes"].to_numpy().astype(np.int64)),
-            _longest(np.concatenate([self.longest, gaps], axis=1)),
-        )
+    def count(chosen: Any) -> Any:
+        return _sums(source, np.where(chosen, counted, 0), sources)
 
-    def profile(self, times: RunTimes) -> pa.Table:
-        """The rows of the table, without names."""
-        count, (run, publisher, topic) = len(self.first), self.keys
-        above, median, near = self._regularity()
-        outages = self.gaps.number > above[self.gaps.source]
-        usual, inside = self.gaps.where(~outages), self.gaps.where(outages)
-        gaps = usual.counts(count)
-        longest = np.zeros(count)
-        np.maximum.at(longest, usual.source, usual.largest)
-        begins, ends = np.array([times[each] for each in run.tolist()], np.int64).reshape(-1, 2).T
-        has_enough_gaps = gaps >= _LEAST_GAPS_OF_ABSENT
-        before = has_enough_gaps & ((self.first - begins) / _TIMES_LONGER > longest)
-        after = has_enough_gaps & ((ends - self.last) / _TIMES_LONGER > longest)
-        source, since, until = self.longest
-        chosen = bins_of(until - since) > above[source]
-        here = np.arange(count)
-        edges = (
-            np.array([here, begins, self.first])[:, before],
-            np.array([here, self.last, ends])[:, after],
-        )
-        spans = _longest(np.concatenate([edges[0], self.longest[:, chosen], edges[1]], axis=1))
-        away_ns = _sums(inside.source, inside.total, count)
-        away_ns += np.where(before, self.first - begins, 0) + np.where(after, ends - self.last, 0)
-        # An event that ends an outage, or with which the time that is observed begins or ends, says nothing of how
-        # often events come.
-        at_an_end = before | after | ((self.first == begins) & (self.last > self.first))
-        observed = (ends - begins) * 1e-9 - away_ns * 1e-9
-        ca2 = usual.mean_and_scv(count)[1]
-        mean_size, size_scv = self.sizes.mean_and_scv(count)
-        missed = inside.counts(count)
-        columns = {
-            "run": run,
-            "publisher_id": pa.array(publisher, mask=publisher == _UNKNOWN),
-            "topic_id": topic,
-            "publications": self.publications,
-            "first_ns": self.first,
-            "last_ns": self.last,
-            "observed_seconds": observed,
-            "rate_per_second": _known(_ratio(self.publications - missed - at_an_end, observed)),
-            "ca2": _known(np.where(gaps >= 2, ca2, np.nan)),
-            "regular_share": _known(_ratio(np.where(median > 0, near, np.nan), gaps)),
-            "outages": missed + before + after,
-            "outage_seconds": away_ns * 1e-9,
-            "longest_outages": _lists(spans[0], {"from_ns": spans[1], "until_ns": spans[2]}, count),
-            "mean_size_bytes": mean_size,
-            "size_scv": _known(size_scv),
-            "sizes": _lists(
-                self.sizes.source,
-                {"size_bytes": self.sizes.total / self.sizes.count, "count": self.sizes.count},
-                count,
-            ),
-        }
-        return pa.table(columns)
-
-    def _regularity(self) -> tuple[Any, Any, Any]:
-        """The bin above which a gap is an outage (infinity for none), the median gap, and how many gaps are near it."""
-        count = len(self.first)
-        source, number, counted = self.gaps[:3]
-        middles = bin_middles()
-        middle, typical = (
-            each.to_numpy(zero_copy_only=False).astype(np.float64)
-            for each in percentile_bins(packed_lists(source, number, counted, count), [0.5, 0.9])
-        )
-        median = np.where(np.isnan(middle), np.nan, middles[np.nan_to_num(middle).astype(np.int64)])
-        # Where nine of ten gaps are 0, the clock is too coarse to tell.
-        above = np.where(typical > 0, typical + _BINS_LONGER, np.inf)
-
-        def those(chosen: Any) -> Any:
-            return _sums(source, np.where(chosen, counted, 0), count)
-
-        limit = above[source]
-        long = those(number > limit)
-        half = those((number >= limit - PARTS_PER_DOUBLING) & (number <= limit))
-        near = those(np.abs(middles[number] - median[source]) <= median[source] * _NEAR_MEDIAN)
-        gaps = self.gaps.counts(count)
-        clockwork = (median > 0) & (near >= (gaps - long) * _CLOCKWORK_SHARE)
-        rare = (long <= np.maximum(1, gaps // _RARE)) & (half == 0)
-        return np.where((long > 0) & (clockwork | rare), above, np.inf), median, near
+    limit = above[source]
+    long = count(number > limit)
+    half = count((number >= limit - PARTS_PER_DOUBLING) & (number <= limit))
+    near = count(np.abs(middles[number] - median[source]) <= median[source] * _NEAR_MEDIAN)
+    total = gaps.counts(sources)
+    clockwork = (median > 0) & (near >= (total - long) * _CLOCKWORK_SHARE)
+    rare = (long <= np.maximum(1, total // _RARE)) & (half == 0)
+    return np.where((long > 0) & (clockwork | rare), above, np.inf), median, near
 
 
 def _longest(spans: Any) -> Any:

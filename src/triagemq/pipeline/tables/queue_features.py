@@ -5,11 +5,9 @@ Delay estimators learn from it: the features are `triagemq.delay.learning.featur
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import joined
 from triagemq.pipeline.tables.port_load import COUNTERS, increments
 
 INTERVAL_NS = 200_000_000
@@ -30,7 +28,7 @@ SCHEMA = f"""
 """
 
 
-def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, phase_ns: Column) -> DataFrame:
+def transform(queue_samples: DataFrame, packets: DataFrame, phase_ns: Column) -> DataFrame:
     """Measured samples with their increments, and targets from `packets`, see queueing_delays.
 
     `phase_ns`, an expression of `run`, is where in 200 ms its samples lie.
@@ -39,8 +37,7 @@ def transform(queue_samples: DataFrame, packets: DataFrame, ports: pa.Table, pha
     slot = _slot(F.col("sampled_ns") + INTERVAL_NS // 2, phase_ns)
     sampled = increments(queue_samples).where("measured").withColumn("slot", slot)
     delays = queueing_delays(packets, phase_ns)
-    together = sampled.join(delays, ["run", "port_id", "queue", "slot"], "left")
-    return joined(together, ports.select(["run", "port_id", "port"]), ("run", "port_id"))
+    return sampled.join(delays, ["run", "port_id", "queue", "slot"], "left")
 
 
 def queueing_delays(packets: DataFrame, phase_ns: Column) -> DataFrame:

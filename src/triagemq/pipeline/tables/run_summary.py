@@ -30,7 +30,7 @@ SCHEMA = """
     observed_seconds        double  COMMENT 'from the end of warm-up to the last publication',
     count                   bigint  COMMENT 'copies of events published after warm-up',
     delivered               bigint,
-    late                    bigint  COMMENT 'delivered after the time that is judged: no success',
+    late                    bigint  COMMENT 'delivered after the cut-off: no success',
     success_rate            double  COMMENT '(delivered - late) / count',
     mean_latency_seconds    double,
     max                     double  COMMENT 'latency in seconds',
@@ -46,7 +46,7 @@ USED = {
     "latency_histogram": ("run", *OUTCOMES, "late", "latency_sum_ns", "latency_max_ns"),
     "subscription_performance": ("run", "utility", "maximum_utility"),
 }
-"""What the figures of a run are computed from: of these tables these columns."""
+"""The tables and columns that the figures of a run are computed from."""
 
 
 def transform(
@@ -55,7 +55,7 @@ def transform(
     latency_histogram: pa.Table,
     subscription_performance: pa.Table,
 ) -> pa.Table:
-    """Add what the other tables say of each run to what is known of it already."""
+    """Add the figures of other tables to the facts about each run."""
     counted = {row["run"]: row for row in figures(add_up(latency_histogram, ["run"])[0]).to_pylist()}
     nothing = {"count": 0, "delivered": 0, "late": 0}
     rows = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 
-from triagemq.pipeline.partitions import in_pieces, joined, partition_by
+from triagemq.pipeline.partitions import in_pieces, partition_by
 from triagemq.pipeline.rate_windows import SHORT_NS
 
 SCHEMA = """
@@ -49,8 +49,8 @@ class _Windows(NamedTuple):
     windows: int
 
 
-def transform(publications: DataFrame, publication_profile: DataFrame, topics: pa.Table) -> DataFrame:
-    """The strongest correlations of measured publications in each run; the profile says when, and who is busy."""
+def transform(publications: DataFrame, publication_profile: DataFrame) -> DataFrame:
+    """The strongest correlations of measured publications in each run; the profile has times and busiest topics."""
     columns = ("run", "topic_id", "publications", "first_ns", "last_ns")
     profile = publication_profile.select(*columns).toArrow()
     windows = {run: _windows(profile.filter(pc.equal(profile["run"], run))) for run in _runs(profile)}
@@ -63,9 +63,7 @@ def transform(publications: DataFrame, publication_profile: DataFrame, topics: p
 
     events = publications.select(["run", "topic_id", "published_ns", "measured"])
     counted = in_pieces(events, count, _COUNTED, _ROWS_AT_ONCE)
-    found = in_pieces(partition_by(counted, "run"), strongest_pairs, _FOUND)
-    others = topics.rename_columns({"topic_id": "other_topic_id", "topic": "other_topic"})
-    return joined(joined(found, topics, ("run", "topic_id")), others, ("run", "other_topic_id"))
+    return in_pieces(partition_by(counted, "run"), strongest_pairs, _FOUND)
 
 
 def _runs(rows: pa.Table) -> list[int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
-from triagemq.pipeline.partitions import exact_mean, in_pieces, joined, partitions_of
+from triagemq.pipeline.partitions import exact_mean, in_pieces, partitions_of
 from triagemq.pipeline.rate_windows import (
     LONG_NS,
     SHORT_NS,
@@ -63,8 +63,8 @@ DENSE = 10
 """Events in 10 s from which on 200 ms windows have rows."""
 
 
-def transform(publications: DataFrame, topics: pa.Table) -> DataFrame:
-    """Rates of measured publications in both kinds of windows, with names."""
+def transform(publications: DataFrame) -> DataFrame:
+    """Rates of measured publications in both kinds of windows."""
     events = publications.select([*_KEYS, "published_ns", "size_bytes", "measured"])
     if partitions_of(events.sparkSession) > 1:
         # Once all events of a topic in 10 s are together, nothing else is exchanged. So many tasks are made, and no
@@ -72,7 +72,7 @@ def transform(publications: DataFrame, topics: pa.Table) -> DataFrame:
         tasks = max(events.sparkSession.sparkContext.defaultParallelism, events.count() // _ROWS_PER_TASK)
         events = events.selectExpr("*", f"published_ns div {LONG_NS} AS long")
         events = events.repartition(tasks, *_KEYS, "long")
-    return joined(in_pieces(events, _windows, f"run int, topic_id int, {_FIGURES}"), topics, _KEYS)
+    return in_pieces(events, _windows, f"run int, topic_id int, {_FIGURES}")
 
 
 def summarize(topic_rates: DataFrame, publication_profile: DataFrame, seconds: Column) -> DataFrame:

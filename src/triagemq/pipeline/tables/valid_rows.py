@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from triagemq.pipeline.partitions import joined
+from triagemq.trace import TABLES
 
-PUBLICATIONS = """
-    run_id          string,
-    publication_id  bigint,
-    topic_id        int,
-    topic           string  COMMENT 'null where the run came without a scenario',
-    publisher_id    int     COMMENT 'null where it is not known who published',
-    publisher       string,
-    published_ns    bigint,
-    size_bytes      int,
-    measured        boolean COMMENT 'published after warm-up: only such events count in figures'
+
+def _recorded(table: str) -> str:
+    """The columns of a table of the trace, as Spark's SQL writes them."""
+    columns = from_arrow_schema(TABLES[table]).fields
+    return ", ".join(f"{column.name} {column.dataType.simpleString()}" for column in columns)
+
+
+_MEASURED = "measured boolean COMMENT 'published after warm-up: only such rows count in figures'"
+
+PUBLICATIONS = f"""
+    run_id string, {_recorded("publications")}, publisher string,
+    topic string COMMENT 'null where the run came without a scenario', {_MEASURED}
 """
 """publications: one row per event that a publisher handed in, of known topic, with plausible time and size."""
 
-DELIVERIES = """
-    run_id           string,
-    publication_id   bigint,
-    subscription_id  int,
-    subscriber_id    int,
-    topic_id         int,
-    flow_id          int     COMMENT 'null where the plan has no flow for it',
-    priority_class   int,
-    published_ns     bigint,
-    enqueued_ns      bigint  COMMENT 'at the first managed port; null if it did not get there',
-    dequeued_ns      bigint  COMMENT 'from the last managed port; null if it did not leave it',
-    delivered_ns     bigint  COMMENT 'null if it was not delivered',
-    size_bytes       int,
-    outcome          string,
-    measured         boolean COMMENT 'published after warm-up: only such copies count in figures'
-"""
+DELIVERIES = f"run_id string, {_recorded('deliveries')}, {_MEASURED}"
 """deliveries: one row per copy of an event for one subscription, and what became of it."""
 
 QUARANTINE = """
@@ -59,11 +46,6 @@ QUARANTINE_SUMMARY = """
     raw     string
 """
 """quarantine_summary: one row per reason for which rows of an input table were set aside, with the first of them."""
-
-
-def publications(valid: DataFrame, topics: pa.Table, publishers: pa.Table) -> DataFrame:
-    """Valid publications with names."""
-    return joined(joined(valid, topics, ("run", "topic_id")), publishers, ("run", "publisher_id"))
 
 
 def quarantine_summary(quarantine: DataFrame) -> DataFrame:

@@ -7,19 +7,17 @@ smallest deadline that it can keep, which is also what a refusal offers. Whateve
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.plan.admission.links import (
     NEARLY,
-    LevelStep,
     LinkArrival,
     LinkFlows,
     Missed,
-    Placed,
     least_bound,
     place,
     smallest_deadline,
@@ -41,11 +39,10 @@ class AdmittedPromise:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Admitted:
-    """A promise that can be made: the links that change, and the steps to take, in order."""
+    """A promise that can be made, and the links that change."""
 
     entry: AdmittedPromise
     links: dict[int, LinkFlows]
-    steps: tuple[LevelStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +66,6 @@ class Ledger:
         self.links: dict[int, LinkFlows] = {}
         self.entries: dict[tuple[int, int], AdmittedPromise] = {}
         self._of: dict[int, list[AdmittedPromise]] = {}
-        self._rules: dict[int, Counter[int]] = {}
-        self._limiters: dict[int, Counter[int]] = {}
-
-    def copy(self) -> Ledger:
-        """Another one with the same promises."""
-        other = Ledger(self.network)
-        other.links, other.entries = dict(self.links), dict(self.entries)
-        other._of = {publication: list(several) for publication, several in self._of.items()}
-        other._rules = {switch: Counter(counted) for switch, counted in self._rules.items()}
-        other._limiters = {switch: Counter(counted) for switch, counted in self._limiters.items()}
-        return other
 
     def admit(self, request: PromiseRequest) -> Admitted | Refused:
         """Decide on one more promise, and keep it if it can be."""
@@ -93,70 +79,29 @@ class Ledger:
         """Enter a promise whose flow is on its links already."""
         self.entries[entry.request.key] = entry
         self._of.setdefault(entry.request.publication, []).append(entry)
-        self._count(entry, 1)
 
-    def _count(self, entry: AdmittedPromise, change: int) -> None:
-        """Rules and limiters are counted by switch and publication: promises of one publication share them."""
-        counted = [self._rules.setdefault(switch, Counter()) for switch in entry.path.switches]
-        counted.append(self._limiters.setdefault(entry.path.switches[0], Counter()))
-        for each in counted:
-            each[entry.request.publication] += change
-            if not each[entry.request.publication]:
-                del each[entry.request.publication]
-
-    def release(self, publication: int, subscription: int) -> tuple[LevelStep, ...]:
-        """End a promise: what no other promise of the publication needs is freed, all others stay where they are."""
-        return self.release_all([(publication, subscription)])
-
-    def release_all(self, keys: Iterable[tuple[int, int]]) -> tuple[LevelStep, ...]:
-        """End several promises."""
-        touched: dict[int, None] = {}
-        steps = []
+    def release(self, keys: Iterable[tuple[int, int]]) -> None:
+        """End promises: what no other promise of the publication needs is freed, all others stay where they are."""
+        levels: dict[int, dict[int, int]] = {}
         for key in keys:
-            touched |= dict.fromkeys(self.entries[key].path.links)
-            steps += self._freed(*key)
-        self.bound_again(touched)
-        return tuple(steps)
+            gone = self.entries.pop(key)
+            self._of[gone.request.publication].remove(gone)
+            levels |= {link: self.links[link].levels for link in gone.path.links}
+        self.lay(levels)
 
-    def bound_again(self, links: Iterable[int]) -> None:
-        """Compute the bounds of all flows of these links."""
-        for link in links:
-            flows = self.links[link]
-            self.links[link] = replace(flows, bound=flows.bounds(self.network.link(link), flows.level))
-
-    def _freed(self, publication: int, subscription: int) -> list[LevelStep]:
-        gone = self.entries.pop((publication, subscription))
-        self._of[publication].remove(gone)
-        self._count(gone, -1)
-        steps = []
-        for link in gone.path.links:
-            flows = self.links[link]
-            row = flows.row(publication)
-            sharing = list(self._sharing(publication, link))
-            if sharing:
-                deadline, jitter, passing = flows.deadline.copy(), flows.jitter.copy(), flows.passing.copy()
-                deadline[row] = min(each for each, _, _ in sharing)
-                jitter[row] = max(each for _, each, _ in sharing)
-                passing[row] &= any(each for _, _, each in sharing)
-                flows = replace(flows, deadline=deadline, jitter=jitter, passing=passing)
-            else:
-                if self.network.port(link) >= 0:
-                    steps.append(LevelStep(publication, link, int(flows.level[row]), -1))
-                flows = flows.without(row)
-            self.links[link] = flows
-        return steps
-
-    def _sharing(self, publication: int, link: int) -> Iterator[tuple[float, float, bool]]:
-        """Deadline and jitter of every promise of a publication over a link, and whether it goes on."""
-        for entry in self._of[publication]:
-            if link in entry.path.links:
-                hop = entry.path.links.index(link)
-                yield float(entry.deadline[hop]), float(entry.jitter[hop]), hop + 1 < len(entry.path.links)
-
-    def bounds_of(self, entry: AdmittedPromise) -> Floats:
-        """The bound of a promise at each of its links."""
-        flows = (self.links[link] for link in entry.path.links)
-        return np.array([float(each.bound[each.row(entry.request.publication)]) for each in flows])
+    def lay(self, levels: Mapping[int, Mapping[int, int]]) -> None:
+        """Make the flows of some links again from the promises over them, with these levels by publication."""
+        flows = dict.fromkeys(levels, NONE)
+        for entry in self.entries.values():
+            if flows.keys().isdisjoint(entry.path.links):
+                continue
+            for link, arrival in zip(entry.path.links, self.arrivals(entry), strict=True):
+                if link in flows:
+                    flows[link], _ = flows[link].with_flow(entry.request.publication, arrival)
+        for link, each in flows.items():
+            level = np.array([levels[link][row] for row in each.publication.tolist()], dtype=np.int64)
+            bound = each.bounds(self.network.link(link), level)
+            self.links[link] = replace(each, level=level, bound=bound)
 
     def arrivals(self, entry: AdmittedPromise) -> list[LinkArrival]:
         """How a promise's flow comes to its links, with the jitters that were fixed."""
@@ -206,7 +151,8 @@ class Ledger:
 
     def _no_room(self, request: PromiseRequest, path: PromisePath) -> str | None:
         """What but time a path lacks for a promise."""
-        switches = self.network.scenario.switches
+        scenario = self.network.scenario
+        switches, ports = scenario.switches, scenario.ports
         others = self._of.get(request.publication, [])
         entered = {
             switch: link
@@ -219,12 +165,21 @@ class Ledger:
                 return f"switch {name} gets the publication by another link already, and would get it twice"
             if switches.packet_bytes[switch] < request.message.packet_bytes:
                 return f"switch {name} takes packets of at most {switches.packet_bytes[switch]:.6g} octets"
-            if switch not in entered and len(self._rules.get(switch, ())) >= switches.rules[switch]:
+            if switch not in entered and self._full(ports.switch == switch, switches.rules[switch]):
                 return f"switch {name} has no room for another rule than its {switches.rules[switch]:.0f}"
         first = path.switches[0]
-        if not others and len(self._limiters.get(first, ())) >= switches.rate_limiters[first]:
+        plugged = scenario.publishers.access_switch == first
+        access_links = np.append(np.zeros(len(ports), dtype=np.bool_), plugged)
+        if not others and self._full(access_links, switches.rate_limiters[first]):
             return f"switch {switches.name[first]} has no rate limiter left of its {switches.rate_limiters[first]:.0f}"
         return None
+
+    def _full(self, links: NDArray[np.bool_], most: float) -> bool:
+        """Whether so many publications cross these links; promises of one publication share rules and limiters."""
+        if np.isinf(most):
+            return False
+        used = (self.links.get(link, NONE).publication for link in np.flatnonzero(links).tolist())
+        return len({row for rows in used for row in rows.tolist()}) >= most
 
     def _along(self, request: PromiseRequest, path: PromisePath, *, offer: bool) -> Admitted | Refused:
         """Whether a promise can be made over a path; and what can be offered, if that is not known of another one."""
@@ -356,8 +311,6 @@ class Ledger:
         """Place the flow on every link of a path with these deadlines."""
         arrivals = self._arrivals(request, path, deadline)
         changed: dict[int, LinkFlows] = {}
-        moves: list[LevelStep] = []
-        added: list[LevelStep] = []
         for link, arrival in zip(path.links, arrivals, strict=True):
             flows = self.links.get(link, NONE)
             row = flows.row(request.publication)
@@ -370,22 +323,11 @@ class Ledger:
                 continue
             among, new = flows.with_flow(request.publication, arrival)
             placed = place(self.network.link(link), among, new)
-            if not isinstance(placed, Placed):
+            if isinstance(placed, Missed):
                 return placed
-            changed[link] = placed.flows
-            if self.network.port(link) >= 0:
-                moves += [LevelStep(move.publication, link, move.before, move.after) for move in placed.moves]
-                if row < 0:
-                    added.append(LevelStep(request.publication, link, -1, int(placed.flows.level[new])))
-        entry = AdmittedPromise(request, path, deadline, np.array([arrival.jitter for arrival in arrivals]))
-        # The path is laid from its end, so that nothing is sent where nothing leads on.
-        return Admitted(entry, changed, (*moves, *reversed(added)))
-
-    def recomputed(self) -> dict[int, Floats]:
-        """All bounds of all links, worked out again."""
-        return {
-            link: flows.bounds(self.network.link(link), flows.level) for link, flows in self.links.items()
-        }
+            changed[link] = placed
+        jitter = np.array([arrival.jitter for arrival in arrivals])
+        return Admitted(AdmittedPromise(request, path, deadline, jitter), changed)
 
 
 NONE = LinkFlows.none()

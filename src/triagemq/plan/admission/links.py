@@ -1,6 +1,6 @@
 """The promised flows of one link: whether one more fits, in which level, and the smallest deadline it could have.
 
-Deadlines and jitters are fixed at admission, so links are judged one by one (MIDAS V.B). On the access link all flows
+Deadlines and jitters are fixed at admission, so links are checked one by one (MIDAS V.B). On the access link all flows
 of a publisher go in order of arrival; at a port they have levels, with control traffic above and utility below them.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.scenario import Floats, Integers
+from triagemq.scenario import Floats
 from triagemq.theory import assign_classes, delay_bounds
 from triagemq.theory.worst_case import bounds_of_class, port_flows
 
@@ -21,15 +21,6 @@ Rows = NDArray[np.int64]
 
 MOST_FURTHER_STATES = 40
 """States that are checked, beyond one for each move, before no safe order is taken to exist."""
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A publication's flow changes its level at one port."""
-
-    publication: int
-    before: int
-    after: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +33,13 @@ class LevelStep:
     after: int
 
 
-def safe_order(
-    keeps: Callable[[Rows], bool], publication: Rows, before: Rows, after: Rows
-) -> tuple[Move, ...] | None:
+def safe_order(keeps: Callable[[Rows], bool], before: Rows, after: Rows) -> list[int] | None:
     """An order of moving flows from their levels to others in which every state holds; None if none is found.
 
     Here no two may share a level, so the lower one makes room first:
 
-    >>> safe_order(lambda level: len(set(level.tolist())) == 2, np.array([7, 8]), np.array([0, 1]), np.array([1, 2]))
-    (Move(publication=8, before=1, after=2), Move(publication=7, before=0, after=1))
+    >>> safe_order(lambda level: len(set(level.tolist())) == 2, np.array([0, 1]), np.array([1, 2]))
+    [1, 0]
     """
     moving = np.flatnonzero(before != after)
     lowest_first = moving[np.lexsort((moving, -before[moving], -after[moving]))].tolist()
@@ -73,10 +62,7 @@ def safe_order(
                     return [row, *rest]
         return None
 
-    order = search(before, lowest_first)
-    if order is None:
-        return None
-    return tuple(Move(int(publication[row]), int(before[row]), int(after[row])) for row in order)
+    return search(before, lowest_first)
 
 
 NEARLY = 1.0 + 1e-9
@@ -145,17 +131,10 @@ class LinkFlows:
         no = np.empty(0, dtype=np.bool_)
         return cls(whole, real, real, real, real, real, real, no, no, whole, real)
 
-    @classmethod
-    def of(cls, publication: list[int], columns: NDArray[np.float64]) -> LinkFlows:
-        """From a row of numbers for each publication, in the order of the columns."""
-        kinds = [np.bool_ if each.name in ("bucket", "passing") else np.float64 for each in fields(cls)[1:]]
-        kinds[-2] = np.int64
-        rows = [column.astype(kind) for column, kind in zip(columns.T, kinds, strict=True)]
-        return cls(np.array(publication, dtype=np.int64), *rows)
-
-    def renumbered(self, publications: Integers) -> LinkFlows:
-        """The same under other numbers of publications."""
-        return replace(self, publication=publications[self.publication].astype(np.int64))
+    @property
+    def levels(self) -> dict[int, int]:
+        """The level of every flow, by publication."""
+        return dict(zip(self.publication.tolist(), self.level.tolist(), strict=True))
 
     def row(self, publication: int) -> int:
         """The row of a publication's flow, -1 if it does not cross this link."""
@@ -194,11 +173,11 @@ class LinkFlows:
     def bounds(self, link: PromiseLink, level: Rows) -> Floats:
         """The bound of every flow if these were their levels."""
         classes = np.append(level, 0 if link.in_order else -1).astype(np.int64)
-        arguments = self.beside_control(link)
+        arguments = self.with_control(link)
         bounds = delay_bounds(**arguments, classes=classes, lower_priority_blocking=link.blocking_seconds)
         return bounds[:-1]
 
-    def beside_control(self, link: PromiseLink) -> dict[str, Any]:
+    def with_control(self, link: PromiseLink) -> dict[str, Any]:
         """What bounds are made of, by the names of arguments: columns with control traffic as the last row."""
         packet, separation = link.control_seconds, link.control_separation_seconds
         return {
@@ -211,13 +190,13 @@ class LinkFlows:
             "passing": np.append(self.passing, False),
         }
 
-    def judge(self, link: PromiseLink) -> Callable[[Rows], bool]:
+    def deadline_check(self, link: PromiseLink) -> Callable[[Rows], bool]:
         """Whether every deadline would hold with given levels; which takes less than to know all bounds."""
-        flows = port_flows(**self.beside_control(link))
+        flows = port_flows(**self.with_control(link))
         control = np.int64(0 if link.in_order else -1)
         deadline = np.append(self.deadline, np.inf)
         # Most levels of one try are those of another.
-        judged: dict[tuple[bytes, bytes, float], bool] = {}
+        known: dict[tuple[bytes, bytes, float], bool] = {}
 
         def keeps(level: Rows) -> bool:
             classes = np.append(level, control)
@@ -226,11 +205,11 @@ class LinkFlows:
                 longest = float(flows.packet[classes > each].max(initial=link.blocking_seconds))
                 higher = np.flatnonzero(classes < each)
                 key = members.tobytes(), higher.tobytes(), longest
-                if key not in judged:
+                if key not in known:
                     enough = deadline[members]
                     found = bounds_of_class(members, higher, longest, flows, "exact", enough)
-                    judged[key] = bool((found <= enough).all())
-                if not judged[key]:
+                    known[key] = bool((found <= enough).all())
+                if not known[key]:
                     return False
             return True
 
@@ -238,15 +217,7 @@ class LinkFlows:
 
     def keeps(self, link: PromiseLink, level: Rows) -> bool:
         """Whether every deadline would hold with these levels."""
-        return self.judge(link)(level)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Placed:
-    """Flows with levels and bounds, and the moves of those that were there, in an order that is safe."""
-
-    flows: LinkFlows
-    moves: tuple[Move, ...]
+        return self.deadline_check(link)(level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,8 +231,8 @@ class Missed:
     no_safe_order: bool = False
 
 
-def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
-    """Levels for these flows, of which the one in row `new` has come or wants to be sooner.
+def place(link: PromiseLink, flows: LinkFlows, new: int) -> LinkFlows | Missed:
+    """These flows with levels and bounds, of which the one in row `new` has come or wants to be sooner.
 
     The others stay where they are if the new one keeps its deadline in any of their levels, the lowest first. If not,
     all levels are given anew, as few as needed.
@@ -270,16 +241,16 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
         level = np.zeros(len(flows.level), dtype=np.int64)
         bound = flows.bounds(link, level)
         if (bound <= flows.deadline).all():
-            return Placed(replace(flows, level=level, bound=bound), ())
+            return replace(flows, level=level, bound=bound)
         worst = int(np.argmax(bound / flows.deadline))
         return _missed(link, flows, worst, float(bound[worst]))
-    lowest, keeps = int(flows.level.max(initial=-1)), flows.judge(link)
+    lowest, keeps = int(flows.level.max(initial=-1)), flows.deadline_check(link)
     for tried in range(lowest, -1, -1):
         placed = _placed_in(link, flows, new, tried, keeps)
         if placed is not None:
             return placed
     found = assign_classes(
-        **flows.beside_control(link),
+        **flows.with_control(link),
         deadline=np.append(flows.deadline, np.inf),
         levels=link.levels,
         above=np.arange(len(flows.level) + 1) == len(flows.level),
@@ -290,9 +261,8 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
     level, bound = found.classes[:-1], found.bounds[:-1]
     there = flows.level >= 0
     before = flows.some(there)
-    moves = safe_order(before.judge(link), before.publication, before.level, level[there])
-    if moves is not None:
-        return Placed(replace(flows, level=level, bound=bound), moves)
+    if safe_order(before.deadline_check(link), before.level, level[there]) is not None:
+        return replace(flows, level=level, bound=bound)
     # Below all others no flow has to make room.
     below = _placed_in(link, flows, new, lowest + 1, keeps) if lowest + 1 < link.levels else None
     return below or replace(_missed(link, flows, new, float(bound[new])), no_safe_order=True)
@@ -300,16 +270,11 @@ def place(link: PromiseLink, flows: LinkFlows, new: int) -> Placed | Missed:
 
 def _placed_in(
     link: PromiseLink, flows: LinkFlows, new: int, tried: int, keeps: Callable[[Rows], bool]
-) -> Placed | None:
+) -> LinkFlows | None:
     """The new flow in this level and all others where they are, if that keeps every deadline."""
     level = flows.level.copy()
     level[new] = tried
-    if not keeps(level):
-        return None
-    bound = flows.bounds(link, level)
-    before = int(flows.level[new])
-    move = (Move(int(flows.publication[new]), before, tried),) if before not in (-1, tried) else ()
-    return Placed(replace(flows, level=level, bound=bound), move)
+    return replace(flows, level=level, bound=flows.bounds(link, level)) if keeps(level) else None
 
 
 def _missed(link: PromiseLink, flows: LinkFlows, row: int, bound: float) -> Missed:
@@ -345,9 +310,9 @@ def smallest_deadline(
         if isinstance(found, Missed):
             low = tried
         else:
-            least = float(found.flows.bound[row]) * NEARLY
+            least = float(found.bound[row]) * NEARLY
             fits = least < tried and isinstance(
-                _placed_with(link, flows, publication, arrival, least), Placed
+                _placed_with(link, flows, publication, arrival, least), LinkFlows
             )
             high = least if fits else tried
         tried = 0.5 * (low + high)
@@ -356,7 +321,7 @@ def smallest_deadline(
 
 def _placed_with(
     link: PromiseLink, flows: LinkFlows, publication: int, arrival: LinkArrival, deadline: float
-) -> Placed | Missed:
+) -> LinkFlows | Missed:
     among, row = flows.with_flow(publication, arrival._replace(deadline=deadline))
     return place(link, among, row)
 
@@ -365,16 +330,16 @@ def _highest(link: PromiseLink, flows: LinkFlows, new: int) -> float | Missed:
     """A deadline with which a flow can be placed: its bound in the highest level that takes it while others stay; if
     there is none, not much more than it would be with others in other levels."""
     levels = [] if link.in_order else range(min(int(flows.level.max(initial=-1)) + 2, link.levels))
-    keeps = flows.judge(link)
+    keeps = flows.deadline_check(link)
     for tried in levels:
         placed = _placed_in(link, flows, new, tried, keeps)
         if placed is not None:
-            return float(placed.flows.bound[new]) * NEARLY
+            return float(placed.bound[new]) * NEARLY
     found = place(link, flows, new)
     if isinstance(found, Missed):
         return found
     enough, deadline = float(flows.deadline[new]), flows.deadline.copy()
-    deadline[new] = float(found.flows.bound[new]) * NEARLY
+    deadline[new] = float(found.bound[new]) * NEARLY
     # Who asks for less may be placed otherwise, and perhaps not at all.
     while deadline[new] < enough and isinstance(place(link, replace(flows, deadline=deadline), new), Missed):
         deadline[new] *= 2.0

@@ -1,4 +1,4 @@
-"""The promises of a plan, as tables, rows and words: those of the plan before first, then the new ones by name.
+"""The promises of a plan: those of the plan before first, then the new ones by name; as tables, rows and words.
 
 What was admitted stays as it was, unless its own terms or a link on its path have changed: then it is decided on again,
 before anything new.
@@ -7,15 +7,15 @@ before anything new.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
-from triagemq.plan.admission.carrying import carry_over, ledger_of
-from triagemq.plan.admission.ledger import AdmittedPromise, Ledger, Refused
-from triagemq.plan.admission.links import LinkFlows
+from triagemq.plan.admission.ledger import NONE, AdmittedPromise, Ledger, Refused
+from triagemq.plan.admission.links import LevelStep, LinkFlows, safe_order
 from triagemq.plan.admission.promises import PromiseNetwork, PromiseRequest, matching, promise_request
+from triagemq.plan.difference import new_rows, new_rows_by_name
 from triagemq.plan.model import (
     NO_HOPS,
     NO_LIMITERS,
@@ -25,9 +25,9 @@ from triagemq.plan.model import (
     Plan,
     PromisedHops,
     Promises,
+    table_of,
 )
-from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.model import filled
+from triagemq.scenario import Floats, Integers, Scenario
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +39,12 @@ class AdmissionResult:
     limiters: Limiters
     decisions: tuple[Decision, ...]
     port_bytes_per_second: Floats
-    levels: int
     ledger: Ledger | None = None
+
+    @property
+    def levels(self) -> int:
+        """The first class of utility flows."""
+        return int(self.hops.level[self.hops.port >= 0].max(initial=-1)) + 1
 
 
 def admit_promises(
@@ -49,7 +53,7 @@ def admit_promises(
     """Decide on all promises that a scenario asks for; `why_none` is why all are refused."""
     publication, subscription, often = matching(scenario)
     if not len(subscription) and not scenario.subscriptions.guaranteed.any():
-        return AdmissionResult(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)), 0)
+        return AdmissionResult(NO_PROMISES, NO_HOPS, NO_LIMITERS, (), np.zeros(len(scenario.ports)))
     network = PromiseNetwork(scenario)
     wanted: dict[tuple[int, int], PromiseRequest] = {}
     refused: dict[tuple[int, int], Refused] = {}
@@ -71,18 +75,9 @@ def admit_promises(
     return AdmissionResult(
         *_tables(ledger, refused),
         tuple(
-            _decision(scenario, key, why, earlier.get(key))
-            for key, why in sorted(refused.items(), key=_by_name)
+            _decision(scenario, key, refused[key], earlier.get(key)) for key in sorted(refused, key=_by_name)
         ),
         _port_loads(ledger),
-        max(
-            (
-                int(flows.level.max(initial=-1)) + 1
-                for link, flows in ledger.links.items()
-                if network.port(link) >= 0
-            ),
-            default=0,
-        ),
         ledger,
     )
 
@@ -90,58 +85,25 @@ def admit_promises(
 def _tables(
     ledger: Ledger, refused: dict[tuple[int, int], Refused]
 ) -> tuple[Promises, PromisedHops, Limiters]:
-    rows = list(ledger.entries.values())
-    lengths = np.array([len(entry.path.links) for entry in rows], dtype=np.int32)
-    found = _levels_and_bounds(ledger)
-    at_hops = [[found[link][entry.request.publication] for link in entry.path.links] for entry in rows]
-    bounds = [np.array([bound for _, bound in hops]) for hops in at_hops]
-    level = [level for hops in at_hops for level, _ in hops]
-    keys = [*ledger.entries, *refused]
-    none = np.zeros(len(refused))
-    promises = filled(
-        Promises,
-        len(keys),
-        publication=[publication for publication, _ in keys],
-        subscription=[subscription for _, subscription in keys],
-        admitted=np.arange(len(keys)) < len(rows),
-        bound_seconds=[
-            *(each.sum() + entry.path.fixed_seconds for each, entry in zip(bounds, rows, strict=True)),
-            *none,
-        ],
-        max_latency_seconds=[
-            *(entry.request.max_latency_seconds for entry in rows),
-            *ledger.network.scenario.subscriptions.max_latency_seconds[[key[1] for key in refused]],
-        ],
-        offer_seconds=[0.0] * len(rows) + [why.offer_seconds for why in refused.values()],
-        missed_publication=[-1] * len(rows) + [_missed(key, why)[0] for key, why in refused.items()],
-        missed_by_seconds=[0.0] * len(rows) + [_missed(key, why)[1] for key, why in refused.items()],
-        first_hop=np.append(np.cumsum(lengths) - lengths, none),
-        hop_count=np.append(lengths, none),
-    )
-    hops = filled(
-        PromisedHops,
-        int(lengths.sum()),
-        port=[ledger.network.port(link) for entry in rows for link in entry.path.links],
-        level=level,
-        deadline_seconds=np.concatenate([np.empty(0), *(entry.deadline for entry in rows)]),
-        bound_seconds=np.concatenate([np.empty(0), *bounds]),
-        jitter_seconds=np.concatenate([np.empty(0), *(entry.jitter for entry in rows)]),
-    )
-    return promises, hops, _limiters(ledger)
-
-
-def _levels_and_bounds(ledger: Ledger) -> dict[int, dict[int, tuple[int, float]]]:
-    """By link and publication."""
-    return {
-        link: dict(
-            zip(
-                flows.publication.tolist(),
-                zip(flows.level.tolist(), flows.bound.tolist(), strict=True),
-                strict=True,
-            )
-        )
+    promises: list[tuple[float, ...]] = []
+    hops: list[tuple[float, ...]] = []
+    placed = {
+        link: dict(zip(flows.publication.tolist(), zip(flows.level, flows.bound, strict=True), strict=True))
         for link, flows in ledger.links.items()
     }
+    for key, entry in ledger.entries.items():
+        links, wanted, bound_seconds = entry.path.links, entry.request.max_latency_seconds, 0.0
+        first = len(hops)
+        for link, deadline, jitter in zip(links, entry.deadline, entry.jitter, strict=True):
+            level, bound = placed[link][key[0]]
+            hops.append((ledger.network.port(link), level, deadline, bound, jitter))
+            bound_seconds += bound
+        bound_seconds += entry.path.fixed_seconds
+        promises.append((*key, 1, bound_seconds, wanted, 0.0, -1, 0.0, first, len(links)))
+    latency = ledger.network.scenario.subscriptions.max_latency_seconds
+    for key, why in refused.items():
+        promises.append((*key, 0, 0.0, latency[key[1]], why.offer_seconds, *_missed(key, why), 0, 0))
+    return table_of(Promises, promises), table_of(PromisedHops, hops), _limiters(ledger)
 
 
 def _missed(key: tuple[int, int], why: Refused) -> tuple[int, float]:
@@ -167,16 +129,7 @@ def _limiters(ledger: Ledger) -> Limiters:
         more = ledger.network.limiter_jitter(wish, switch)[1]
         jitter = min(float(entry.jitter[1]) - more, limited.get(wish.publication, (0, 0.0, 0.0, math.inf))[3])
         limited[wish.publication] = switch, burst, burst / separation * slack, jitter
-    rows = sorted(limited.items())
-    return filled(
-        Limiters,
-        len(rows),
-        publication=[publication for publication, _ in rows],
-        switch=[switch for _, (switch, _, _, _) in rows],
-        burst_bytes=[burst for _, (_, burst, _, _) in rows],
-        rate_bytes_per_second=[rate for _, (_, _, rate, _) in rows],
-        jitter_seconds=[jitter for _, (_, _, _, jitter) in rows],
-    )
+    return table_of(Limiters, [(publication, *terms) for publication, terms in sorted(limited.items())])
 
 
 def _port_loads(ledger: Ledger) -> Floats:
@@ -188,9 +141,8 @@ def _port_loads(ledger: Ledger) -> Floats:
     return loads
 
 
-def _by_name(item: tuple[tuple[int, int], Refused]) -> tuple[int, int]:
-    publication, subscription = item[0]
-    return subscription, publication
+def _by_name(key: tuple[int, int]) -> tuple[int, int]:
+    return key[1], key[0]
 
 
 def _too_rare(scenario: Scenario, publication: int, subscription: int) -> str:
@@ -220,6 +172,179 @@ def _decision(scenario: Scenario, key: tuple[int, int], why: Refused, earlier: f
     )
 
 
+ROUNDING = 1.0 + 1e-12
+
+
+def carry_over(
+    network: PromiseNetwork,
+    wanted: dict[tuple[int, int], PromiseRequest],
+    previous: Plan | None,
+    before: Scenario | None,
+) -> tuple[Ledger, list[tuple[int, int]], dict[tuple[int, int], float]]:
+    """A ledger with what an earlier plan promised and still holds; what is to be decided on again, in order; and what
+    all of these were promised.
+
+    A promise stays over its path, with its deadlines, if its messages, its publisher and the links are what they were.
+    """
+    ledger = Ledger(network)
+    again: list[tuple[int, int]] = []
+    earlier: dict[tuple[int, int], float] = {}
+    if previous is None or not previous.promises.admitted.any():
+        return ledger, again, earlier
+    scenario = network.scenario
+    before = scenario if before is None else before
+    was = _ledger_before(before, previous)
+    publications = new_rows(before, scenario, "publications", "publisher")
+    subscriptions = new_rows(before, scenario, "subscriptions", "subscriber")
+    ports = new_rows_by_name(before.ports.name, scenario.ports.name)
+    publishers = new_rows_by_name(before.publishers.name, scenario.publishers.name)
+    ended: set[int] = set()
+    promises = previous.promises
+    for row in np.flatnonzero(promises.admitted).tolist():
+        old = int(promises.publication[row]), int(promises.subscription[row])
+        key = int(publications[old[0]]), int(subscriptions[old[1]])
+        entry = was.entries.get(old)
+        if key in wanted:
+            earlier[key] = float(promises.max_latency_seconds[row])
+            stays = None if entry is None else _renewed(was.network, entry, network, wanted[key], ports)
+            if stays is not None:
+                ledger.put(stays)
+                continue
+            again.append(key)
+        if entry is not None:
+            ended.update(entry.path.links)
+    changed: dict[int, dict[int, int]] = {}
+    for link, flows in was.links.items():
+        port, publication = was.network.port(link), publications[flows.publication].astype(np.int64)
+        owner = int(publishers[link - was.network.port_count]) if port < 0 else -1
+        number = int(ports[port]) if port >= 0 else network.access_link(owner) if owner >= 0 else -1
+        moved = replace(flows, publication=publication)
+        if link in ended:
+            changed[number] = moved.levels
+        elif len(publication):
+            ledger.links[number] = moved
+    # A link that is gone (-1) has no promise that stays.
+    ledger.lay({number: levels for number, levels in changed.items() if number >= 0})
+    return ledger, again, earlier
+
+
+def _ledger_before(scenario: Scenario, plan: Plan) -> Ledger:
+    """The ledger that a plan was made with; read from its tables where the plan comes from a file.
+
+    Promises that cannot be stated any more, or whose path is not there, are not in it.
+    """
+    if isinstance(plan.ledger, Ledger) and plan.ledger.network.scenario is scenario:
+        return plan.ledger
+    plan.require(scenario)
+    ledger = Ledger(PromiseNetwork(scenario))
+    promises, hops = plan.promises, plan.hops
+    levels: dict[int, dict[int, int]] = {}
+    for row in np.flatnonzero(promises.admitted).tolist():
+        publication, rows = int(promises.publication[row]), plan.hops_of(row)
+        wish = promise_request(scenario, publication, int(promises.subscription[row]))
+        path = tuple(hops.port[rows][1:].tolist())
+        if isinstance(wish, str):
+            continue
+        entry = _over(ledger.network, wish, path, hops.deadline_seconds[rows], hops.jitter_seconds[rows])
+        if entry is None:
+            continue
+        ledger.put(entry)
+        for link, level in zip(entry.path.links, hops.level[rows].tolist(), strict=True):
+            levels.setdefault(link, {}).setdefault(publication, level)
+    ledger.lay(levels)
+    return ledger
+
+
+def _over(
+    network: PromiseNetwork, wish: PromiseRequest, ports: tuple[int, ...], deadline: Floats, jitter: Floats
+) -> AdmittedPromise | None:
+    """The promise over the path that it had, if there is such a path and its deadlines are soon enough."""
+    subscriber = int(network.scenario.subscriptions.subscriber[wish.subscription])
+    if not ports or min(ports) < 0 or not network.leads(ports, wish.publisher, subscriber):
+        return None
+    path = network.path_over(ports, wish.publisher, subscriber)
+    if float(deadline.sum()) + path.fixed_seconds > wish.max_latency_seconds * ROUNDING:
+        return None
+    return AdmittedPromise(wish, path, deadline, jitter)
+
+
+def _renewed(
+    was: PromiseNetwork,
+    entry: AdmittedPromise,
+    network: PromiseNetwork,
+    wish: PromiseRequest,
+    ports: Integers,
+) -> AdmittedPromise | None:
+    """A promise over the network of now, if all that it was proven on is as it was when it was admitted."""
+    before, old = entry.request, entry.path
+    if (wish.message, wish.separation_seconds) != (before.message, before.separation_seconds):
+        return None
+    path = tuple(int(ports[port]) for port in old.links[1:])
+    found = _over(network, wish, path, entry.deadline, entry.jitter)
+    if found is None:
+        return None
+    first, switch = old.switches[0], found.path.switches[0]
+    same = (
+        was.has_buckets(first) == network.has_buckets(switch)
+        and was.limiter_jitter(before, first) == network.limiter_jitter(wish, switch)
+        and np.array_equal(old.multiplexing_seconds, found.path.multiplexing_seconds)
+        and all(
+            was.link(one) == network.link(other)
+            for one, other in zip(old.links, found.path.links, strict=True)
+        )
+    )
+    return found if same else None
+
+
+def ledger_of(scenario: Scenario, plan: Plan, before: Scenario | None = None) -> Ledger:
+    """The ledger of a plan's promises, as far as this scenario still has them."""
+    if isinstance(plan.ledger, Ledger) and plan.ledger.network.scenario is scenario:
+        return plan.ledger
+    network = PromiseNetwork(scenario)
+    publication, subscription, often = matching(scenario)
+    wanted = {}
+    for key in zip(publication[often > 0].tolist(), subscription[often > 0].tolist(), strict=True):
+        found = promise_request(scenario, *key)
+        if isinstance(found, PromiseRequest):
+            wanted[key] = found
+    return carry_over(network, wanted, plan, before)[0]
+
+
+def reconfiguration(
+    scenario: Scenario, before: Plan, after: Plan, scenario_before: Scenario | None = None
+) -> tuple[LevelStep, ...] | None:
+    """The steps from one plan's levels to another's, in an order that keeps every promise; None if none is known.
+
+    What is gone goes first and what is new comes last, from the end of its path. Where the first class of utility flows
+    rises, they make room before these steps, and where it falls, after.
+    """
+    was = ledger_of(scenario, before, scenario_before)
+    will = ledger_of(scenario, after)
+    gone, moves, new = [], [], []
+    ports = [link for link in {**was.links, **will.links} if was.network.port(link) >= 0]
+    for port in sorted(ports):
+        old, now = was.links.get(port, NONE), will.links.get(port, NONE)
+        stays, rows_old, rows_now = np.intersect1d(old.publication, now.publication, return_indices=True)
+        common, level = old.some(rows_old), now.level[rows_now]
+        order = safe_order(common.deadline_check(was.network.link(port)), common.level, level)
+        if order is None:
+            return None
+        moves += [LevelStep(int(stays[row]), port, int(common.level[row]), int(level[row])) for row in order]
+        gone += [
+            LevelStep(int(each), port, int(old.level[old.row(each)]), -1)
+            for each in np.setdiff1d(old.publication, stays)
+        ]
+    for entry in will.entries.values():
+        for port in reversed(entry.path.links[1:]):
+            publication = entry.request.publication
+            step = LevelStep(
+                publication, port, -1, int(will.links[port].level[will.links[port].row(publication)])
+            )
+            if was.links.get(port, NONE).row(publication) < 0 and step not in new:
+                new.append(step)
+    return (*gone, *moves, *new)
+
+
 NAMED = 4
 """Flows that are named, of those that interfere at a link."""
 
@@ -230,7 +355,7 @@ def promise_rows(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
-    promises, hops = plan.promises, plan.hops
+    promises = plan.promises
     published, wanted = scenario.publications, scenario.subscriptions
     publication, subscription = int(promises.publication[promise]), int(promises.subscription[promise])
     admitted = bool(promises.admitted[promise])
@@ -247,24 +372,15 @@ def _row(scenario: Scenario, plan: Plan, promise: int) -> dict[str, Any]:
         "slack_seconds": request - bound if admitted else None,
         "offer_seconds": offer if offer > 0 else None,
         **missed_flow(scenario, promises, promise),
-        "hops": [
-            {
-                "port": scenario.ports.name[port] if port >= 0 else None,
-                "level": level if port >= 0 else None,
-                "bound_seconds": hop_bound,
-                "deadline_seconds": deadline,
-                "jitter_seconds": jitter,
-            }
-            for port, level, hop_bound, deadline, jitter in zip(
-                hops.port[rows].tolist(),
-                hops.level[rows].tolist(),
-                hops.bound_seconds[rows].tolist(),
-                hops.deadline_seconds[rows].tolist(),
-                hops.jitter_seconds[rows].tolist(),
-                strict=True,
-            )
-        ],
+        "hops": [_hop_row(scenario, plan.hops, row) for row in range(rows.start, rows.stop)],
     }
+
+
+def _hop_row(scenario: Scenario, hops: PromisedHops, row: int) -> dict[str, Any]:
+    """A link of a promise; an access link is no port, and has no level."""
+    found = {column.name: getattr(hops, column.name)[row].item() for column in fields(hops)}
+    port = found["port"]
+    return found | ({"port": scenario.ports.name[port]} if port >= 0 else {"port": None, "level": None})
 
 
 def missed_flow(scenario: Scenario, promises: Promises, promise: int) -> dict[str, Any]:
@@ -308,9 +424,11 @@ def _hop(ledger: Ledger, entry: AdmittedPromise, hop: int) -> str:
     row = flows.row(entry.request.publication)
     level = int(flows.level[row])
     who = [] if link.in_order else [_named(ledger, flows, flows.level < level, "above it")]
-    beside = flows.level == level
-    beside[row] = False
-    who.append(_named(ledger, flows, beside, "in order with it" if link.in_order else "in the same level"))
+    same_level = flows.level == level
+    same_level[row] = False
+    who.append(
+        _named(ledger, flows, same_level, "in order with it" if link.in_order else "in the same level")
+    )
     lower = float(flows.packet[flows.level > level].max(initial=link.blocking_seconds))
     who.append(f"one packet below it, {_seconds(lower)}" if lower > 0 else "")
     who.append(f"control traffic, {_seconds(link.control_seconds)} now and then")

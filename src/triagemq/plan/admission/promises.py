@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
 from functools import cached_property
-from itertools import count, islice
+from itertools import islice
 
 import numpy as np
 
 from triagemq.plan.admission.links import PromiseLink
-from triagemq.plan.instructions import LIMITER_PACKETS
+from triagemq.plan.dataplane import LIMITER_PACKETS
 from triagemq.scenario import (
     Discipline,
     Floats,
@@ -47,7 +48,7 @@ METER_BYTES = 125.0
 """Meters of OpenFlow switches count whole kilobits: so much more they may hold, and let through in a second."""
 
 SHORT_PACKETS = 4
-"""So many packets of shorter messages a limiter remembers beside those of the largest."""
+"""So many packets of shorter messages a limiter remembers, with those of the largest."""
 
 MOST_PATHS = 4
 """Paths that are tried, the shortest first."""
@@ -107,7 +108,7 @@ class PromiseNetwork:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.port_count = len(scenario.ports)
-        self._paths: dict[tuple[int, int], tuple[list[Path], Iterator[Path]]] = {}
+        self._paths: dict[tuple[int, int], tuple[Path, ...]] = {}
         self._links: dict[int, PromiseLink] = {}
 
     def access_link(self, publisher: int) -> int:
@@ -190,7 +191,7 @@ class PromiseNetwork:
         return largest
 
     def paths(self, publisher: int, subscriber: int) -> Iterator[PromisePath]:
-        """The paths from a publisher to a subscriber, the shortest first; each is searched for when it is needed."""
+        """The paths from a publisher to a subscriber, the shortest first."""
         scenario = self.scenario
         between = (
             int(scenario.publishers.access_switch[publisher]),
@@ -198,15 +199,9 @@ class PromiseNetwork:
         )
         if between not in self._paths:
             found = direct_paths(scenario, publisher, subscriber, self._switch_links)
-            self._paths[between] = [], islice(found, MOST_PATHS)
-        known, further = self._paths[between]
-        for number in count():
-            if number == len(known):
-                path = next(further, None)
-                if path is None:
-                    return
-                known.append(path)
-            yield self.path_over(known[number], publisher, subscriber)
+            self._paths[between] = tuple(islice(found, MOST_PATHS))
+        for path in self._paths[between]:
+            yield self.path_over(path, publisher, subscriber)
 
     @cached_property
     def _switch_links(self) -> SwitchLinks:
@@ -303,16 +298,12 @@ def promise_request(scenario: Scenario, publication: int, subscription: int) -> 
     )
 
 
-def round_up(seconds: float, digits: int = 4) -> float:
-    """The number of so many digits next above: what is offered can be read, written and requested again.
+def round_up(seconds: float) -> float:
+    """The number of four digits next above: what is offered can be read, written and requested again.
 
     >>> round_up(0.00123412), round_up(2.0)
     (0.001235, 2.0)
     """
-    if not 0.0 < seconds < math.inf:
+    if not math.isfinite(seconds):
         return seconds
-    rounded = float(f"{seconds:.{digits - 1}e}")
-    if rounded >= seconds:
-        return rounded
-    step = 10.0 ** (math.floor(math.log10(seconds)) - digits + 1)
-    return float(f"{seconds + step:.{digits - 1}e}")
+    return float(Context(prec=4, rounding=ROUND_CEILING).create_decimal(repr(float(seconds))))

@@ -4,40 +4,7 @@ Decisions without input, output or a clock: what is measured goes in as events t
 out. The simulator and the exchange use the same.
 
 - `detection`: settings, events in and out, rates of the next interval, and which brokers are LOW, HIGH or OVERLOAD;
-- `trial`: edges as they would be while subscriptions are selected; `selection`: who leaves an edge or a head for where;
+- `selection`: who leaves an edge or a head for where, and edges as they would be meanwhile;
 - `balancer`: the state machine around these (one balancing at a time for a broker, time-outs), and the policies by
   name; PEER, the baseline, is in `lab.clusters`.
 """
-
-from triagemq.plan.balancing.balancer import BALANCINGS, Balancer, BalancingPolicy, balancing_policy
-from triagemq.plan.balancing.detection import (
-    BalancingSettings,
-    Completed,
-    Detected,
-    LoadReport,
-    LoadState,
-    LoadWatch,
-    Migration,
-    SmoothedRates,
-    Thresholds,
-    detect,
-    queue_threshold,
-)
-
-__all__ = [
-    "BALANCINGS",
-    "Balancer",
-    "BalancingPolicy",
-    "BalancingSettings",
-    "Completed",
-    "Detected",
-    "LoadReport",
-    "LoadState",
-    "LoadWatch",
-    "Migration",
-    "SmoothedRates",
-    "Thresholds",
-    "balancing_policy",
-    "detect",
-    "queue_threshold",
-]

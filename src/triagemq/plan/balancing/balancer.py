@@ -13,14 +13,13 @@ from triagemq.plan.balancing.detection import (
     NOBODY,
     BalancingSettings,
     Completed,
-    Detected,
     LoadReport,
     LoadState,
     LoadWatch,
     Migration,
+    Outlook,
 )
-from triagemq.plan.balancing.selection import from_edge, from_head
-from triagemq.plan.balancing.trial import Leaving, OffloadBasis
+from triagemq.plan.balancing.selection import Leaving, OffloadBasis, from_edge, from_head
 from triagemq.plan.campus import Campus, Flags, Metric
 from triagemq.plan.planner import resolve
 
@@ -56,9 +55,8 @@ class Balancer:
             self._complete(event)
             return ()
         self._expire(event.at_seconds)
-        outlook = self._watch.measured(event)
-        detected = outlook.detected
-        overloaded = np.flatnonzero(detected.state == LoadState.OVERLOAD).tolist()
+        outlook = self._watch.on_report(event)
+        overloaded = np.flatnonzero(outlook.state == LoadState.OVERLOAD).tolist()
         if not overloaded:
             return ()
         found: list[Migration] = []
@@ -80,17 +78,17 @@ class Balancer:
             )
             moves = (from_edge if self._campus.edge[broker] else from_head)(basis, broker)
             if moves:
-                found += self._begin(event, broker, moves, detected)
+                found += self._begin(event, broker, moves, outlook)
         return tuple(found)
 
     def _begin(
-        self, event: LoadReport, overloaded: int, moves: list[Leaving], detected: Detected
+        self, event: LoadReport, overloaded: int, moves: list[Leaving], outlook: Outlook
     ) -> list[Migration]:
         self._begun += 1
         now, settings = event.at_seconds, self._settings
         edge = bool(self._campus.edge[overloaded])
         stays = self._stays_until if edge else self._publication_stays_until
-        reason = self._reason(event, overloaded, detected)
+        reason = self._reason(event, overloaded, outlook)
         found = []
         for source, target in dict.fromkeys((move.source, move.target) for move in moves):
             rows = np.concatenate([move.rows for move in moves if move[:2] == (source, target)]).astype(
@@ -105,7 +103,7 @@ class Balancer:
                     at_seconds=now,
                     source=source,
                     target=target,
-                    metric=Metric(int(detected.metric[overloaded])),
+                    metric=Metric(int(outlook.metric[overloaded])),
                     reason=reason
                     if source == overloaded
                     else f"room is needed, for {self._name(overloaded)}: {reason}",
@@ -122,12 +120,12 @@ class Balancer:
     def _name(self, broker: int) -> str:
         return self._campus.scenario.brokers.name[broker]
 
-    def _reason(self, event: LoadReport, source: int, detected: Detected) -> str:
-        metric = Metric(int(detected.metric[source]))
+    def _reason(self, event: LoadReport, source: int, outlook: Outlook) -> str:
+        metric = Metric(int(outlook.metric[source]))
         if metric is not Metric.QUEUE_DEPTH:
             return f"{metric.words} use is {event.use[metric, source]:.1%}"
         scenario = self._campus.scenario
-        deep = detected.deep & (event.placement.subscriptions == source)
+        deep = outlook.deep & (event.placement.subscriptions == source)
         topics = [scenario.topics.name[each] for each in np.unique(scenario.subscriptions.topic[deep])]
         return f"queues are too deep for the deadlines of {', '.join(topics)}"
 

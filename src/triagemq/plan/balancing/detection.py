@@ -12,7 +12,6 @@ from enum import IntEnum
 import numpy as np
 
 from triagemq.plan.campus import Campus, Flags, Metric, Placement, TopicDelays
-from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers
 from triagemq.scenario.model import Codes
 
@@ -74,7 +73,7 @@ class Completed:
     """All clients of a balancing have moved; `notified_seconds` is how long it took until they knew.
 
     `relieved_seconds` is how long it took until the broker that they left served them no more, where another serves
-    them beside it for a while.
+    them, too, for a while.
     """
 
     at_seconds: float
@@ -103,12 +102,6 @@ class Migration:
             [scenario.subscriptions.topic[self.subscriptions], scenario.publications.topic[self.publications]]
         )
         return [scenario.topics.name[each] for each in np.unique(moved)]
-
-    def decision(self, campus: Campus) -> Decision:
-        """As traces hold it."""
-        brokers = campus.scenario.brokers.name
-        subject = ", ".join(self.topics(campus))
-        return Decision("migration", subject, brokers[self.source], brokers[self.target], self.reason)
 
 
 LEVEL, TREND, DAMPING = 0.8, 0.2, 0.5
@@ -165,37 +158,6 @@ class LoadState(IntEnum):
     """Somebody has to leave."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Expected:
-    """Of every subscription in the next interval: events that come for it and leave for it in a second, how long an
-    event may wait, and how long it would take to move it; and for how long queues grow on while clients move."""
-
-    input_per_second: Floats
-    output_per_second: Floats
-    allowed_seconds: Floats
-    balancing_seconds: Floats
-    relief_seconds: float = 0.0
-
-    def threshold(self, interval_seconds: float) -> Floats:
-        """The queue depth, in events, above which a deadline is at risk."""
-        return queue_threshold(
-            self.allowed_seconds - self.balancing_seconds,
-            self.input_per_second,
-            self.output_per_second,
-            interval_seconds + self.relief_seconds,
-        )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Detected:
-    """The LoadState of every broker, the Metric it is overloaded by (-1 if it is not), and the subscriptions whose
-    queues are too deep."""
-
-    state: Codes
-    metric: Codes
-    deep: Flags
-
-
 def queue_threshold(
     spare_seconds: Floats, input_per_second: Floats, output_per_second: Floats, interval_seconds: float
 ) -> Floats:
@@ -211,32 +173,24 @@ def queue_threshold(
     return np.where(np.isposinf(spare_seconds), np.inf, found)
 
 
-def detect(
-    campus: Campus, measured: LoadReport, expected: Expected, thresholds: Thresholds, interval_seconds: float
-) -> Detected:
-    """The state of every broker."""
-    use, edge = measured.use, campus.edge
-    low = (use < thresholds.low).all(axis=0)
-    queued = measured.present & (measured.queue_events > 0)
-    deep = queued & (measured.queue_events > expected.threshold(interval_seconds))
-    too_deep = np.zeros(len(edge), dtype=bool)
-    too_deep[measured.placement.subscriptions[deep]] = True
-    judged = use.copy()
-    judged[Metric.UPLINK, edge] = 0.0
-    most = judged.argmax(axis=0)
-    static = judged.max(axis=0) > thresholds.high
-    overload = static | too_deep
-    metric = np.where(too_deep, int(Metric.QUEUE_DEPTH), np.where(static, most, -1))
-    state = np.where(overload, LoadState.OVERLOAD, np.where(low, LoadState.LOW, LoadState.HIGH))
-    return Detected(state.astype(np.int8), metric.astype(np.int8), deep)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
-    """What was detected, what is expected of subscriptions, the rates of publications, and the delays of topics."""
+    """How brokers stand, and what the next interval is expected to bring.
 
-    detected: Detected
-    expected: Expected
+    The LoadState of every broker, and the Metric it is overloaded by (-1 if it is not). Of every subscription, whether
+    its queue is too `deep`, the events that come for it and leave for it in a second, how long an event may wait, and
+    how long it would take to move it; and the queue depth, in events, above which its deadline is at risk. The rates of
+    publications, and the delays of topics.
+    """
+
+    state: Codes
+    metric: Codes
+    deep: Flags
+    input_per_second: Floats
+    output_per_second: Floats
+    allowed_seconds: Floats
+    balancing_seconds: Floats
+    threshold: Floats
     expected_rate: Floats
     delays: TopicDelays
 
@@ -251,7 +205,7 @@ class LoadWatch:
         self._cost_seconds: float | None = None
         self._relief_seconds = settings.relief_seconds
 
-    def measured(self, event: LoadReport) -> Outlook:
+    def on_report(self, event: LoadReport) -> Outlook:
         """What one more interval shows."""
         self._rates.add(event.rate_per_second)
         self._outputs.add(event.output_per_second)
@@ -264,16 +218,26 @@ class LoadWatch:
         cost = campus.notification_seconds(broker)
         if self._cost_seconds is not None:
             cost = np.full_like(cost, self._cost_seconds)
-        expected = Expected(
-            input_per_second=events[campus.scenario.subscriptions.topic],
-            output_per_second=self._outputs.expected(),
-            allowed_seconds=delays.allowed_seconds(broker),
-            balancing_seconds=cost,
-            relief_seconds=self._relief_seconds,
+        coming = events[campus.scenario.subscriptions.topic]
+        leaving, allowed = self._outputs.expected(), delays.allowed_seconds(broker)
+        threshold = queue_threshold(
+            allowed - cost, coming, leaving, self._settings.interval_seconds + self._relief_seconds
         )
-        settings = self._settings
-        detected = detect(campus, event, expected, settings.thresholds, settings.interval_seconds)
-        return Outlook(detected, expected, rate, delays)
+        deep = event.present & (event.queue_events > np.maximum(threshold, 0.0))
+        state, metric = self._states(event, deep)
+        return Outlook(state, metric, deep, coming, leaving, allowed, cost, threshold, rate, delays)
+
+    def _states(self, event: LoadReport, deep: Flags) -> tuple[Codes, Codes]:
+        """The state of every broker, and by what it is overloaded."""
+        thresholds, edge, use = self._settings.thresholds, self._campus.edge, event.use.copy()
+        low = (use < thresholds.low).all(axis=0)
+        too_deep = np.zeros(len(edge), dtype=bool)
+        too_deep[event.placement.subscriptions[deep]] = True
+        use[Metric.UPLINK, edge] = 0.0
+        static = use.max(axis=0) > thresholds.high
+        metric = np.where(too_deep, int(Metric.QUEUE_DEPTH), np.where(static, use.argmax(axis=0), -1))
+        state = np.where(static | too_deep, LoadState.OVERLOAD, np.where(low, LoadState.LOW, LoadState.HIGH))
+        return state.astype(np.int8), metric.astype(np.int8)
 
     def completed(self, event: Completed) -> None:
         """A balancing has shown what it costs."""

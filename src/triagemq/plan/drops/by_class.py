@@ -13,8 +13,8 @@ from triagemq.plan.drops.problem import FITS, DropProblem, DropResult, overloads
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats
 
-ITERATIONS = 200
-"""Newton needs about six; the rest is for loads that differ by hundreds of orders of magnitude."""
+ITERATIONS = 80
+"""Of bisection: to the last digit, also of numbers that differ by hundreds of orders of magnitude."""
 
 ClassRule = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """(loads[ports, classes], capacity[ports]) of exceeded ports -> (keep[ports, classes], parameter[ports])."""
@@ -47,7 +47,7 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
         share[exceeded], parameter[exceeded] = rule(loads[exceeded], capacity)
         keep[flows] *= share.reshape(-1)[cell]
         zero_load = problem.arriving(loads[:, 0])
-        carried = problem.arriving(problem.port_capacity_bytes_per_second)
+        arriving = problem.arriving(problem.port_capacity_bytes_per_second)
         for which, of_port in enumerate(exceeded):
             # Flat treats all classes alike, so class 0 losing packets there is no news.
             if name != "flat" and loads[of_port, 0] > capacity[which] * FITS:
@@ -58,7 +58,7 @@ def by_class(problem: DropProblem, rule: ClassRule, name: str, formula: str) -> 
                         before="drop 0",
                         after=f"drop {1 - share[of_port, 0]:.6g}",
                         reason=f"class 0 alone brings {zero_load[of_port]:.6g} bytes/s, the port may carry "
-                        f"{carried[of_port]:.6g}; all other classes are dropped whole",
+                        f"{arriving[of_port]:.6g}; all other classes are dropped whole",
                     )
                 )
     drop_rate = np.clip(1.0 - keep, 0.0, 1.0)
@@ -113,74 +113,48 @@ def linear(problem: DropProblem) -> DropResult:
 
 
 def _linear_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
-    """Exact by breakpoints: the load falls with beta in straight pieces that meet where a class is gone.
-
-    Between beta = 1/(m + 1) and 1/m the classes 0..m still get something, and
-        load = sum_{y <= m} L_y  -  beta * sum_{y <= m} y L_y.
-    The piece wanted is the first whose end, beta = 1/m, is down to the capacity.
-    """
-    ports, classes = loads.shape
-    keep_zero, for_others = split_class_zero(loads, capacity)
-    if classes == 1:
-        return keep_zero[:, None], np.full(ports, np.inf)
-    number = np.arange(1, classes)
-    others = loads[:, 1:]
-    sums = np.cumsum(others, axis=1)
-    moments = np.cumsum(number * others, axis=1)
-    at_end = sums - moments / number
-    down = at_end <= for_others[:, None]
-    # The end of piece m = 1 keeps none of these classes, so some piece always qualifies.
-    down[:, 0] = True
-    piece = classes - 2 - np.argmax(down[:, ::-1], axis=1)
-    everyone = np.arange(ports)
-    moment = moments[everyone, piece]
-    end = 1.0 / number[piece]
-    beta = np.divide(sums[everyone, piece] - for_others, moment, out=end.copy(), where=moment > 0)
-    beta = np.where(for_others > 0, np.minimum(beta, end), 1.0)
-    keep = np.maximum(0.0, 1.0 - beta[:, None] * number)
-    return _filled(keep_zero, keep, others, for_others), beta
+    # The parameter is 1 - beta, so that loads grow with it.
+    keep, parameter = _filled(
+        loads, capacity, lambda parameter, number: np.maximum(0.0, 1.0 - (1.0 - parameter) * number), np.mean
+    )
+    return keep, 1.0 - parameter
 
 
 def exponential(problem: DropProblem) -> DropResult:
     """drop = 1 - a^class with 0 <= a <= 1, PrioDeX eq. (27) and (54) with a = 1/beta and 0^0 = 1.
 
     >>> from triagemq.plan.drops.problem import one_port
-    >>> exponential(one_port(loads=[100.0, 100.0, 100.0], capacity=175.0)).drop_rate.tolist()
+    >>> exponential(one_port(loads=[100.0, 100.0, 100.0], capacity=175.0)).drop_rate.round(12).tolist()
     [0.0, 0.5, 0.75]
     """
     return by_class(problem, _exponential_rule, "exponential", "drop = 1 - {:.6g}^class")
 
 
 def _exponential_rule(loads: Floats, capacity: Floats) -> tuple[Floats, Floats]:
-    """The root of sum_y L_y a^y = capacity in [0, 1] for every port.
+    return _filled(loads, capacity, lambda a, number: a**number, _geometric_mean)
 
-    The sum is convex and grows with a, so Newton's iterates from the right of the root fall to it and never
-    pass it. No single class may exceed what is left for all: that start is right of the root, and near it.
-    """
-    ports, classes = loads.shape
-    keep_zero, for_others = split_class_zero(loads, capacity)
-    others = loads[:, 1:]
-    number = np.arange(1, classes)
-    share = np.divide(
-        for_others[:, None], others, out=np.ones_like(others), where=others > for_others[:, None]
-    )
-    a = np.min(share ** (1.0 / number), axis=1, initial=1.0)
+
+def _geometric_mean(ends: Floats, axis: int) -> Floats:
+    """Of numbers from 0 to 1, which may be hundreds of orders of magnitude apart."""
+    return np.asarray(np.sqrt(np.maximum(ends, 1e-300)).prod(axis=axis))
+
+
+def _filled(
+    loads: Floats,
+    capacity: Floats,
+    keep_at: Callable[[Floats, Floats], Floats],
+    middle: Callable[..., Floats],
+) -> tuple[Floats, Floats]:
+    """The keep of all classes with which exceeded ports are just filled, and the parameter of it, by bisection."""
+    others, number = loads[:, 1:], np.arange(1.0, loads.shape[1])
+    keep_zero, left = split_class_zero(loads, capacity)
+    fits, exceeds = np.zeros(len(loads)), np.ones(len(loads))
     for _ in range(ITERATIONS):
-        powers = a[:, None] ** (number - 1)
-        excess = (others * powers).sum(axis=1) * a - for_others
-        slope = (number * others * powers).sum(axis=1)
-        step = np.divide(excess, slope, out=np.zeros(ports), where=(slope > 0) & (excess > 0))
-        # A step below the last digit of a is rounding, also where `excess` keeps its sign.
-        moving = step > 1e-16 * a
-        if not moving.any():
-            break
-        a = np.where(moving, np.maximum(a - step, 0.0), a)
-    keep = a[:, None] ** number
-    return _filled(keep_zero, keep, others, for_others), a
-
-
-def _filled(keep_zero: Floats, keep: Floats, others: Floats, for_others: Floats) -> Floats:
-    """The keep of all classes. Rounding of the parameter takes or gives a few ulps: one scaling fills the port."""
+        between = middle(np.stack([fits, exceeds]), axis=0)
+        fitting = (keep_at(between[:, None], number) * others).sum(axis=1) <= left
+        fits, exceeds = np.where(fitting, between, fits), np.where(fitting, exceeds, between)
+    keep = keep_at(fits[:, None], number)
+    # What the last digit of the parameter leaves of the port: one scaling fills it.
     sent = (keep * others).sum(axis=1)
-    keep = keep * np.divide(for_others, sent, out=np.ones_like(sent), where=sent > 0)[:, None]
-    return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1)
+    keep = keep * np.divide(left, sent, out=np.ones_like(sent), where=sent > 0)[:, None]
+    return np.concatenate([keep_zero[:, None], np.minimum(keep, 1.0)], axis=1), fits

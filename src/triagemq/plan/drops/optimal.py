@@ -2,7 +2,7 @@
 
 Where some utilities are steps the problem is a knapsack, which has no exact fast solution: an upper bound by concave
 envelopes, then a search over levels. What is promised instead: never worse than ignoring the steps, never worse than
-`flat`, and a bound beside the answer that says how much could be missing.
+`flat`, and a bound with the answer that says how much could be missing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, combinations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ def optimal(problem: DropProblem) -> DropResult:
     """Maximise sum_r U_r(s_r x_f), x = 1 - drop, within every port's capacity (PrioDeX 4.3, "optimized").
 
     Exact for log and linear utilities (`waterfilling`, which holds the proof); for steps a search with an
-    upper bound beside it (`solve_steps`). Freshness factors scale the utilities; they come from an earlier forecast,
+    upper bound with it (`solve_steps`). Freshness factors scale the utilities; they come from an earlier forecast,
     so the result is exact for those factors only.
 
     >>> from triagemq.plan.drops.problem import one_port
@@ -44,12 +45,10 @@ def optimal(problem: DropProblem) -> DropResult:
     [0.2545, 0.5455]
     """
     if bool((problem.subscriptions.utility_shape == UtilityShape.STEP).any()):
-        solution = solve_steps(problem)
-        keep, price, bound = solution.keep, solution.price, solution.bound
+        keep, price, bound = solve_steps(problem)
     else:
-        keep, price = fill_ports(
-            concave_flows(problem), problem.ports_by_depth(), problem.port_capacity_bytes_per_second
-        )
+        capacity = problem.port_capacity_bytes_per_second
+        keep, price = fill_ports(concave_flows(problem), problem.ports_by_depth(), capacity)
         bound = None
     drop_rate = np.clip(1.0 - keep, 0.0, 1.0)
     rules = [
@@ -75,13 +74,12 @@ def optimal(problem: DropProblem) -> DropResult:
     return DropResult(drop_rate, decisions, bound)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StepSolution:
+class StepSolution(NamedTuple):
     """Shares to keep, the price of a byte at every port (NaN where everything fits), and the bound."""
 
     keep: Floats
     price: Floats
-    bound: float
+    bound: float | None
 
 
 def solve_steps(problem: DropProblem) -> StepSolution:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from triagemq.plan.model import Decision
 from triagemq.scenario import Floats, Integers, Subscriptions, UtilityShape, achieved_utility
 from triagemq.scenario.model import filled
+from triagemq.scenario.routes import hop_by_hop
 
 FITS = 1 + 1e-13
 """A port is exceeded when its load passes capacity times this: sums of many flows are not exact beyond it."""
@@ -54,11 +55,7 @@ class DropProblem:
 
         Ports form trees below the brokers, so a port stands at one depth only.
         """
-        longest = self.flow_ports.shape[1]
-        padding = (self.flow_ports < 0).sum(axis=1)
-        padded = np.concatenate([self.flow_ports, np.full_like(self.flow_ports, -1)], axis=1)
-        everyone = np.arange(len(self.flow_ports))
-        return [padded[everyone, padding + depth] for depth in range(longest)]
+        return list(np.ascontiguousarray(hop_by_hop(self.flow_ports).T))
 
     def port_loads(self, keep: Floats | None = None) -> Floats:
         """Bytes per second sent to every port when the given share of each flow is not dropped (all by default)."""

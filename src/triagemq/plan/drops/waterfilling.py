@@ -22,7 +22,8 @@ flows are filled in their order, one in part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,7 @@ REACHED = 1 - 1e-12
 """A level is reached at this share of it: the tolerance that `scenario.achieved_utility` grants."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ConcaveFlows:
+class ConcaveFlows(NamedTuple):
     """Flow f held at the share x, 0 <= x <= limit, takes load * x bytes per second and is worth
 
         linear_gain * x + sum over its log terms of (log_gain / log_rate) * log(1 + log_rate * x),
@@ -55,7 +55,7 @@ class ConcaveFlows:
 
     def worth(self, keep: Floats) -> Floats:
         """The worth of every flow at these shares."""
-        return _worth(keep, self.linear_gain, self.log_start, self.log_gain, self.log_rate)
+        return _worth(keep, self)
 
     def above(self, floor: Floats) -> ConcaveFlows:
         """The same flows with a share `floor` of each already given: what remains is as concave as the whole.
@@ -63,8 +63,7 @@ class ConcaveFlows:
         With x = c + y, gain / (1 + rate * x) = (gain / (1 + rate * c)) / (1 + rate / (1 + rate * c) * y).
         """
         shrink = 1.0 / (1.0 + self.log_rate * np.repeat(floor, np.diff(self.log_start)))
-        return replace(
-            self,
+        return self._replace(
             limit=np.maximum(self.limit - floor, 0.0),
             log_gain=self.log_gain * shrink,
             log_rate=self.log_rate * shrink,
@@ -72,9 +71,7 @@ class ConcaveFlows:
 
     def of(self, flows: Rows) -> ConcaveFlows:
         """Some of the flows, in the given order; a flow may be repeated."""
-        sizes = np.diff(self.log_start)[flows]
-        log_start = np.concatenate([[0], np.cumsum(sizes)])
-        terms = np.arange(log_start[-1]) + np.repeat(self.log_start[flows] - log_start[:-1], sizes)
+        log_start, terms = _members(self.log_start, flows)
         return ConcaveFlows(
             load=self.load[flows],
             limit=self.limit[flows],
@@ -83,6 +80,13 @@ class ConcaveFlows:
             log_gain=self.log_gain[terms],
             log_rate=self.log_rate[terms],
         )
+
+
+def _members(start: Rows, groups: Rows) -> tuple[Rows, Rows]:
+    """Of some groups of rows, which begin at `start`: where they begin among themselves, and all their rows."""
+    sizes = np.diff(start)[groups]
+    begin = np.concatenate([[0], np.cumsum(sizes)])
+    return begin, np.arange(begin[-1]) + np.repeat(start[groups] - begin[:-1], sizes)
 
 
 def concave_flows(problem: DropProblem) -> ConcaveFlows:
@@ -111,11 +115,12 @@ def concave_flows(problem: DropProblem) -> ConcaveFlows:
 
 
 @compiled
-def _worth(keep: Floats, linear_gain: Floats, log_start: Rows, log_gain: Floats, log_rate: Floats) -> Floats:
-    worth = linear_gain * keep
+def _worth(keep: Floats, flows: ConcaveFlows) -> Floats:
+    worth = flows.linear_gain * keep
     for flow in range(len(keep)):
-        for term in range(log_start[flow], log_start[flow + 1]):
-            worth[flow] += log_gain[term] / log_rate[term] * np.log1p(log_rate[term] * keep[flow])
+        for term in range(flows.log_start[flow], flows.log_start[flow + 1]):
+            gain, rate = flows.log_gain[term], flows.log_rate[term]
+            worth[flow] += gain / rate * np.log1p(rate * keep[flow])
     return worth
 
 
@@ -147,12 +152,9 @@ class StepLevels:
 
     def of(self, flows: Rows) -> StepLevels:
         """The levels of some flows, which are renumbered in the given order."""
-        sizes = np.diff(self.start)[flows]
-        start = np.concatenate([[0], np.cumsum(sizes)])
-        rows = np.arange(start[-1]) + np.repeat(self.start[flows] - start[:-1], sizes)
-        return StepLevels(
-            start, np.repeat(np.arange(len(flows)), sizes), self.share[rows], self.gain[rows], 0.0
-        )
+        start, rows = _members(self.start, flows)
+        flow = np.repeat(np.arange(len(flows)), np.diff(start))
+        return StepLevels(start, flow, self.share[rows], self.gain[rows], 0.0)
 
     def envelope(self, keep: Floats) -> float:
         """The steps replaced by their concave envelopes: gain * min(x / share, 1)."""
@@ -178,7 +180,7 @@ class StepLevels:
         owner, end, gain = owner[order], end[order], gain[order]
         begin, slope = _pieces(owner, end, gain / end)
         cut = flows.of(owner).above(begin)
-        return owner, replace(cut, limit=end - begin, linear_gain=cut.linear_gain + slope)
+        return owner, cut._replace(limit=end - begin, linear_gain=cut.linear_gain + slope)
 
 
 def step_levels(problem: DropProblem) -> StepLevels:
@@ -262,132 +264,102 @@ def fill_ports(
     price = np.full(len(capacity), np.nan)
     for port in reversed(ports_by_depth):
         offsets, rows = group_rows(port, len(capacity))
-        _fill_level(
-            offsets,
-            rows,
-            capacity,
-            flows.load,
-            flows.linear_gain,
-            flows.log_start,
-            flows.log_gain,
-            flows.log_rate,
-            keep,
-            price,
-        )
+        _fill_level(offsets, rows, capacity, flows, keep, price)
     return keep, price
 
 
 @compiled
 def _fill_level(
-    offsets: Rows,
-    rows: Rows,
-    capacity: Floats,
-    load: Floats,
-    linear_gain: Floats,
-    log_start: Rows,
-    log_gain: Floats,
-    log_rate: Floats,
-    keep: Floats,
-    price: Floats,
+    offsets: Rows, rows: Rows, capacity: Floats, flows: ConcaveFlows, keep: Floats, price: Floats
 ) -> None:
     """Water-filling at every exceeded port of one depth. `keep` holds the limits and receives the answer."""
     for port in range(len(capacity)):
-        flows = rows[offsets[port] : offsets[port + 1]]
+        crossing = rows[offsets[port] : offsets[port + 1]]
         total = 0.0
-        for flow in flows:
-            total += load[flow] * keep[flow]
+        for flow in crossing:
+            total += flows.load[flow] * keep[flow]
         if total > capacity[port] * FITS:
-            price[port] = _fill_port(
-                flows, capacity[port], load, linear_gain, log_start, log_gain, log_rate, keep
-            )
+            price[port] = _fill_port(crossing, capacity[port], flows, keep)
+
+
+class _Crossing(NamedTuple):
+    """The flows that cross a port: which they are, their limits, the worth per byte of their first and their last byte,
+    whether they jump from all to nothing at one price, and whether they take no room."""
+
+    flow: Rows
+    limit: Floats
+    density_at_zero: Floats
+    density_at_limit: Floats
+    jumps: NDArray[np.bool_]
+    weightless: NDArray[np.bool_]
 
 
 @compiled
-def _fill_port(
-    flows: Rows,
-    capacity: float,
-    load: Floats,
-    linear_gain: Floats,
-    log_start: Rows,
-    log_gain: Floats,
-    log_rate: Floats,
-    keep: Floats,
-) -> float:
-    count = len(flows)
-    limit = np.empty(count)
-    density_at_zero = np.empty(count)  # worth of the first byte, and of the last one
-    density_at_limit = np.empty(count)
-    jumps = np.zeros(count, dtype=np.bool_)
-    weightless = np.zeros(count, dtype=np.bool_)
+def _crossing(rows: Rows, flows: ConcaveFlows, keep: Floats) -> _Crossing:
+    count = len(rows)
+    limit, density_at_zero, density_at_limit = keep[rows], np.zeros(count), np.zeros(count)
+    jumps, weightless = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     for row in range(count):
-        flow = flows[row]
-        limit[row] = keep[flow]
-        if load[flow] * limit[row] <= 0.0:
+        flow = rows[row]
+        if flows.load[flow] * limit[row] <= 0.0:
             weightless[row] = True
             continue
-        first, last = linear_gain[flow], linear_gain[flow]
-        for term in range(log_start[flow], log_start[flow + 1]):
-            first += log_gain[term]
-            last += log_gain[term] / (1.0 + log_rate[term] * limit[row])
-        density_at_zero[row] = first / load[flow]
-        density_at_limit[row] = last / load[flow]
+        first, last = flows.linear_gain[flow], flows.linear_gain[flow]
+        for term in range(flows.log_start[flow], flows.log_start[flow + 1]):
+            first += flows.log_gain[term]
+            last += flows.log_gain[term] / (1.0 + flows.log_rate[term] * limit[row])
+        density_at_zero[row] = first / flows.load[flow]
+        density_at_limit[row] = last / flows.load[flow]
         jumps[row] = density_at_limit[row] >= density_at_zero[row]
+    return _Crossing(rows, limit, density_at_zero, density_at_limit, jumps, weightless)
 
-    breakpoints = _distinct_jumps(density_at_zero, jumps)
-    share = limit.copy()
+
+@compiled
+def _fill_port(rows: Rows, capacity: float, flows: ConcaveFlows, keep: Floats) -> float:
+    """The price at one port; `keep` receives the shares."""
+    crossing = _crossing(rows, flows, keep)
+    jumps = _distinct_jumps(crossing.density_at_zero, crossing.jumps)
+    share = crossing.limit.copy()
 
     # 1. Between which jumps does the answer lie? The first at which the capacity holds, all flows tied there
     # off.
-    first, end = 0, len(breakpoints)
+    first, end = 0, len(jumps)
     while first < end:
         middle = (first + end) // 2
-        bytes_on, _ = _loads_at(
-            breakpoints[middle], False, flows, load, linear_gain, log_start, log_gain, log_rate,
-            limit, density_at_zero, density_at_limit, jumps, weightless, share,
-        )  # fmt: skip
+        bytes_on, _ = _loads_at(jumps[middle], False, flows, crossing, share)
         if bytes_on <= capacity:
             end = middle
         else:
             first = middle + 1
+    smooth = ~crossing.jumps & ~crossing.weightless
     low, high = np.inf, 0.0
-    for row in range(count):
-        if not jumps[row] and not weightless[row]:
-            low = min(low, density_at_limit[row])
-            high = max(high, density_at_zero[row])
+    for row in np.flatnonzero(smooth):
+        low = min(low, crossing.density_at_limit[row])
+        high = max(high, crossing.density_at_zero[row])
     if first > 0:
-        low = max(low, breakpoints[first - 1])
-    if first < len(breakpoints):
-        jump = breakpoints[first]
+        low = max(low, jumps[first - 1])
+    if first < len(jumps):
+        jump = jumps[first]
         high = min(high, jump)
-        bytes_on, _ = _loads_at(
-            jump, False, flows, load, linear_gain, log_start, log_gain, log_rate,
-            limit, density_at_zero, density_at_limit, jumps, weightless, share,
-        )  # fmt: skip
-        tied = 0.0
-        for row in range(count):
-            if jumps[row] and density_at_zero[row] == jump:
-                tied += load[flows[row]] * limit[row]
+        bytes_on, _ = _loads_at(jump, False, flows, crossing, share)
+        tied = np.flatnonzero(crossing.jumps & (crossing.density_at_zero == jump))
+        tied_bytes = 0.0
+        for row in tied:
+            tied_bytes += flows.load[rows[row]] * crossing.limit[row]
         # Without smooth flows in between only a jump can be the answer, whatever the last digit of the sum
         # says.
-        if bytes_on + tied >= capacity or low >= high:
+        if bytes_on + tied_bytes >= capacity or low >= high:
             left = capacity - bytes_on
-            for row in range(count):
-                if jumps[row] and density_at_zero[row] == jump:
-                    share[row] = min(limit[row], left / load[flows[row]])
-                    left -= share[row] * load[flows[row]]
-                keep[flows[row]] = share[row]
+            for row in tied:
+                share[row] = min(crossing.limit[row], left / flows.load[rows[row]])
+                left -= share[row] * flows.load[rows[row]]
+            keep[rows] = share
             return float(jump)
 
     # 2. The answer lies strictly between two jumps, where the load is a continuous function of nu.
-    share_low, share_high = limit.copy(), limit.copy()
-    bytes_low, _ = _loads_at(
-        low, False, flows, load, linear_gain, log_start, log_gain, log_rate,
-        limit, density_at_zero, density_at_limit, jumps, weightless, share_low,
-    )  # fmt: skip
-    bytes_high, _ = _loads_at(
-        high, True, flows, load, linear_gain, log_start, log_gain, log_rate,
-        limit, density_at_zero, density_at_limit, jumps, weightless, share_high,
-    )  # fmt: skip
+    share_low, share_high = crossing.limit.copy(), crossing.limit.copy()
+    bytes_low, _ = _loads_at(low, False, flows, crossing, share_low)
+    bytes_high, _ = _loads_at(high, True, flows, crossing, share_high)
     # In 1/nu the load of log flows between their limits is a straight line: secant first, then Newton.
     fraction = _fraction(bytes_high, capacity, bytes_low)
     nu = 1.0 / (1.0 / high + fraction * (1.0 / low - 1.0 / high))
@@ -396,10 +368,7 @@ def _fill_port(
             nu = np.sqrt(low * high)
             if not low < nu < high:
                 break
-        bytes_on, slope = _loads_at(
-            nu, False, flows, load, linear_gain, log_start, log_gain, log_rate,
-            limit, density_at_zero, density_at_limit, jumps, weightless, share,
-        )  # fmt: skip
+        bytes_on, slope = _loads_at(nu, False, flows, crossing, share)
         if bytes_on > capacity:
             low, bytes_low = nu, bytes_on
             share_low[:] = share
@@ -407,8 +376,7 @@ def _fill_port(
             high, bytes_high = nu, bytes_on
             share_high[:] = share
         if abs(bytes_on - capacity) <= MET * capacity:
-            for row in range(count):
-                keep[flows[row]] = share[row]
+            keep[rows] = share
             return float(nu)
         if slope > 0.0 and iteration < NEWTON_ITERATIONS:
             nu = 1.0 / (1.0 / nu + (capacity - bytes_on) / (nu * nu * slope))
@@ -417,9 +385,7 @@ def _fill_port(
 
     # 3. No number lies between the two ends of the bracket: nearly linear flows pass from one share to another
     # within its last digit, and between the two answers lies the one that meets the capacity.
-    fraction = _fraction(bytes_high, capacity, bytes_low)
-    for row in range(count):
-        keep[flows[row]] = share_high[row] + fraction * (share_low[row] - share_high[row])
+    keep[rows] = share_high + _fraction(bytes_high, capacity, bytes_low) * (share_low - share_high)
     return float(nu)
 
 
@@ -447,46 +413,33 @@ def _distinct_jumps(density: Floats, jumps: NDArray[np.bool_]) -> Floats:
 
 @compiled
 def _loads_at(
-    nu: float,
-    tied_on: bool,
-    flows: Rows,
-    load: Floats,
-    linear_gain: Floats,
-    log_start: Rows,
-    log_gain: Floats,
-    log_rate: Floats,
-    limit: Floats,
-    density_at_zero: Floats,
-    density_at_limit: Floats,
-    jumps: NDArray[np.bool_],
-    weightless: NDArray[np.bool_],
-    share: Floats,
+    nu: float, tied_on: bool, flows: ConcaveFlows, crossing: _Crossing, share: Floats
 ) -> tuple[float, float]:
     """Bytes per second held at the price nu, and how fast they fall with nu; `share` is start and answer."""
     total, slope = 0.0, 0.0
-    for row in range(len(flows)):
-        if weightless[row]:
+    for row in range(len(crossing.flow)):
+        if crossing.weightless[row]:
             continue
-        flow = flows[row]
-        if jumps[row]:
-            on = density_at_zero[row] > nu or (tied_on and density_at_zero[row] == nu)
-            share[row] = limit[row] if on else 0.0
-        elif nu <= density_at_limit[row]:
-            share[row] = limit[row]
-        elif nu >= density_at_zero[row]:
+        flow, limit, highest = crossing.flow[row], crossing.limit[row], crossing.density_at_zero[row]
+        load = flows.load[flow]
+        if crossing.jumps[row]:
+            share[row] = limit if highest > nu or (tied_on and highest == nu) else 0.0
+        elif nu <= crossing.density_at_limit[row]:
+            share[row] = limit
+        elif nu >= highest:
             share[row] = 0.0
         else:
             share[row], bend = _share_at(
-                nu * load[flow] - linear_gain[flow],
-                log_start[flow],
-                log_start[flow + 1],
-                log_gain,
-                log_rate,
+                nu * load - flows.linear_gain[flow],
+                flows.log_start[flow],
+                flows.log_start[flow + 1],
+                flows.log_gain,
+                flows.log_rate,
                 share[row],
-                limit[row],
+                limit,
             )
-            slope += load[flow] * load[flow] / bend
-        total += load[flow] * share[row]
+            slope += load * load / bend
+        total += load * share[row]
     return total, slope
 
 

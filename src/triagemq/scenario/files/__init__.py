@@ -1,13 +1,15 @@
 """Scenario files: YAML, or a directory with YAML and Parquet tables, read into a Scenario and written from one.
 
-In comes the text of a file; out comes a Scenario with its Conditions, or a ScenarioError with every problem in the file
-at once, each with its line, its field, what is wrong and what to write:
+In comes the text of a file; out comes a Scenario with its Conditions, or a ScenarioError with Problems, each with its
+line, its field, what is wrong and what to write:
 
 - `loading` opens the files and leads through the rest;
 - `reading` makes values of the text, with the line of each, and checks them against `document`, the model of a file;
-- `rows` (YAML) and `parquet` bring publications and subscriptions as columns, `rules` says what these may be;
-- `references` checks what entries say of each other, and what is published and wanted against the network;
+- `references` checks names, then what entries say of each other, and what is published and wanted against the network;
+- `rows` (YAML) and `parquet` bring publications and subscriptions as columns, by one set of rules;
 - `explain` reads numbers with units, and puts all that is wrong into words.
+
+Each of these steps raises all that it finds, and the next one begins with what is valid.
 
 `saving` writes, in plain numbers of base units.
 """

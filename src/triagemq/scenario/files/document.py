@@ -1,6 +1,6 @@
 """What a scenario file may hold: one pydantic model of the whole, and one of each kind of entry.
 
-Models check an entry by itself. What numbers of publications and subscriptions may be stands in `rules.py`, for tables
+Models check an entry by itself. What numbers of publications and subscriptions may be stands in `rows.py`, for tables
 as well; names that refer to other entries are checked in `references.py`.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -25,10 +26,11 @@ from triagemq.scenario.files.explain import (
     Quantity,
     described,
     entry_error,
+    entry_errors,
     number_text,
     parse_number,
+    unknown_key,
 )
-from triagemq.scenario.kinds import ArrivalProcess, SendingOrder, SizeDistribution, UtilityShape
 from triagemq.scenario.model import DEFAULT_SERVICE_RATE, WIDTH_ROUNDING, PlanningSettings
 
 PLANNING = PlanningSettings()
@@ -69,7 +71,7 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False), _counts(SHARE)]
 Packets = Annotated[float, Field(ge=1, multiple_of=1, allow_inf_nan=False), _counts(PACKETS)]
 Factor = Annotated[float, Field(gt=0, allow_inf_nan=False), _counts(NUMBER)]
 
-# The bounds of these are in rules.py.
+# The bounds of these are in rows.py.
 AnyNumber = Annotated[float, Field(allow_inf_nan=False), _counts(NUMBER)]
 AnyRate = Annotated[float, Field(allow_inf_nan=False), _counts(RATE)]
 AnySize = Annotated[float, Field(allow_inf_nan=False), _counts(SIZE)]
@@ -81,16 +83,30 @@ class FileEntry(BaseModel):
     """Base of all entries: unknown keys are refused, a null is nothing, and nothing changes afterwards."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    needs: ClassVar[dict[str, str]] = {}
+    """Keys that mean nothing without others."""
 
     @model_validator(mode="before")
     @classmethod
-    def _nulls_left_out(cls, given: Any) -> Any:
+    def _without_nulls(cls, given: Any) -> Any:
         if given is None:
             return {}
-        if isinstance(given, dict) and None in given.values():
-            known = {field.alias or name for name, field in cls.model_fields.items()}
-            return {key: value for key, value in given.items() if value is not None or key not in known}
+        if not isinstance(given, dict):
+            return given
+        known = keys_of(cls)
+        if unknown := [key for key in given if key not in known]:
+            raise entry_errors([unknown_key(key, known) for key in unknown])
+        given = {key: value for key, value in given.items() if value is not None}
+        for key, other in cls.needs.items():
+            if key in given and other not in given:
+                raise entry_error(key, f"stands without {other}", f"add {other}, or remove {key}")
         return given
+
+
+@cache
+def keys_of(entry: type[FileEntry]) -> dict[str, str]:
+    """The keys of an entry, and the field of each."""
+    return {field.alias or name: name for name, field in entry.model_fields.items()}
 
 
 class PlanningEntry(FileEntry):
@@ -112,12 +128,6 @@ class BrokerEntry(FileEntry):
     downlink_bps: Bandwidth | None = None
     uplink_bps: Bandwidth | None = None
 
-    @model_validator(mode="after")
-    def _head_of_something(self) -> BrokerEntry:
-        if self.head and self.cluster is None:
-            raise entry_error("head", "stands without cluster", "add cluster: CLUSTER, or remove head")
-        return self
-
 
 class BrokerLinkEntry(FileEntry):
     """A link between two brokers: `between` for both directions, `from` and `to` for one."""
@@ -133,7 +143,7 @@ class BrokerLinkEntry(FileEntry):
     def _ends(self) -> BrokerLinkEntry:
         one_way = (self.source, self.target)
         if self.between is not None and one_way != (None, None):
-            raise entry_error("between", "stands beside from and to", "keep between, or from and to")
+            raise entry_error("between", "stands next to from and to", "keep between, or from and to")
         if self.between is None and None in one_way:
             raise entry_error("", "does not say which brokers it joins", "add between: [BROKER, BROKER]")
         if len(set(self.ends)) == 1:
@@ -177,6 +187,7 @@ FIGURES = tuple(BuiltEntry.model_fields)
 class SwitchEntry(BuiltEntry):
     """A managed switch, the output port that feeds it, and the one that does while the link of the first is down."""
 
+    needs: ClassVar = {"backup": "fed_by"}
     inbound_rate_per_second: Rate = DEFAULT_SERVICE_RATE
     fed_by: Name | None = None
     backup: Name | None = None
@@ -184,8 +195,6 @@ class SwitchEntry(BuiltEntry):
 
     @model_validator(mode="after")
     def _backup_of_something(self) -> SwitchEntry:
-        if self.backup is not None and self.fed_by is None:
-            raise entry_error("backup", "stands without fed_by", "add fed_by: PORT, or remove backup")
         if self.backup is not None and self.backup == self.fed_by:
             raise entry_error(
                 "backup", f"is {self.backup}, as fed_by is", "name another port, or remove backup"
@@ -254,32 +263,24 @@ def _named(key: str) -> BeforeValidator:
     return BeforeValidator(lambda given: {key: given} if isinstance(given, str) else given)
 
 
-SIZE_NAMES = {"exponential": SizeDistribution.EXPONENTIAL, "constant": SizeDistribution.CONSTANT}
-
-
 class SizesEntry(FileEntry):
     """How sizes are spread: a distribution by name, or the sizes that were seen and how often."""
 
-    distribution: Literal["exponential", "constant"] | None = None
+    distribution: Literal["exponential", "constant", "empirical"] = "empirical"
     values: list[AnySize] | None = Field(None, min_length=1)
     weights: list[AnyNumber] | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _whole(self) -> SizesEntry:
-        if self.distribution is not None:
+        if self.distribution != "empirical":
             if self.values is not None or self.weights is not None:
                 fix = f"write sizes: {self.distribution}, or the values alone"
-                raise entry_error("distribution", "stands beside values", fix)
+                raise entry_error("distribution", "stands next to values", fix)
         elif self.values is None:
             raise entry_error("values", "is missing", "add values: [900, 1100], or write sizes: exponential")
         elif (error := sample_error(*self.samples)) is not None:
             raise entry_error(*error)
         return self
-
-    @property
-    def code(self) -> SizeDistribution:
-        """The distribution as the model stores it."""
-        return SizeDistribution.EMPIRICAL if self.distribution is None else SIZE_NAMES[self.distribution]
 
     @property
     def samples(self) -> tuple[list[float], list[float]]:
@@ -325,6 +326,9 @@ def empirical_mean(values: Sequence[float], weights: Sequence[float]) -> float:
         return math.nan
 
 
+EXPONENTIAL = SizesEntry(distribution="exponential")
+
+
 class ArrivalsEntry(FileEntry):
     """How events are spread over time."""
 
@@ -332,11 +336,6 @@ class ArrivalsEntry(FileEntry):
     shape: AnyNumber | None = None
     on_seconds: AnySeconds | None = None
     off_seconds: AnySeconds | None = None
-
-    @property
-    def code(self) -> ArrivalProcess:
-        """The process as the model stores it."""
-        return ArrivalProcess[self.process.upper()]
 
 
 class TopicEntry(FileEntry):
@@ -351,7 +350,7 @@ class PublicationEntry(FileEntry):
 
     rate_per_second: AnyRate | None = None
     size_bytes: AnySize | None = None
-    sizes: Annotated[SizesEntry, _named("distribution")] | None = None
+    sizes: Annotated[SizesEntry, _named("distribution")] = EXPONENTIAL
     arrivals: Annotated[ArrivalsEntry, _named("process")] = ArrivalsEntry(process="poisson")
     min_separation_seconds: AnySeconds | None = None
     max_separation_seconds: AnySeconds | None = None
@@ -359,8 +358,9 @@ class PublicationEntry(FileEntry):
 
 
 class PublisherEntry(FileEntry):
-    """Where a publisher is; what it publishes is read row by row."""
+    """Where a publisher is, and what it publishes."""
 
+    needs: ClassVar = {"access_bps": "access"}
     broker: Name | None = None
     cluster: Name | None = None
     switch: Name | None = None
@@ -368,26 +368,7 @@ class PublisherEntry(FileEntry):
     propagation_seconds: Delay = 0.0
     access: Name | None = None
     access_bps: Bandwidth | None = None
-    publishes: dict[str, Any] = {}
-
-    @model_validator(mode="after")
-    def _link_to_somewhere(self) -> PublisherEntry:
-        if self.access_bps is not None and self.access is None:
-            raise entry_error(
-                "access_bps", "stands without access", "add access: SWITCH, or remove access_bps"
-            )
-        return self
-
-
-class SubscriberEntry(FileEntry):
-    """Where a subscriber is; what it subscribes to is read row by row."""
-
-    broker: Name | None = None
-    cluster: Name | None = None
-    port: Name
-    error_rate: Share = 0.0
-    propagation_seconds: Delay = 0.0
-    subscribes: dict[str, Any] = {}
+    publishes: dict[Name, PublicationEntry] = {}
 
 
 def _spelled_out(given: Any) -> Any:
@@ -412,16 +393,14 @@ class UtilityEntry(FileEntry):
     threshold: AnyPart | None = None
     freshness_seconds: AnySeconds | None = None
 
-    @property
-    def code(self) -> UtilityShape:
-        """The shape as the model stores it."""
-        return UtilityShape[self.shape.upper()]
+
+NO_WORTH = UtilityEntry(shape="log", weight=0.0)
 
 
 class SubscriptionEntry(FileEntry):
     """What a topic is worth to a subscriber, the latency it may have, or both; the worth may stand alone."""
 
-    utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] | None = None
+    utility: Annotated[UtilityEntry, BeforeValidator(_spelled_out)] = NO_WORTH
     max_latency_seconds: AnySeconds | None = None
     max_latency_share: AnyPart | None = None
     max_separation_seconds: AnySeconds | None = None
@@ -434,9 +413,20 @@ class SubscriptionEntry(FileEntry):
 
     @model_validator(mode="after")
     def _asks_for_something(self) -> SubscriptionEntry:
-        if self.utility is None and self.max_latency_seconds is None and not self.guaranteed:
+        if self.utility is NO_WORTH and self.max_latency_seconds is None and not self.guaranteed:
             raise entry_error("utility", "is missing", "add utility: log:10, or max_latency_seconds")
         return self
+
+
+class SubscriberEntry(FileEntry):
+    """Where a subscriber is, and what it subscribes to."""
+
+    broker: Name | None = None
+    cluster: Name | None = None
+    port: Name
+    error_rate: Share = 0.0
+    propagation_seconds: Delay = 0.0
+    subscribes: dict[Name, SubscriptionEntry] = {}
 
 
 USUAL_PROFILE = "usual"
@@ -452,7 +442,7 @@ CHANGES = {
     "topic": ("rate_per_second", "rate_factor"),
     "worth_profile": (),
 }
-"""What may change, by what an entry names. A topic may stand beside the publisher that is meant."""
+"""What may change, by what an entry names. A topic may stand next to the publisher that is meant."""
 
 EXAMPLES = {"bandwidth_bps": "160000", "rate_per_second": "20"}
 
@@ -494,7 +484,7 @@ class ConditionEntry(FileEntry):
             example = EXAMPLES.get(possible[0]) or " or ".join(STATES[subject])
             raise entry_error(possible[0], "is missing", f"add {possible[0]}: {example}")
         if len(given) > 1:
-            raise entry_error(given[1], f"stands beside {given[0]}", "write one change in each entry")
+            raise entry_error(given[1], f"stands next to {given[0]}", "write one change in each entry")
         if self.state is not None and self.state not in STATES[subject]:
             raise entry_error("state", f"is {self.state}", f"write {' or '.join(STATES[subject])}")
         return self
@@ -522,8 +512,14 @@ WorthProfile = Annotated[
 ]
 
 
+def _topics_by_name(given: Any) -> Any:
+    """Topics that are a list of names alone."""
+    names = isinstance(given, list) and all(isinstance(name, str) for name in given)
+    return dict.fromkeys(given) if names else given
+
+
 class ScenarioFile(FileEntry):
-    """All of a scenario file. Sections that are lists are held by the numbers of their entries, from 1."""
+    """All of a scenario file."""
 
     name: Name | None = None
     mtu_bytes: Size | None = None
@@ -532,15 +528,15 @@ class ScenarioFile(FileEntry):
     sending_order: Literal["by_class", "random"] = "by_class"
     planning: PlanningEntry = PlanningEntry()
     brokers: dict[Name, BrokerEntry] = {}
-    broker_links: dict[str, BrokerLinkEntry] = {}
+    broker_links: list[BrokerLinkEntry] = []
     unmanaged_switches: dict[Name, UnmanagedSwitchEntry] = {}
     switches: dict[Name, SwitchEntry] = {}
     ports: dict[Name, PortEntry] = {}
-    topics: dict[str, TopicEntry] = {}
+    topics: Annotated[dict[str, TopicEntry], BeforeValidator(_topics_by_name)] = {}
     publishers: dict[Name, PublisherEntry] = {}
     subscribers: dict[Name, SubscriberEntry] = {}
     worth_profiles: dict[Name, WorthProfile] = {}
-    conditions: dict[str, ConditionEntry] = {}
+    conditions: list[ConditionEntry] = []
 
     @model_validator(mode="after")
     def _fits(self) -> ScenarioFile:
@@ -553,8 +549,3 @@ class ScenarioFile(FileEntry):
                 f"write less than {number_text(self.mtu_bytes)}",
             )
         return self
-
-    @property
-    def order(self) -> SendingOrder:
-        """The order of sending as the model stores it."""
-        return SendingOrder[self.sending_order.upper()]

@@ -9,18 +9,14 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Context
 from fractions import Fraction
-from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from triagemq.errors import Problem
+from triagemq.errors import Problem, ScenarioError
 from triagemq.mqttsn.filters import has_wildcard
 
 CONSTANTS = {
@@ -180,29 +176,6 @@ SHARE = Quantity("a share", "a share of at least 0 and below 1", "2 %", PERCENT)
 PART = Quantity("a share", "a share above 0, at most 1", "95 %", PERCENT)
 QUANTITIES = (TIME, SIZE, BANDWIDTH, RATE, SHARE, PACKETS)
 
-ENDINGS = {
-    "_bps": BANDWIDTH,
-    "_seconds": TIME,
-    "_bytes": SIZE,
-    "_per_second": RATE,
-    "_packets": PACKETS,
-    "_rate": SHARE,
-    "_tolerance": SHARE,
-    "_share": PART,
-    "threshold": PART,
-}
-"""What the numbers of a key count, by the end of its name."""
-
-
-def unit_of(key: str) -> str | None:
-    """What the plain numbers of a key count, in words.
-
-    >>> unit_of("bandwidth_bps"), unit_of("queues")
-    ('bits per second', None)
-    """
-    return next((kind.own_unit for ending, kind in ENDINGS.items() if key.endswith(ending)), None)
-
-
 MOST_LISTED = 12
 MOST_COMPARED = 5_000
 MOST_SUGGESTIONS = 50
@@ -211,6 +184,8 @@ LONGEST_TOPIC_BYTES = 65_535
 """MQTT carries a topic's length in two bytes."""
 
 Path = tuple[str | int, ...]
+FieldError = tuple[Path, str, str]
+"""Where, what is wrong, and what to write."""
 
 
 class Problems:
@@ -233,6 +208,15 @@ class Problems:
             return f"there is no {kind} {name!r}", f"did you mean {close}?"
         choice = f"write one of {listed(known)}, or add it" if known else f"add {name!r}"
         return f"there is no {kind} {name!r}", f"{choice} under {section}"
+
+
+def refuse_errors(*files: Problems) -> None:
+    """Raise ScenarioError with the problems of all files, in order of their lines, if there are any."""
+    problems = [
+        each for file in files for each in sorted(file.problems, key=lambda problem: problem.line or 0)
+    ]
+    if problems:
+        raise ScenarioError(problems)
 
 
 def _one_line(text: str) -> str:
@@ -284,45 +268,39 @@ def described(value: object) -> str:
 def entry_error(field: str | Path, what: str, fix: str) -> PydanticCustomError:
     """An error of an entry that is shown at one of its fields."""
     inner = (field,) if isinstance(field, str) and field else tuple(field)
-    return PydanticCustomError("entry", "{what}", {"field": inner, "what": what, "fix": fix})
+    return entry_errors([(inner, what, fix)])
 
 
-class FieldError(NamedTuple):
-    """An error at `path`; `settles` is a required key beside it that the fix would supply."""
-
-    path: Path
-    what: str
-    fix: str
-    settles: str | None = None
+def entry_errors(errors: list[FieldError]) -> PydanticCustomError:
+    """Several errors of one entry."""
+    return PydanticCustomError("entry", "entry", {"errors": errors})
 
 
-def explain(errors: Iterable[ErrorDetails], kind: Any) -> list[FieldError]:
-    """Pydantic's errors of a value of a kind, without those that the fix of another one settles."""
-    found = [_explained(error, kind) for error in errors]
-    settled = {(*each.path[:-1], each.settles) for each in found if each.settles is not None}
-    return [each for each in found if each.path not in settled]
+def explain(errors: Iterable[ErrorDetails]) -> Iterator[FieldError]:
+    """Pydantic's errors in words."""
+    for error in errors:
+        path: Path = tuple(error["loc"])
+        if error["type"] == "entry":
+            yield from ((path + inner, what, fix) for inner, what, fix in error["ctx"]["errors"])
+        else:
+            yield _explained(path, error)
 
 
-def _explained(error: ErrorDetails, kind: Any) -> FieldError:
-    path: Path = tuple(error["loc"])
+def _explained(path: Path, error: ErrorDetails) -> FieldError:
     key = next((part for part in reversed(path) if isinstance(part, str)), "")
-    value, context = error["input"], error.get("ctx", {})
-    what, fix = f"is {described(value)}", f"write {_expected(error)}{counted(key)}"
+    what, fix = f"is {described(error['input'])}", f"write {_expected(error)}"
     match error["type"]:
-        case "entry":
-            return FieldError(path + context["field"], context["what"], context["fix"])
-        case "extra_forbidden":
-            return unknown_key(path, _keys(_kind_at(kind, path[:-1])))
         case "missing":
-            what, fix = "is missing", f"add {key}{counted(key)}"
+            what, fix = "is missing", f"add {key}"
         case "literal_error":
-            close = nearest(str(value), re.findall(r"'(\w+)'", context["expected"]))
-            fix = f"did you mean {close}?" if close else f"write {context['expected']}"
+            expected = error["ctx"]["expected"]
+            close = nearest(str(error["input"]), re.findall(r"'(\w+)'", expected))
+            fix = f"did you mean {close}?" if close else f"write {expected}"
         case "model_type" | "dict_type":
             fix = "write a mapping, {key: value}"
         case _ if path[-1:] == ("[key]",):
-            path, what, fix = path[:-1], "has an entry without a name", "write a name before the colon"
-    return FieldError(path, what, fix)
+            return path[:-1], "has an entry without a name", "write a name before the colon"
+    return path, what, fix
 
 
 def _expected(error: ErrorDetails) -> str:
@@ -331,38 +309,11 @@ def _expected(error: ErrorDetails) -> str:
     return f"a number {text}" if text.startswith(("greater", "less")) else text
 
 
-def unknown_key(path: Path, known: Collection[str]) -> FieldError:
+def unknown_key(key: str, known: Collection[str]) -> FieldError:
     """A key that is not known, and the one that is most like it."""
-    close = nearest(str(path[-1]), known)
-    fix = f"did you mean {close}{counted(close)}?" if close else f"remove it; known keys: {', '.join(known)}"
-    return FieldError(path, "is not a known key", fix, settles=close)
-
-
-def counted(key: str) -> str:
-    """The end of `write a number`: what the numbers of a key count."""
-    unit = unit_of(key)
-    return "" if unit is None else f", in {unit}" if not unit.startswith("a ") else f": {unit}"
-
-
-def _kind_at(kind: Any, path: Path) -> Any:
-    """What a path leads to within a kind of value: a model, a mapping of names to something, a list, or anything."""
-    for part in path:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            kind = next((field.annotation for name, field in _fields(kind) if name == part), Any)
-        else:
-            kind = (get_args(kind) or (Any,))[-1]
-        while get_origin(kind) in (Union, UnionType, Annotated):
-            kind = get_args(kind)[0]
-    return kind
-
-
-def _fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    return [(field.alias or name, field) for name, field in model.model_fields.items()]
-
-
-def _keys(kind: Any) -> list[str]:
-    known = isinstance(kind, type) and issubclass(kind, BaseModel)
-    return [name for name, _ in _fields(kind)] if known else []
+    close = nearest(key, known)
+    fix = f"did you mean {close}?" if close else f"remove it; known keys: {', '.join(known)}"
+    return (key,), "is not a known key", fix
 
 
 def topic_error(name: str) -> tuple[str, str] | None:
@@ -382,14 +333,14 @@ def filter_error(name: str) -> tuple[str, str] | None:
     """What is wrong with the topic or pattern of a subscription, and what to do; None if nothing is.
 
     >>> filter_error("floor/1+/smoke")
-    ('has + or # beside other characters', 'let + or # stand alone between slashes, # only at the end')
+    ('has + or # next to other characters', 'let + or # stand alone between slashes, # only at the end')
     """
     if not name:
         return "is empty", "write the name of a topic"
     levels = name.split("/")
     if any(len(level) > 1 and has_wildcard(level) for level in levels) or "#" in levels[:-1]:
         return (
-            "has + or # beside other characters",
+            "has + or # next to other characters",
             "let + or # stand alone between slashes, # only at the end",
         )
     return _unfit_for_mqtt(name)

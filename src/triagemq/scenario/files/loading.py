@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -17,39 +17,32 @@ from typing import Any
 import numpy as np
 
 from triagemq.errors import Problem, ScenarioError
-from triagemq.scenario.conditions import (
-    Condition,
-    Conditions,
-    ErrorRate,
-    LinkState,
-    PortBandwidth,
-    PublicationRate,
-    PublisherState,
-    SubscriberState,
-    WorthChange,
-)
-from triagemq.scenario.files.document import FIGURES, ConditionEntry, FileEntry, PortEntry
-from triagemq.scenario.files.explain import Problems
+from triagemq.scenario.conditions import Condition, Conditions
+from triagemq.scenario.files.document import FIGURES, FileEntry
+from triagemq.scenario.files.explain import Problems, refuse_errors
 from triagemq.scenario.files.models import SwitchModel, figures, read_models
 from triagemq.scenario.files.parquet import read_publication_table, read_subscription_table
 from triagemq.scenario.files.reading import Document, read_document
 from triagemq.scenario.files.references import (
-    broker_column,
-    check_condition_topics,
-    check_references,
+    KEYS,
+    check_names,
+    check_network,
     check_rows,
-    joining_port,
+    first_broker,
 )
-from triagemq.scenario.files.rows import read_publications, read_subscriptions
-from triagemq.scenario.files.rules import PublicationRows, SubscriptionRows
-from triagemq.scenario.kinds import Discipline
+from triagemq.scenario.files.rows import (
+    PublicationRows,
+    SubscriptionRows,
+    read_publications,
+    read_subscriptions,
+)
+from triagemq.scenario.kinds import WORDS, SendingOrder, codes_of
 from triagemq.scenario.model import (
     DEFAULTS,
     FLOOR_SHARE,
+    REFERENCES,
     BrokerLinks,
     Brokers,
-    Floats,
-    Integers,
     OutputPorts,
     PlanningSettings,
     Publishers,
@@ -70,7 +63,8 @@ SUBSCRIPTIONS_FILE = "subscriptions.parquet"
 def load(path: str | os.PathLike[str]) -> Scenario:
     """The scenario in a YAML file or a scenario directory.
 
-    Raises ScenarioError with every Problem in it, each with file, line, field, and what to write instead.
+    Raises ScenarioError with Problems, each with file, line, field, and what to write instead: those of entries by
+    themselves, or if there are none, those between entries.
 
     >>> from triagemq.scenario import load
     >>> try:
@@ -96,8 +90,9 @@ def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Condit
     ... conditions: [{at_seconds: 1 min, port: radio, bandwidth_bps: 160 kbit/s}]
     ... ''')
     ...     file.flush()
-    ...     load_with_conditions(file.name)[1].timeline
-    (PortBandwidth(at_seconds=60.0, port='radio', bandwidth_bps=160000.0),)
+    ...     (slower,) = load_with_conditions(file.name)[1].timeline
+    ...     slower.at_seconds, slower.port, slower.bandwidth_bps
+    (60.0, 'radio', 160000.0)
     """
     path = Path(path)
     directory = path.is_dir()
@@ -112,8 +107,7 @@ def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Condit
         str(file),
         name=path.resolve().name if directory else path.stem,
         folder=file.parent,
-        publications=_if_there(path / PUBLICATIONS_FILE) if directory else None,
-        subscriptions=_if_there(path / SUBSCRIPTIONS_FILE) if directory else None,
+        tables=path if directory else None,
     )
 
 
@@ -139,7 +133,7 @@ def loads_with_conditions(text: str, file: str = "<text>") -> tuple[Scenario, Co
 
 
 def check(path: str | os.PathLike[str]) -> list[Problem]:
-    """Everything that is wrong with a scenario file or directory, in order of lines; empty if nothing is.
+    """What is wrong with a scenario file or directory, in order of lines; empty if nothing is.
 
     >>> [problem.what for problem in check("no-such-file.yaml")]
     ['does not exist']
@@ -149,10 +143,6 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     except ScenarioError as error:
         return list(error.problems)
     return []
-
-
-def _if_there(path: Path) -> Path | None:
-    return path if path.exists() else None
 
 
 def _text(file: Path) -> str:
@@ -184,57 +174,56 @@ def _collector_paused() -> Iterator[None]:
 
 @_collector_paused()
 def _read(
-    text: str,
-    file: str,
-    name: str,
-    folder: Path | None = None,
-    publications: Path | None = None,
-    subscriptions: Path | None = None,
+    text: str, file: str, name: str, folder: Path | None = None, tables: Path | None = None
 ) -> tuple[Scenario, Conditions]:
+    """Entries by themselves first, then names and rows, then all that these lead to."""
     document = read_document(text, file)
-    found: list[Problems] = [document.file]
-    check_references(document)
-    models = read_models(document, folder, found)
+    check_names(document)
+    models, files = read_models(document, folder)
+    published, subscribed = _rows(document, files, tables)
+    refuse_errors(document.file, *files)
+    assert published is not None
+    assert subscribed is not None
+    check_network(document)
+    refuse_errors(document.file)
+    scenario = _built(name, document, models, published, subscribed)
+    conditions = _conditions(document)
+    check_rows(document, scenario, conditions, published, subscribed)
+    refuse_errors(document.file, *files)
+    return scenario.with_tables(), conditions
+
+
+def _rows(
+    document: Document, files: list[Problems], tables: Path | None
+) -> tuple[PublicationRows | None, SubscriptionRows | None]:
+    """Publications and subscriptions, those of tables with their files; None where a table cannot be read."""
+    valid = document.valid
+    paths = [None if tables is None else tables / name for name in (PUBLICATIONS_FILE, SUBSCRIPTIONS_FILE)]
+    publications, subscriptions = (path if path is not None and path.exists() else None for path in paths)
     published: PublicationRows | None
-    subscribed: SubscriptionRows | None = None
     if publications is None:
         published = read_publications(document)
     else:
         _refuse_rows(document, "publishers", "publishes", publications)
-        found.append(Problems(str(publications)))
-        published = read_publication_table(publications, found[-1], document.names["publishers"])
-    if published is not None:
-        for topic in document.names["topics"]:
-            published.topics.setdefault(topic, len(published.topics))
-        if subscriptions is None:
-            subscribed = read_subscriptions(document, published)
-        else:
-            _refuse_rows(document, "subscribers", "subscribes", subscriptions)
-            found.append(Problems(str(subscriptions)))
-            subscribed = read_subscription_table(
-                subscriptions,
-                found[-1],
-                document.names["subscribers"],
-                published,
-                document.names["topics"],
-            )
-        check_condition_topics(document, published)
-    if published is not None and subscribed is not None:
-        check_rows(document, published, subscribed)
-    problems = [
-        problem for one in found for problem in sorted(one.problems, key=lambda problem: problem.line or 0)
-    ]
-    if problems or published is None or subscribed is None:
-        raise ScenarioError(problems)
-    return _built(name, document, models, published, subscribed), _conditions(document)
+        files.append(Problems(str(publications)))
+        published = read_publication_table(publications, files[-1], valid.publishers)
+    if published is None:
+        return None, None
+    if subscriptions is None:
+        return published, read_subscriptions(document, published)
+    _refuse_rows(document, "subscribers", "subscribes", subscriptions)
+    files.append(Problems(str(subscriptions)))
+    return published, read_subscription_table(
+        subscriptions, files[-1], valid.subscribers, published, valid.topics
+    )
 
 
 def _refuse_rows(document: Document, title: str, key: str, table: Path) -> None:
-    for name, entry in document.names[title].items():
-        if isinstance(entry, dict) and key in entry:
+    for name, entry in getattr(document.valid, title).items():
+        if getattr(entry, key):
             document.file.report_at(
                 (title, name, key),
-                f"stands beside {table.name}, which holds all of them",
+                f"stands next to {table.name}, which holds all of them",
                 f"move the rows into the table, or delete {table.name}",
             )
 
@@ -246,85 +235,80 @@ def _built(
     published: PublicationRows,
     subscribed: SubscriptionRows,
 ) -> Scenario:
+    """The scenario with its rows in the order of the file."""
     file = document.valid
     model_of = {name: models.get(switch.model or "", SwitchModel()) for name, switch in file.switches.items()}
     built = [figures(model_of[name], switch) for name, switch in file.switches.items()]
-    return Scenario.of(
+    brokers = {name: number for number, name in enumerate(file.brokers)}
+    ports = file.ports.values()
+    widths = [np.array(port.widths_bps or (), dtype=np.float64) for port in ports]
+    # Floors that are not stated are a share of the widths.
+    floors = [
+        FLOOR_SHARE * width if port.floors_bps is None else np.array(port.floors_bps, dtype=np.float64)
+        for port, width in zip(ports, widths, strict=True)
+    ]
+
+    def table(kind: type[SomeTable], title: str, **columns: Any) -> SomeTable:
+        return _table(document, kind, title, columns)
+
+    return Scenario(
         name=file.name or name,
-        topics=Topics(tuple(published.topics)),
-        brokers=_table(Brokers, file.brokers),
+        topics=Topics(tuple(dict.fromkeys((*published.topics, *file.topics)))),
+        brokers=table(Brokers, "brokers"),
         broker_links=_links(document),
-        unmanaged_switches=_table(UnmanagedSwitches, file.unmanaged_switches),
-        switches=_table(
-            Switches,
-            file.switches,
-            fed_by_port=("fed_by", file.ports),
-            **{key: [each[key] for each in built] for key in FIGURES},
-        ),
-        ports=_table(
+        unmanaged_switches=table(UnmanagedSwitches, "unmanaged_switches"),
+        switches=table(Switches, "switches", **{key: [each[key] for each in built] for key in FIGURES}),
+        ports=table(
             OutputPorts,
-            file.ports,
-            switch=("switch", file.switches),
-            to_switch=("to", file.switches),
-            discipline=[int(Discipline[port.discipline.upper()]) for port in file.ports.values()],
-            queues=[port.queues or model_of[port.switch].queues or 0 for port in file.ports.values()],
-            widths_bps=[np.array(port.widths_bps or (), dtype=np.float64) for port in file.ports.values()],
-            floors_bps=[_floors(port) for port in file.ports.values()],
+            "ports",
+            queues=[port.queues or model_of[port.switch].queues or 0 for port in ports],
+            widths_bps=widths,
+            floors_bps=floors,
         ),
-        publishers=_table(
+        publishers=table(
             Publishers,
-            file.publishers,
-            broker=broker_column(document, "publishers"),
-            unmanaged_switch=("switch", file.unmanaged_switches),
-            access_switch=("access", file.switches),
+            "publishers",
+            broker=[brokers[first_broker(document, "publishers", each)] for each in file.publishers.values()],
         ),
         publications=published.table,
         size_samples=published.samples,
-        subscribers=_table(
+        subscribers=table(
             Subscribers,
-            file.subscribers,
-            broker=broker_column(document, "subscribers"),
-            port=("port", file.ports),
+            "subscribers",
+            broker=[
+                brokers[first_broker(document, "subscribers", each)] for each in file.subscribers.values()
+            ],
         ),
         subscriptions=subscribed.table,
         planning=PlanningSettings(**dict(file.planning)),
         # Without fragmentation an event is one packet, whatever its size: the MTU was a check, and done with.
         mtu_bytes=file.mtu_bytes if file.mtu_bytes is not None and file.fragmentation else np.inf,
         overhead_bytes=file.overhead_bytes,
-        sending_order=file.order,
+        sending_order=SendingOrder[file.sending_order.upper()],
     )
 
 
-def _table(
-    kind: type[SomeTable],
-    section: Mapping[str, FileEntry],
-    **references: Integers | list[int] | list[float] | list[Floats] | tuple[str, Iterable[str]],
-) -> SomeTable:
-    """A section as a table: its names, its fields, and for fields that name others, which these are and the others."""
-    columns: dict[str, Any] = {"name": tuple(section)}
-    for column, given in references.items():
-        if isinstance(given, tuple):
-            field, names = given
-            numbers = {name: number for number, name in enumerate(names)}
-            columns[column] = [numbers.get(getattr(entry, field) or "", -1) for entry in section.values()]
-        else:
-            columns[column] = given
-    for each in fields(kind):  # type: ignore[arg-type]
-        if each.name not in columns:
-            values = [getattr(entry, each.name) for entry in section.values()]
-            columns[each.name] = [DEFAULTS[each.name] if value is None else value for value in values]
+def _table(document: Document, kind: type[SomeTable], title: str, columns: dict[str, Any]) -> SomeTable:
+    """A section as a table: what entries state, names as numbers and words as codes; and columns that are known."""
+    section: Mapping[str, FileEntry] = getattr(document.valid, title)
+    targets = REFERENCES.get(title, {})
+    columns["name"] = tuple(section)
+    for column in (each.name for each in fields(kind)):  # type: ignore[arg-type]
+        if column in columns:
+            continue
+        values = [getattr(entry, KEYS.get((title, column), column)) for entry in section.values()]
+        codes: Mapping[str, int] = {}
+        if column in targets:
+            codes = {name: number for number, name in enumerate(getattr(document.valid, targets[column]))}
+        elif column in WORDS:
+            codes = codes_of(column)
+        columns[column] = [DEFAULTS[column] if value is None else codes.get(value, value) for value in values]
     return filled(kind, len(section), **columns)
-
-
-def _floors(port: PortEntry) -> Floats:
-    if port.floors_bps is not None:
-        return np.array(port.floors_bps, dtype=np.float64)
-    return FLOOR_SHARE * np.array(port.widths_bps or (), dtype=np.float64)
 
 
 def _links(document: Document) -> BrokerLinks:
     brokers = {name: number for number, name in enumerate(document.valid.brokers)}
-    links = [(ends, link) for link in document.valid.broker_links.values() for ends in link.directions]
+    links = [(ends, link) for link in document.valid.broker_links for ends in link.directions]
     return filled(
         BrokerLinks,
         len(links),
@@ -338,32 +322,11 @@ def _links(document: Document) -> BrokerLinks:
 
 def _conditions(document: Document) -> Conditions:
     file = document.valid
-    timeline = [_condition(document, entry) for entry in file.conditions.values()]
+    timeline = [
+        Condition(**dict(entry) | {"link": entry.link and tuple(entry.link)}) for entry in file.conditions
+    ]
     return Conditions(
         timeline=tuple(sorted(timeline, key=lambda condition: condition.at_seconds)),
         backups={name: switch.backup for name, switch in file.switches.items() if switch.backup},
         profiles=file.worth_profiles,
     )
-
-
-def _condition(document: Document, entry: ConditionEntry) -> Condition:
-    at_seconds, present = entry.at_seconds, entry.state in ("returns", "joins")
-    if entry.worth_profile is not None:
-        return WorthChange(at_seconds, entry.worth_profile)
-    if entry.topic is not None:
-        return PublicationRate(
-            at_seconds, entry.topic, entry.publisher, entry.rate_per_second, entry.rate_factor
-        )
-    if entry.error_rate is not None:
-        if entry.publisher is not None:
-            return ErrorRate(at_seconds, "publisher", entry.publisher, entry.error_rate)
-        if entry.subscriber is not None:
-            return ErrorRate(at_seconds, "subscriber", entry.subscriber, entry.error_rate)
-        return ErrorRate(at_seconds, "port", entry.port or "", entry.error_rate)
-    if entry.publisher is not None:
-        return PublisherState(at_seconds, entry.publisher, present)
-    if entry.subscriber is not None:
-        return SubscriberState(at_seconds, entry.subscriber, present)
-    if entry.link is not None:
-        return LinkState(at_seconds, joining_port(document, entry.link) or "", present)
-    return PortBandwidth(at_seconds, entry.port or "", entry.bandwidth_bps or 0.0)

@@ -1,4 +1,4 @@
-"""publications.parquet and subscriptions.parquet: read as columns that `rules.py` checks, and written.
+"""publications.parquet and subscriptions.parquet: read as columns that `rows.py` checks, and written.
 
 One row is one publication or subscription; a null is "none". A problem names the row, counted from 1, where a problem
 of a text file names the line. Columns, never a loop over rows.
@@ -6,34 +6,31 @@ of a text file names the line. Columns, never a loop over rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from enum import IntEnum
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from triagemq.mqttsn.filters import has_wildcard
 from triagemq.scenario.files.document import empirical_mean, sample_error
 from triagemq.scenario.files.explain import Problems, nearest, topic_error, unknown_key
-from triagemq.scenario.files.rules import (
+from triagemq.scenario.files.rows import (
     PUBLICATION_COLUMNS,
     SUBSCRIPTION_COLUMNS,
     Column,
     Flags,
     Message,
     PublicationRows,
+    RowNumbers,
     Rows,
-    SampleStore,
     SubscriptionRows,
     checked_publications,
     checked_subscriptions,
 )
-from triagemq.scenario.kinds import SizeDistribution
+from triagemq.scenario.kinds import WORDS, SizeDistribution, codes_of
 from triagemq.scenario.model import (
     DEFAULTS,
-    Codes,
     Floats,
     Integers,
     Publications,
@@ -45,6 +42,8 @@ from triagemq.scenario.model import (
 MOST_OF_A_KIND = 20
 """Rows named for one kind of problem; the rest are counted."""
 
+KIND_WORDS = {"text": "text", "number": "numbers", "truth": "true and false", "list": "lists of numbers"}
+
 
 def read_publication_table(
     path: Path, problems: Problems, publishers: Collection[str]
@@ -53,21 +52,19 @@ def read_publication_table(
     table = TableColumns.read(path, problems, PUBLICATION_COLUMNS)
     if table is None:
         return None
-    owner = table.references("publisher", publishers, "publishers of scenario.yaml")
-    topic, topics = table.names("topic")
-    errors = [topic_error(name) for name in topics]
-    invalid = np.array([error is not None for error in errors] + [False])[topic]
+    topics = [name for name in table.names("topic") if name and topic_error(name) is None]
 
-    def message(row: int) -> tuple[str, str]:
-        what, fix = errors[topic[row]] or ("", "")
-        return f"{list(topics)[topic[row]]!r} {what}", fix
+    def unfit(name: str) -> Message:
+        what, fix = topic_error(name) or ("", "")
+        return f"{name!r} {what}", fix
 
-    table.report_rows(np.flatnonzero(invalid), "topic", message)
-    rows = table.rows(owner, topic, invalid | table.repeated("publisher", owner, topic))
-    empirical = rows.codes["size_distribution"] == SizeDistribution.EMPIRICAL
-    samples, sample, rows.values["mean"] = table.samples(empirical)
+    topic = table.numbered("topic", topics, unfit)
+    rows = table.rows("publisher", publishers, "publishers of scenario.yaml", topic)
+    samples, sample, rows.values["mean"] = table.samples(
+        rows.codes["size_distribution"] == SizeDistribution.EMPIRICAL
+    )
     rows.given["mean"] = sample >= 0
-    return checked_publications(rows, samples, sample, topics)
+    return checked_publications(rows, sample, samples, {name: row for row, name in enumerate(topics)})
 
 
 def read_subscription_table(
@@ -82,16 +79,15 @@ def read_subscription_table(
     if table is None:
         return None
 
-    def not_a_topic(name: str) -> tuple[str, str] | None:
+    def not_a_topic(name: str) -> Message:
         if has_wildcard(name):
             return f"{name!r} is a pattern", "write one row per topic"
         if name in listed_topics:
             return f"no publisher has {name}", "add a row to the publications, or remove this one"
-        return None
+        return problems.unknown("topic", name, publications.topics, "the publications")
 
-    owner = table.references("subscriber", subscribers, "subscribers of scenario.yaml")
-    topic = table.references("topic", publications.published, "the publications", not_a_topic)
-    return checked_subscriptions(table.rows(owner, topic, table.repeated("subscriber", owner, topic)))
+    topic = table.numbered("topic", publications.topics, not_a_topic)
+    return checked_subscriptions(table.rows("subscriber", subscribers, "subscribers of scenario.yaml", topic))
 
 
 class TableColumns:
@@ -111,39 +107,38 @@ class TableColumns:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        texts = [name for name, column in columns.items() if column.kind == "text"]
         try:
-            table = pq.read_table(path, read_dictionary=texts, partitioning=None)
+            table = pq.read_table(path, partitioning=None)
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = str(error).strip().split("\n")[0] or type(error).__name__
             problems.report(
                 None, "table", f"is not a Parquet table: {reason}", "write it with triagemq.scenario.save"
             )
             return None
-        if not _valid_columns(table.schema, problems, columns):
-            return None
-        return cls(table, problems, columns)
+        before = len(problems.problems)
+        _check_columns(table.schema, problems, columns)
+        return cls(table, problems, columns) if len(problems.problems) == before else None
 
-    def rows(self, owner: Integers, topic: Integers, invalid: Flags) -> Rows:
-        """All columns of numbers, truths and words; words that are not known are reported."""
-        values: dict[str, Floats] = {}
-        given: dict[str, Flags] = {}
-        codes: dict[str, Codes] = {}
+    def rows(self, owner: str, owners: Collection[str], section: str, topic: Integers) -> Rows:
+        """All columns of numbers, truths and words, and who owns each row; what is not known is reported."""
+        owned = self.numbered(
+            owner, owners, lambda name: self._problems.unknown(owner, name, owners, section)
+        )
+        self._check_repeated(owner, owned, topic)
+        found = Rows(owned, topic, {}, {}, {}, self.report)
         for name, column in self._columns.items():
-            if column.kinds is not None:
-                codes[name] = self._words(name, column.kinds, None if column.required else DEFAULTS[name])
+            if name in WORDS:
+                words, default = codes_of(name), -1 if column.required else int(DEFAULTS[name])
+                found.codes[name] = self.numbered(name, words, _unknown_word(words), default).astype(np.int8)
             elif column.kind in ("number", "truth"):
-                values[name], given[name] = self._numbers(name)
-        return Rows(True, owner, topic, invalid, values, given, codes, self._report)
+                found.values[name], found.given[name] = self._numbers(name)
+        return found
 
-    def report_rows(self, rows: NDArray[np.int64], column: str, message: Message) -> None:
-        self._report(rows, rows, column, message)
-
-    def _report(self, at: NDArray[np.int64], rows: NDArray[np.int64], column: str, message: Message) -> None:
+    def report(self, rows: RowNumbers, column: str, messages: Iterable[Message]) -> None:
         """Report the same kind of problem of many rows: the first of them, and how many more there are."""
-        lines = (1 + at[: MOST_OF_A_KIND + 1]).tolist()
-        for row, line in zip(rows[:MOST_OF_A_KIND].tolist(), lines, strict=False):
-            self._problems.report(line, column or "row", *message(row))
+        lines = (1 + rows[: MOST_OF_A_KIND + 1]).tolist()
+        for line, message in zip(lines[:MOST_OF_A_KIND], messages, strict=False):
+            self._problems.report(line, column or "row", *message)
         more = len(rows) - MOST_OF_A_KIND
         if more > 0:
             self._problems.report(lines[-1], column or "row", f"and {more} more", "correct them likewise")
@@ -152,171 +147,115 @@ class TableColumns:
         """A column of numbers or truths, and where there is one that is not the model's none."""
         if column not in self._table.column_names:
             return np.zeros(len(self)), np.zeros(len(self), dtype=np.bool_)
-        numbers = _whole(self._table[column].cast("float64", safe=False))
-        given = numbers.is_valid().to_numpy(zero_copy_only=False)
-        values = numbers.fill_null(0.0).to_numpy(zero_copy_only=False)
-        values = np.array(values, dtype=np.float64) + 0.0  # -0.0 is 0.0
+        numbers = self._table[column].cast("float64", safe=False)
+        given = numbers.is_valid().to_numpy()
+        values = numbers.fill_null(0.0).to_numpy() + 0.0  # -0.0 is 0.0
         return values, given & (values != DEFAULTS.get(column))
 
-    def names(self, column: str) -> tuple[Integers, dict[str, int]]:
-        """A column of names as numbers, and the number of each name; an empty name is reported and -1."""
-        codes, values = self._encoded(column)
-        numbers: dict[str, int] = {}
-        for value in values:
-            if value:
-                numbers.setdefault(value, len(numbers))
-        index = np.array([numbers.get(value or "", -1) for value in values] + [-1], dtype=np.int32)[codes]
-        self.report_rows(np.flatnonzero(index < 0), column, lambda row: ("is empty", f"write a {column}"))
-        return index, numbers
+    def names(self, column: str) -> list[str | None]:
+        """The distinct texts of a column."""
+        names: list[str | None] = self._table[column].cast("string").unique().to_pylist()
+        return names
 
-    def references(
-        self,
-        column: str,
-        known: Collection[str],
-        section: str,
-        describe: Callable[[str], tuple[str, str] | None] = lambda name: None,
+    def numbered(
+        self, column: str, known: Collection[str], unknown: Callable[[str], Message], default: int = -1
     ) -> Integers:
-        """A column of names of other things as their numbers; unknown ones are reported and -1."""
-        codes, values = self._encoded(column)
-        numbers = {name: number for number, name in enumerate(known)}
-        index = np.array([numbers.get(value or "", -1) for value in values] + [-1], dtype=np.int32)[codes]
+        """A column of texts as their places in `known`, null as the default; what is below 0 is reported."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-        def message(row: int) -> tuple[str, str]:
-            name = values[codes[row]] if codes[row] >= 0 else None
-            if not name:
-                return "is empty", f"write the name of a {column}"
-            return describe(name) or self._problems.unknown(column, name, known, section)
-
-        self.report_rows(np.flatnonzero(index < 0), column, message)
-        return index
-
-    def _words(self, column: str, kinds: type[IntEnum], default: IntEnum | None) -> Codes:
-        """A column of words of a closed vocabulary as their codes; without a default, a null is reported."""
-        empty = -1 if default is None else int(default)
         if column not in self._table.column_names:
-            return np.full(len(self), empty, dtype=np.int8)
-        codes, values = self._encoded(column)
-        known = {kind.name.lower(): int(kind) for kind in kinds}
-        index = np.array([known.get(value or "", -1) for value in values] + [empty], dtype=np.int8)[codes]
+            return np.full(len(self), default, dtype=np.int32)
+        texts = self._table[column].cast("string")
+        places = pc.index_in(texts, value_set=pa.array(list(known), "string")).fill_null(-1).to_numpy()
+        numbers = np.where(texts.is_null().to_numpy(), default, places).astype(np.int32)
+        invalid = np.flatnonzero(numbers < 0)
+        empty = "is empty", f"write {next(iter(known)) if column in WORDS else f'the name of a {column}'}"
+        names = texts.take(invalid).to_pylist()
+        self.report(invalid, column, (unknown(name) if name else empty for name in names))
+        return numbers
 
-        def message(row: int) -> tuple[str, str]:
-            word = (values[codes[row]] if codes[row] >= 0 else None) or ""
-            close = nearest(word, known)
-            what = f"{word!r} is not one of {', '.join(known)}" if word else "is empty"
-            return what, f"did you mean {close}?" if close else f"write {next(iter(known))}"
-
-        self.report_rows(np.flatnonzero(index < 0), column, message)
-        return index
-
-    def repeated(self, column: str, owner: Integers, topic: Integers) -> Flags:
-        """Rows that repeat the owner and topic of a row before; they are reported."""
+    def _check_repeated(self, column: str, owner: Integers, topic: Integers) -> None:
+        """Report rows that repeat the owner and topic of a row before."""
         known = np.flatnonzero((owner >= 0) & (topic >= 0))
         pair = owner[known].astype(np.int64) << 32 | topic[known]
         order = np.argsort(pair, kind="stable")
         again = pair[order][1:] == pair[order][:-1]
         rows = known[order][1:][again]
         first = dict(zip(rows.tolist(), known[order][:-1][again].tolist(), strict=True))
-        self.report_rows(
-            np.sort(rows),
-            "topic",
-            lambda row: (
-                f"repeats row {first[row] + 1}: the same {column} and topic",
-                "remove one of the two rows",
-            ),
-        )
-        repeated = np.zeros(len(self), dtype=np.bool_)
-        repeated[rows] = True
-        return repeated
+        rows = np.sort(rows)
+        fix = "remove one of the two rows"
+        what = (f"repeats row {first[row] + 1}: the same {column} and topic" for row in rows.tolist())
+        self.report(rows, "topic", ((each, fix) for each in what))
 
     def samples(self, empirical: Flags) -> tuple[SizeSamples, Integers, Floats]:
         """Empirical distributions, per row the one it uses or -1, and per row the mean of it.
 
         The loop is over rows with an empirical distribution only, and equal lists are looked at once.
         """
-        store = SampleStore()
-        sample = np.full(len(self), -1, dtype=np.int32)
-        mean = np.zeros(len(self))
+        sample, mean = np.full(len(self), -1, dtype=np.int32), np.zeros(len(self))
         rows = np.flatnonzero(empirical)
         seen: dict[tuple[tuple[float, ...], ...], tuple[int, float]] = {}
-        invalid: dict[int, tuple[str, str]] = {}
+        invalid: dict[int, Message] = {}
         lists = zip(self._lists("size_values", rows), self._lists("size_weights", rows), strict=True)
         for row, (values, weights) in zip(rows.tolist(), lists, strict=True):
             key = values, weights or (1.0,) * len(values)
-            error = None if key in seen else sample_error(*key)
-            if error is not None:
+            if key not in seen and (error := sample_error(*key)) is not None:
                 path, what, fix = error
                 where = "size_weights: " if path[:1] == ("weights",) else ""
                 number = f"number {int(path[1]) + 1} " if len(path) > 1 else ""
                 invalid[row] = f"{where}{number}{what}", fix
                 continue
-            if key not in seen:
-                seen[key] = store.add(*key), empirical_mean(*key)
-            sample[row], mean[row] = seen[key]
-        self.report_rows(np.array(list(invalid), dtype=np.int64), "size_values", invalid.__getitem__)
-        return store.table(), sample, mean
+            sample[row], mean[row] = seen.setdefault(key, (len(seen), empirical_mean(*key)))
+        self.report(np.array(list(invalid), dtype=np.int64), "size_values", invalid.values())
+        values_of, weights_of = ([np.array(key[part]) for key in seen] for part in (0, 1))
+        return SizeSamples(tuple(values_of), tuple(weights_of)), sample, mean
 
-    def _lists(self, column: str, rows: NDArray[np.int64]) -> list[tuple[float, ...]]:
+    def _lists(self, column: str, rows: RowNumbers) -> list[tuple[float, ...]]:
         """Lists of numbers of some rows; an empty one where there is none, NaN for a null in a list."""
         if column not in self._table.column_names:
             return [()] * len(rows)
         lists = self._table[column].take(rows).to_pylist()
         return [tuple(np.nan if one is None else float(one) for one in each or ()) for each in lists]
 
-    def _encoded(self, column: str) -> tuple[Integers, list[str | None]]:
-        """Per row the number of its value, -1 for null; and the values."""
-        import pyarrow as pa
 
-        values = self._table[column]
-        dictionary = pa.types.is_dictionary(values.type)
-        array = _whole(values.unify_dictionaries() if dictionary else values.dictionary_encode())
-        codes = array.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        return np.asarray(codes, dtype=np.int32), array.dictionary.to_pylist()
+def _unknown_word(known: Mapping[str, int]) -> Callable[[str], Message]:
+    def message(word: str) -> Message:
+        close = nearest(word, known)
+        fix = f"did you mean {close}?" if close else f"write {next(iter(known))}"
+        return f"{word!r} is not one of {', '.join(known)}", fix
 
-
-def _whole(chunked: Any) -> Any:
-    """A column as one array."""
-    import pyarrow as pa
-
-    combined = chunked.combine_chunks()
-    if isinstance(combined, pa.ChunkedArray):
-        return combined.chunk(0) if combined.num_chunks else pa.array([], type=combined.type)
-    return combined
+    return message
 
 
-def _valid_columns(schema: Any, problems: Problems, columns: Mapping[str, Column]) -> bool:
-    valid = True
+def _check_columns(schema: Any, problems: Problems, columns: Mapping[str, Column]) -> None:
     for name in schema.names:
         if schema.names.count(name) > 1:
             problems.report(None, name, "stands in the table twice", "remove one of the two columns")
-            return False
+            return
         if name not in columns:
-            problems.report(None, name, "is not a known column", unknown_key((name,), list(columns)).fix)
-            valid = False
+            problems.report(None, name, "is not a known column", unknown_key(name, columns)[2])
         elif not _has_kind(schema.field(name).type, columns[name].kind):
-            type_name = schema.field(name).type
-            problems.report(None, name, f"is a column of {type_name}", f"write {columns[name].words}")
-            valid = False
+            what = f"is a column of {schema.field(name).type}"
+            problems.report(None, name, what, f"write {KIND_WORDS[columns[name].kind]}")
     for name, column in columns.items():
         if column.required and name not in schema.names:
-            problems.report(None, name, "is missing", f"add a column of {column.words}")
-            valid = False
-    return valid
+            problems.report(None, name, "is missing", f"add a column of {KIND_WORDS[column.kind]}")
 
 
 def _has_kind(kind: Any, wanted: str) -> bool:
-    import pyarrow as pa
+    from pyarrow import types
 
     if wanted == "list":
-        return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind)) and _has_kind(
-            kind.value_type, "number"
-        )
+        is_list = types.is_list(kind) or types.is_large_list(kind)
+        return bool(is_list) and _has_kind(kind.value_type, "number")
     if wanted == "truth":
-        return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
+        return bool(types.is_boolean(kind) or types.is_null(kind))
     if wanted == "number":
-        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
-    if pa.types.is_dictionary(kind):
+        return bool(types.is_integer(kind) or types.is_floating(kind) or types.is_null(kind))
+    if types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def write_publication_table(scenario: Scenario, path: Path) -> None:
@@ -356,15 +295,14 @@ def _stated_columns(table: Publications | Subscriptions, known: Mapping[str, Col
 
     columns = {}
     for name, column in known.items():
-        values = getattr(table, name, None)
-        if column.kind == "list" or values is None or (column.kind == "text" and column.kinds is None):
+        if not column.path or column.kind == "list":
             continue
+        values = getattr(table, name)
         default = values == DEFAULTS.get(name)
         if not column.required and default.all():
             continue
-        if column.kinds is not None:
-            words = tuple(kind.name.lower() for kind in sorted(column.kinds))
-            columns[name] = _name_column(values.astype(np.int32), words)
+        if name in WORDS:
+            columns[name] = _name_column(values.astype(np.int32), tuple(codes_of(name)))
         elif column.kind == "truth":
             columns[name] = pa.array(values == 1)
         else:

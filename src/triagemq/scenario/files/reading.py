@@ -1,22 +1,20 @@
-"""One YAML file as a Document: its valid entries, and the names of all.
-
-The file is checked as a whole by `ScenarioFile`. Invalid parts are reported and taken out, and the rest is checked
-again, so that every error is found at once, and one error is one problem.
-"""
+"""One YAML file as a Document: its entries, each valid by itself, and the lines in which they stand."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from triagemq.errors import Problem, ScenarioError
 from triagemq.mqttsn.filters import has_wildcard
-from triagemq.scenario.files.document import USUAL_PROFILE, ScenarioFile
-from triagemq.scenario.files.explain import Problems, described, explain, listed, nearest, unknown_key
+from triagemq.scenario.files.document import USUAL_PROFILE, FileEntry, ScenarioFile, keys_of
+from triagemq.scenario.files.explain import Problems, described, explain, listed, refuse_errors
+
+SomeEntry = TypeVar("SomeEntry", bound=FileEntry)
 
 DEEPEST = 24
 """Levels of nesting a file may have; a scenario has six."""
@@ -66,6 +64,23 @@ class LinedFile(Problems):
         super().__init__(file)
         self.root = _parse(text, self)
 
+    def checked(self, entry: type[SomeEntry]) -> SomeEntry:
+        """What the file holds as an entry. Raises ScenarioError with all that is invalid."""
+        if not isinstance(self.root, LinedMapping):
+            kind = (
+                "a list" if isinstance(self.root, LinedList) else "a single value" if self.root else "empty"
+            )
+            line = self.root.line if isinstance(self.root, LinedList) else 1
+            self.report(line, "text", f"is {kind}", f"write a mapping, with {listed(keys_of(entry))}")
+            raise ScenarioError(self.problems)
+        try:
+            found = entry.model_validate(self.root)
+        except ValidationError as error:
+            for each in explain(error.errors(include_url=False)):
+                self.report_at(*each)
+        refuse_errors(self)
+        return found
+
     def report_at(self, path: Sequence[str | int], what: str, fix: str) -> None:
         """Report a problem of what a path leads to: keys, and numbers of elements of lists."""
         line, depth = self.locate(path)
@@ -82,7 +97,7 @@ class LinedFile(Problems):
         """The line of a path, and how many parts of it make sense in the file.
 
         A key that is not there is shown at the line of the mapping it should be in; a path into a short form ends at
-        the short form. An element of a list is a number from 0, or the text of one from 1.
+        the short form. An element of a list is a number from 0.
         """
         node, depth = self.root, 0
         line = node.line if isinstance(node, LinedMapping | LinedList) else 1
@@ -92,17 +107,11 @@ class LinedFile(Problems):
             depth += 1
             if isinstance(node, LinedMapping) and part in node:
                 line, node = node.lines[str(part)], node[str(part)]
-            elif isinstance(node, LinedList) and 0 <= (row := _row(part)) < len(node):
-                line, node = node.lines[row], node[row]
+            elif isinstance(node, LinedList) and isinstance(part, int) and part < len(node):
+                line, node = node.lines[part], node[part]
             else:
                 break
         return line, depth
-
-
-def _row(part: str | int) -> int:
-    if isinstance(part, int):
-        return part
-    return int(part) - 1 if part.isdecimal() else -1
 
 
 def _parse(text: str, problems: Problems) -> Any:
@@ -253,34 +262,14 @@ REQUIRED = {
     "publishers": "sensor-1: {}",
     "subscribers": "commander: {port: radio}",
 }
-LISTS = {
-    "broker_links": "{between: [hall, annex]}",
-    "conditions": "{at_seconds: 20, port: radio, bandwidth_bps: 160000}",
-}
-NAMED = (*REQUIRED, *LISTS, "unmanaged_switches", "topics", "worth_profiles")
-"""Sections that hold entries by name, or by number."""
-SECTIONS = ("planning", *NAMED)
 
 
 @dataclass(frozen=True)
 class Document:
-    """What a file holds: `names` has all entries of each section as they stand there, `valid` those that are valid.
-
-    `invalid_keys` are the keys of the file beside its sections, and sections as a whole, that were invalid.
-    """
+    """What a file holds, and where."""
 
     file: LinedFile
     valid: ScenarioFile
-    names: Mapping[str, Mapping[str, Any]]
-    invalid_keys: frozenset[str]
-
-    def rows(self, title: str, key: str) -> dict[str, LinedMapping]:
-        """What each publisher publishes, or each subscriber subscribes to, by name; empty where it says nothing."""
-        found = {}
-        for name, entry in self.names[title].items():
-            rows = entry.get(key) if isinstance(entry, dict) else None
-            found[name] = rows if isinstance(rows, LinedMapping) else LinedMapping(0)
-        return found
 
     def unmatched(self, topic: str, published: Collection[str]) -> tuple[str, str]:
         """What to say about a topic or pattern that none of what is published matches, and what to write instead."""
@@ -290,87 +279,42 @@ class Document:
 
 
 def read_document(text: str, file: str) -> Document:
-    """A file, each entry checked by itself. Raises ScenarioError where it holds nothing that could be checked."""
+    """A file, each entry checked by itself. Raises ScenarioError if any is invalid."""
     lines = LinedFile(text, file)
     root = lines.root
-    if not isinstance(root, LinedMapping):
-        if root is None:
-            lines.report(1, "text", "holds no scenario", "begin with brokers:, or copy one of examples/")
-        else:
-            kind = "a list" if isinstance(root, LinedList) else "a single value"
-            line = root.line if isinstance(root, LinedList) else 1
-            lines.report(line, "text", f"is {kind}", "write sections: brokers:, switches:, ports:, ...")
-        raise ScenarioError(lines.problems)
-    _rename_misspelled_sections(lines, root)
+    if isinstance(root, LinedMapping):
+        _check_row_count(lines, root)
+    valid = lines.checked(ScenarioFile)
     for title, example in REQUIRED.items():
         if title not in root:
             fix = f"add a section {title}: with entries such as {example}"
             lines.report(root.line, title, "is missing", fix)
-        elif root[title] is None or root[title] == {}:
+        elif not getattr(valid, title):
             lines.report(root.lines[title], title, "is empty", f"add an entry such as {example}")
-    if isinstance(root.get("topics"), LinedList):
-        root["topics"] = _topics_by_name(lines, root["topics"])
-    data: dict[str, Any] = dict(root)
-    invalid = set()
-    for title, example in LISTS.items():
-        if isinstance(data.get(title), LinedList):
-            data[title] = {str(number): entry for number, entry in enumerate(data[title], start=1)}
-        elif data.get(title) is not None:
-            lines.report_at((title,), "is not a list", f"write - {example} under it")
-            invalid.add(title)
-            del data[title]
-    names = {title: data[title] if isinstance(data.get(title), dict) else {} for title in NAMED}
-    if USUAL_PROFILE in names["worth_profiles"]:
+    if USUAL_PROFILE in valid.worth_profiles:
         what = "is what the subscriptions themselves say"
         lines.report_at(("worth_profiles", USUAL_PROFILE), what, "choose another name")
-    valid, invalid_keys = _validated(lines, data, invalid)
-    return Document(lines, valid, names, invalid_keys)
+    refuse_errors(lines)
+    return Document(lines, valid)
 
 
-def _rename_misspelled_sections(lines: LinedFile, root: LinedMapping) -> None:
-    """A section under a misspelled title is read as if it were spelled right: one error is one problem."""
-    known = list(ScenarioFile.model_fields)
-    for title in [title for title in root if title not in known]:
-        meant = nearest(title, SECTIONS)
-        if meant is not None and meant not in root:
-            found = unknown_key((title,), known)
-            lines.report_at(found.path, found.what, found.fix)
-            root[meant], root.lines[meant] = root.pop(title), root.lines.pop(title)
+MOST_ROWS = 2_000_000
+"""Rows one YAML file may stand for, aliases and patterns spelled out; beyond that, tables are better."""
 
 
-def _topics_by_name(lines: LinedFile, topics: LinedList) -> LinedMapping:
-    """Topics that are a list of names alone."""
-    found = LinedMapping(topics.line)
-    for number, (name, line) in enumerate(zip(topics, topics.lines, strict=True), start=1):
-        if not isinstance(name, str):
-            lines.report(line, f"topics.{number}", "is not a name", "write topics as names, or as a mapping")
-        elif name in found:
-            what = f"stands here twice, first in line {found.lines[name]}"
-            lines.report(line, f"topics.{name}", what, "remove one")
-        else:
-            found[name], found.lines[name] = None, line
-    return found
+def _check_row_count(lines: LinedFile, root: LinedMapping) -> None:
+    """Refuse a file with too many rows before it fills the memory."""
+    for title, key in (("publishers", "publishes"), ("subscribers", "subscribes")):
+        count, section = 0, root.get(title)
+        for name, entry in section.items() if isinstance(section, dict) else ():
+            rows = entry.get(key) if isinstance(entry, dict) else None
+            count += len(rows) if isinstance(rows, dict) else 0
+            refuse_rows(lines, count, (title, name, key))
 
 
-def _validated(
-    lines: LinedFile, data: dict[str, Any], invalid: set[str]
-) -> tuple[ScenarioFile, frozenset[str]]:
-    """The valid entries, and the keys that are invalid as a whole: those given, and more."""
-    while True:
-        try:
-            return ScenarioFile.model_validate(data), frozenset(invalid)
-        except ValidationError as error:
-            errors = error.errors(include_url=False)
-        for each in explain(errors, ScenarioFile):
-            lines.report_at(each.path, each.what, each.fix)
-        taken_out: dict[str, set[object]] = {}
-        for details in errors:
-            # An error of the file as a whole says at which of its keys it is shown.
-            title, *inner = details["loc"] or details["ctx"]["field"]
-            if title in NAMED and inner:
-                taken_out.setdefault(str(title), set()).add(inner[0])
-            else:
-                data.pop(str(title), None)
-                invalid.add(str(title))
-        for section, names in taken_out.items():
-            data[section] = {name: entry for name, entry in data[section].items() if name not in names}
+def refuse_rows(lines: LinedFile, count: int, place: Sequence[str]) -> None:
+    """Raise ScenarioError if a file stands for too many rows."""
+    if count > MOST_ROWS:
+        fix = "save it as a directory with publications.parquet and subscriptions.parquet"
+        lines.report_at(place, f"makes more than {MOST_ROWS} rows", fix)
+        raise ScenarioError(lines.problems)

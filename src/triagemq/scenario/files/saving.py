@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +17,37 @@ import numpy as np
 import yaml
 
 from triagemq.errors import OutputError, ParameterError
-from triagemq.scenario.conditions import (
-    Condition,
-    Conditions,
-    ErrorRate,
-    LinkState,
-    PortBandwidth,
-    PublicationRate,
-    PublisherState,
-    SubscriberState,
-    WorthChange,
+from triagemq.scenario.conditions import Conditions
+from triagemq.scenario.files.document import (
+    FIGURES,
+    BrokerEntry,
+    FileEntry,
+    PortEntry,
+    PublisherEntry,
+    SubscriberEntry,
+    SwitchEntry,
+    UnmanagedSwitchEntry,
+    empirical_mean,
+    keys_of,
 )
-from triagemq.scenario.files.document import FIGURES, empirical_mean
 from triagemq.scenario.files.explain import number_text
 from triagemq.scenario.files.loading import PUBLICATIONS_FILE, SCENARIO_FILE, SUBSCRIPTIONS_FILE
 from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.files.parquet import write_publication_table, write_subscription_table
-from triagemq.scenario.kinds import (
-    ArrivalProcess,
-    Discipline,
-    LimiterKind,
-    SendingOrder,
-    SizeDistribution,
-    UtilityShape,
-)
+from triagemq.scenario.files.references import KEYS
+from triagemq.scenario.files.rows import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS, Column
+from triagemq.scenario.kinds import WORDS, SendingOrder, word_of
 from triagemq.scenario.model import (
     DEFAULTS,
     FLOOR_SHARE,
-    Brokers,
-    Integers,
-    Names,
-    OutputPorts,
+    REFERENCES,
     PlanningSettings,
+    Publications,
     Scenario,
+    Subscriptions,
     Switches,
-    Table,
 )
 
-LIMITS = ("max_latency_seconds", "max_latency_share", "max_separation_seconds")
-Key = str | tuple[str, str, Names]
-"""A column that is written under its name; or a key, its column of references, and the names that these stand for."""
 SafeDumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
@@ -81,7 +72,6 @@ def save(
     scenario: Scenario,
     path: str | os.PathLike[str],
     *,
-    as_directory: bool | None = None,
     overwrite: bool = True,
     conditions: Conditions | None = None,
 ) -> None:
@@ -89,8 +79,8 @@ def save(
 
     `conditions` are no part of a Scenario, and are written with it where they are given.
 
-    A path ending in .yaml or .yml is a file, one without an ending a directory, unless `as_directory` says otherwise.
-    A file is complete or not there: it is written beside its place and then moved. Raises OutputError.
+    A path ending in .yaml or .yml is a file, one without an ending a directory.
+    A file is complete or not there: it is written as a hidden file and then moved. Raises OutputError.
 
     >>> import tempfile
     >>> from triagemq.scenario import load, loads
@@ -107,12 +97,9 @@ def save(
     True
     """
     path = Path(path)
-    if as_directory is None:
-        if path.suffix.lower() not in (".yaml", ".yml", ""):
-            raise ParameterError(
-                "--out", f"{path}: a scenario is a .yaml file, or a directory without an ending"
-            )
-        as_directory = not path.suffix
+    as_directory = not path.suffix
+    if path.suffix.lower() not in (".yaml", ".yml", ""):
+        raise ParameterError("--out", f"{path}: a scenario is a .yaml file, or a directory without an ending")
     writers: dict[Path, Callable[[Path], None]] = {}
     if as_directory:
         # The YAML goes last: without it there is no scenario.
@@ -167,7 +154,7 @@ def _write_text(path: Path, text: str) -> None:
 
 
 def write_all(writers: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Write every file beside its place; move them into place only when all are complete."""
+    """Write every file under a hidden name; move them into place only when all are complete."""
     mark = uuid.uuid4().hex[:12]
     parts = {place: place.with_name(f".{place.name}.{mark}.part") for place in writers}
     place = next(iter(writers))
@@ -205,40 +192,44 @@ _HEADER = ("name", "mtu_bytes", "fragmentation", "overhead_bytes", "sending_orde
 
 def _sections(scenario: Scenario, conditions: Conditions, *, with_rows: bool) -> dict[str, Any]:
     """All that a file says, by its keys; sections may be empty."""
-    ports, switches, unmanaged = scenario.ports, scenario.switches, scenario.unmanaged_switches
-    broker = ("broker", "broker", scenario.brokers.name if len(scenario.brokers) > 1 else ())
-    link = ("error_rate", "propagation_seconds")
-    access = (("access", "access_switch", switches.name), "access_bps")
-    port_keys = ("bandwidth_bps", "buffer_packets", "queues", *link, ("to", "to_switch", switches.name))
-    sections = {
+    sections: dict[str, Any] = {
         **_header(scenario),
-        "brokers": _brokers(scenario.brokers),
+        "brokers": _entries(scenario, "brokers", BrokerEntry),
         "broker_links": _broker_links(scenario),
-        "unmanaged_switches": _named(unmanaged, "bandwidth_bps"),
-        "switches": _named(switches, "inbound_rate_per_second", ("fed_by", "fed_by_port", ports.name)),
-        "ports": _named(ports, ("switch", "switch", switches.name), *port_keys),
+        "unmanaged_switches": _entries(scenario, "unmanaged_switches", UnmanagedSwitchEntry),
+        "switches": _entries(scenario, "switches", SwitchEntry),
+        "ports": _entries(scenario, "ports", PortEntry),
         "topics": _unpublished_topics(scenario),
-        "publishers": _named(
-            scenario.publishers, broker, ("switch", "unmanaged_switch", unmanaged.name), *link, *access
-        ),
-        "subscribers": _named(scenario.subscribers, broker, ("port", "port", ports.name), *link),
+        "publishers": _entries(scenario, "publishers", PublisherEntry),
+        "subscribers": _entries(scenario, "subscribers", SubscriberEntry),
         "worth_profiles": {
             name: {topic: _number(factor) for topic, factor in factors.items()}
             for name, factors in conditions.profiles.items()
         },
-        "conditions": [_condition(scenario, conditions, each) for each in conditions.timeline],
+        "conditions": [
+            Line(
+                {
+                    key: _number(value) if isinstance(value, int | float) else value
+                    for key, value in asdict(condition).items()
+                    if value is not None
+                }
+            )
+            for condition in conditions.timeline
+        ],
     }
     for row, (name, line) in enumerate(sections["switches"].items()):
         line |= {"backup": conditions.backups[name]} if name in conditions.backups else {}
-        line |= _figures(switches, row)
-    for row in np.flatnonzero(ports.discipline != Discipline.PRIORITY).tolist():
-        sections["ports"][ports.name[row]] |= _discipline(ports, row)
+        _shorten_model(scenario.switches, row, line)
+    for line, widths in zip(sections["ports"].values(), scenario.ports.widths_bps, strict=True):
+        if line.get("floors_bps") == list(map(_number, FLOOR_SHARE * widths)):
+            del line["floors_bps"]
     if with_rows:
-        publisher, subscriber = scenario.publications.publisher, scenario.subscriptions.subscriber
-        published, wanted = scenario.publications.topic, scenario.subscriptions.topic
-        topics = scenario.topics.name
-        _add_rows(sections["publishers"], "publishes", publisher, topics, published, _publications(scenario))
-        _add_rows(sections["subscribers"], "subscribes", subscriber, topics, wanted, _subscriptions(scenario))
+        _add_rows(
+            scenario, sections["publishers"], "publishes", scenario.publications, _publications(scenario)
+        )
+        _add_rows(
+            scenario, sections["subscribers"], "subscribes", scenario.subscriptions, _subscriptions(scenario)
+        )
     return sections
 
 
@@ -248,71 +239,69 @@ def _number(value: float) -> int | float:
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
-def _lines(table: Table, *keys: Key) -> list[Line]:
-    """What each row states: the numbers that are not at their default, and the names that references stand for."""
-    return _state([Line() for _ in range(len(table))], table, *keys)
-
-
-def _state(lines: list[Line], table: Table, *keys: Key) -> list[Line]:
-    for key in keys:
-        name, column, names = key if isinstance(key, tuple) else (key, key, None)
-        values = getattr(table, column)
-        for row in np.flatnonzero(values != DEFAULTS.get(column, -1)).tolist():
-            if names is None:
-                lines[row][name] = _number(values[row])
-            elif names:
-                lines[row][name] = names[values[row]]
-    return lines
-
-
-def _named(table: Any, *keys: Key) -> dict[str, Any]:
-    return dict(zip(table.name, _lines(table, *keys), strict=True))
-
-
-def _add_rows(
-    entries: dict[str, Any], key: str, owners: Integers, names: Names, topics: Integers, rows: Iterable[Any]
-) -> None:
-    """Add each owner's rows by their topics; an owner with rows is written in a block."""
-    owner_names = list(entries)
-    for owner, topic, row in zip(owners.tolist(), topics.tolist(), rows, strict=True):
-        name = owner_names[owner]
-        if key not in entries[name]:
-            entries[name] = {**entries[name], key: {}}
-        entries[name][key][names[topic]] = row
-
-
-def _brokers(brokers: Brokers) -> dict[str, Any]:
-    entries = _named(
-        brokers, "inbound_rate_per_second", "outbound_rate_per_second", "downlink_bps", "uplink_bps"
-    )
-    for line, cluster, head in zip(entries.values(), brokers.cluster, brokers.head.tolist(), strict=True):
-        line |= {"cluster": cluster} if cluster else {}
-        line |= {"head": True} if cluster and head else {}
+def _entries(scenario: Scenario, title: str, kind: type[FileEntry]) -> dict[str, Any]:
+    """What each row of a table states, by its name and the keys of its entry; what is at its default is omitted."""
+    table, targets = getattr(scenario, title), REFERENCES.get(title, {})
+    columns = {KEYS.get((title, each.name), each.name): each.name for each in fields(table)}
+    entries: dict[str, Any] = {name: Line() for name in table.name}
+    # How a switch is built stands behind what it is.
+    for key in sorted(keys_of(kind), key=FIGURES.__contains__):
+        if key not in columns or key == "model" or (key == "broker" and len(scenario.brokers) == 1):
+            continue
+        column = columns[key]
+        names = getattr(scenario, targets[column]).name if column in targets else ()
+        default = -1 if column in targets else DEFAULTS.get(column)
+        for line, value in zip(entries.values(), getattr(table, column), strict=True):
+            if names and value != default:
+                line[key] = names[value]
+            elif not names and column not in targets:
+                _state(line, (key,), column, value)
     return entries
 
 
-def _figures(switches: Switches, row: int) -> Line:
-    """The model of a switch where everyone knows it and it says all; else, how the switch is built in figures."""
+def _state(line: dict[str, Any], path: Sequence[str], column: str, value: Any) -> None:
+    """Write the value of a column at a path of keys, if it is not the default."""
+    if isinstance(value, np.ndarray):
+        written: Any = list(map(_number, value))
+    elif value == DEFAULTS.get(column):
+        return
+    elif column in WORDS:
+        written = word_of(column, value)
+    elif column in ("head", "borrowing", "guaranteed"):
+        written = True
+    else:
+        written = value if isinstance(value, str) else _number(value)
+    if written == []:
+        return
+    for key in path[:-1]:
+        line = line.setdefault(key, Line())
+    line[path[-1]] = written
+
+
+def _add_rows(
+    scenario: Scenario,
+    entries: dict[str, Any],
+    key: str,
+    table: Publications | Subscriptions,
+    rows: list[Any],
+) -> None:
+    """Add each owner's rows by their topics; an owner with rows is written in a block."""
+    owners = table.publisher if isinstance(table, Publications) else table.subscriber
+    names = list(entries)
+    for owner, topic, row in zip(owners.tolist(), table.topic.tolist(), rows, strict=True):
+        name = names[owner]
+        if key not in entries[name]:
+            entries[name] = {**entries[name], key: {}}
+        entries[name][key][scenario.topics.name[topic]] = row
+
+
+def _shorten_model(switches: Switches, row: int, line: Line) -> None:
+    """Write the model of a switch in the place of its figures where everyone knows it and it says all."""
     model = known_models().get(switches.model[row])
-    built = {key: getattr(switches, key)[row] for key in FIGURES}
-    if model is not None and figures(model) == built:
-        return Line(model=switches.model[row])
-    stated = Line({key: _number(value) for key, value in built.items() if value != DEFAULTS[key]})
-    if "limiter" in stated:
-        stated["limiter"] = LimiterKind(stated["limiter"]).name.lower()
-    return stated
-
-
-def _discipline(ports: OutputPorts, row: int) -> Line:
-    widths, floors = ports.widths_bps[row], ports.floors_bps[row]
-    line = Line(discipline=Discipline(ports.discipline[row]).name.lower())
-    if len(widths):
-        line["widths_bps"] = list(map(_number, widths))
-    if not np.array_equal(floors, FLOOR_SHARE * widths):
-        line["floors_bps"] = list(map(_number, floors))
-    if ports.borrowing[row]:
-        line["borrowing"] = True
-    return line
+    if model is not None and figures(model) == {key: getattr(switches, key)[row] for key in FIGURES}:
+        for key in FIGURES:
+            line.pop(key, None)
+        line["model"] = switches.model[row]
 
 
 def _header(scenario: Scenario) -> dict[str, Any]:
@@ -332,9 +321,12 @@ def _header(scenario: Scenario) -> dict[str, Any]:
 
 def _broker_links(scenario: Scenario) -> list[Line]:
     links, names = scenario.broker_links, scenario.brokers.name
-    stated = _lines(links, "bandwidth_bps", "error_rate", "propagation_seconds")
+    lines = [Line() for _ in range(len(links))]
+    for column in ("bandwidth_bps", "error_rate", "propagation_seconds"):
+        for line, value in zip(lines, getattr(links, column).tolist(), strict=True):
+            _state(line, (column,), column, value)
     ends = zip(links.source_broker.tolist(), links.target_broker.tolist(), strict=True)
-    by_ends = dict(zip(ends, stated, strict=True))
+    by_ends = dict(zip(ends, lines, strict=True))
     written = []
     for (source, target), line in by_ends.items():
         both_ways = by_ends.get((target, source)) == line
@@ -352,90 +344,48 @@ def _unpublished_topics(scenario: Scenario) -> list[str]:
     return [scenario.topics.name[topic] for topic in np.flatnonzero(unpublished)]
 
 
-def _publications(scenario: Scenario) -> list[Line]:
-    table, samples = scenario.publications, scenario.size_samples
+def _rows(table: Publications | Subscriptions, columns: Mapping[str, Column]) -> list[Line]:
+    """What each row states, at the paths of its columns."""
     lines = [Line() for _ in range(len(table))]
+    for name, column in columns.items():
+        if column.path and column.kind != "list":
+            for line, value in zip(lines, getattr(table, name).tolist(), strict=True):
+                _state(line, column.path, name, value)
+    return lines
+
+
+def _publications(scenario: Scenario) -> list[Any]:
+    table, samples = scenario.publications, scenario.size_samples
+    lines = _rows(table, PUBLICATION_COLUMNS)
     with np.errstate(divide="ignore", over="ignore"):
         implied = table.rate_per_second == 1 / table.min_separation_seconds
-    for row in np.flatnonzero(~implied).tolist():
-        lines[row]["rate_per_second"] = _number(table.rate_per_second[row])
-    _state(lines, table, "min_separation_seconds", "max_separation_seconds")
-    for row, (line, code) in enumerate(zip(lines, table.size_distribution.tolist(), strict=True)):
-        sizes: Line | str | None = None
-        mean = None
-        if code == SizeDistribution.EMPIRICAL:
-            sample = table.size_samples[row]
-            values, weights = samples.size_bytes[sample].tolist(), samples.weight[sample].tolist()
-            mean, sizes = empirical_mean(values, weights), Line(values=list(map(_number, values)))
-            if any(weight != 1 for weight in weights):
-                sizes["weights"] = list(map(_number, weights))
-        elif code != SizeDistribution.EXPONENTIAL:
-            sizes = SizeDistribution(code).name.lower()
-        line |= {"size_bytes": _number(table.size_bytes[row])} if table.size_bytes[row] != mean else {}
-        line |= {"sizes": sizes} if sizes else {}
-    _state(lines, table, "max_size_bytes")
-    for row in np.flatnonzero(table.arrival_process != ArrivalProcess.POISSON).tolist():
-        process = ArrivalProcess(table.arrival_process[row])
-        details = {"shape": table.pareto_shape[row]} if process is ArrivalProcess.PARETO else {}
-        if process is ArrivalProcess.ON_OFF:
-            details = {"on_seconds": table.on_seconds[row], "off_seconds": table.off_seconds[row]}
-        word = process.name.lower()
-        stated = {key: _number(value) for key, value in details.items()}
-        lines[row]["arrivals"] = Line(process=word, **stated) if stated else word
+    for row in np.flatnonzero(implied).tolist():
+        del lines[row]["rate_per_second"]
+    for row in np.flatnonzero(table.size_samples >= 0).tolist():
+        sample = table.size_samples[row]
+        values, weights = samples.size_bytes[sample].tolist(), samples.weight[sample].tolist()
+        lines[row]["sizes"] = sizes = Line(values=list(map(_number, values)))
+        if any(weight != 1 for weight in weights):
+            sizes["weights"] = list(map(_number, weights))
+        if table.size_bytes[row] == empirical_mean(values, weights):
+            del lines[row]["size_bytes"]
+    for line in lines:
+        for key, alone in (("sizes", "distribution"), ("arrivals", "process")):
+            if line.get(key, {}).keys() == {alone}:
+                line[key] = line[key][alone]
     return lines
 
 
-def _subscriptions(scenario: Scenario) -> list[Line | str]:
+def _subscriptions(scenario: Scenario) -> list[Any]:
     """The worth alone as `shape:weight`, else a line."""
     table = scenario.subscriptions
-    lines: list[Line | str] = []
-    for row, limits in enumerate(_lines(table, *LIMITS)):
-        shape, weight = UtilityShape(table.utility_shape[row]), table.utility_weight[row]
-        word, step = shape.name.lower(), shape is UtilityShape.STEP
-        threshold, freshness = table.utility_threshold[row], table.freshness_seconds[row]
-        utility: Line | str = f"{word}:{number_text(weight)}" + (f"@{number_text(threshold)}" if step else "")
-        if np.isfinite(freshness):
-            utility = Line(shape=word, weight=_number(weight))
-            utility |= {"threshold": _number(threshold)} if step else {}
-            utility["freshness_seconds"] = _number(freshness)
-        if table.guaranteed[row]:
-            limits["guaranteed"] = True
-        lines.append(Line(utility=utility, **limits) if limits or not isinstance(utility, str) else utility)
+    lines: list[Any] = _rows(table, SUBSCRIPTION_COLUMNS)
+    for row, line in enumerate(lines):
+        word, weight = word_of("utility_shape", table.utility_shape[row]), table.utility_weight[row]
+        utility = line.pop("utility", {})
+        threshold = f"@{number_text(utility['threshold'])}" if "threshold" in utility else ""
+        short: Line | str = f"{word}:{number_text(weight)}{threshold}"
+        if "freshness_seconds" in utility:
+            short = Line({"shape": word, "weight": _number(weight), **utility})
+        lines[row] = Line(utility=short, **line) if line or not isinstance(short, str) else short
     return lines
-
-
-def _condition(scenario: Scenario, conditions: Conditions, condition: Condition) -> Line:
-    line = Line(at_seconds=_number(condition.at_seconds))
-    match condition:
-        case PortBandwidth():
-            line |= {"port": condition.port, "bandwidth_bps": _number(condition.bandwidth_bps)}
-        case PublisherState():
-            line |= {"publisher": condition.publisher, "state": "returns" if condition.works else "fails"}
-        case SubscriberState():
-            line |= {"subscriber": condition.subscriber, "state": "joins" if condition.present else "leaves"}
-        case LinkState():
-            ends = _ends(scenario, conditions, condition.port)
-            line |= {"link": list(ends), "state": "returns" if condition.up else "fails"}
-        case ErrorRate():
-            line |= {condition.of: condition.name, "error_rate": _number(condition.error_rate)}
-        case PublicationRate():
-            line |= {"publisher": condition.publisher} if condition.publisher is not None else {}
-            line["topic"] = condition.topic
-            if condition.rate_per_second is not None:
-                line["rate_per_second"] = _number(condition.rate_per_second)
-            else:
-                line["rate_factor"] = _number(condition.rate_factor or 1.0)
-        case WorthChange():
-            line["worth_profile"] = condition.profile
-    return line
-
-
-def _ends(scenario: Scenario, conditions: Conditions, port: str) -> tuple[str, str]:
-    """The switch of a port, and the one that it feeds, or would as a backup."""
-    row = scenario.ports.name.index(port)
-    fed = [
-        name
-        for name, feeder in zip(scenario.switches.name, scenario.switches.fed_by_port, strict=True)
-        if feeder == row or conditions.backups.get(name) == port
-    ]
-    return scenario.switches.name[scenario.ports.switch[row]], fed[0]

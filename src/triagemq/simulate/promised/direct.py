@@ -1,4 +1,4 @@
-"""The direct ways of promised messages, laid out as arrays: publisher, access link, limiter, ports, subscribers.
+"""The direct routes of promised messages, laid out as arrays: publisher, access link, limiter, ports, subscribers.
 
 Switches replicate: a message crosses each port of its tree once, however many subscribers are behind it. So a stream,
 one publication's messages, is a tree of nodes, each a port with the level that the stream has there; its legs are the
@@ -25,8 +25,6 @@ from triagemq.scenario import (
     LimiterKind,
     Scenario,
     SizeDistribution,
-    direct_paths,
-    switch_links,
 )
 
 Positions = NDArray[np.int64]
@@ -36,7 +34,7 @@ LIMITERS = {kind.name.lower(): kind for kind in LimiterKind}
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class DirectRoute:
     """How the messages of a publication reach one subscription: the ports in their order and the level in each.
 
     `access_level` is that on the publisher's access link. `bound_seconds` is what was proven, infinity where nothing
@@ -66,10 +64,10 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Ways:
-    """Everything that takes a direct way while one plan is in force; publications without a limit are not cut."""
+class DirectRoutes:
+    """Everything that takes a direct route while one plan is in force; publications without a limit are not cut."""
 
-    ways: tuple[Way, ...] = ()
+    routes: tuple[DirectRoute, ...] = ()
     limits: dict[int, Limit] = field(default_factory=dict)
 
 
@@ -94,7 +92,7 @@ STREAM = np.dtype(
 )
 
 # A port of a stream's tree: its level there, the seconds from its end to the next port, the nodes behind it, and its
-# legs, counted from the first of the stream: those that end here, then those behind.
+# legs, counted from the first of the stream: those that end at it, then those behind.
 NODE = np.dtype(
     [
         ("port", np.int32),
@@ -110,7 +108,7 @@ NODE = np.dtype(
 )
 
 # One subscription of a stream, the level at its own port, and the row of the promise.
-WAY = np.dtype(
+LEG_END = np.dtype(
     [
         ("subscription", np.int32),
         ("priority_class", np.int32),
@@ -122,13 +120,13 @@ WAY = np.dtype(
 
 
 class Direct(NamedTuple):
-    """What does not change during a run. Four columns have a row per epoch: what is published in it goes that way.
+    """What does not change during a run. Four columns have a row per epoch: what is published in it goes there.
 
-    `stream[epoch, publication]` is -1 for those without a direct way, and `brokered` says whether a publication's
-    events go to the broker, too. `present` are the subscriptions that are there, on a direct way or not, and `flow` is
-    that of brokered ones. `fair` says which ports serve flow after flow; theirs have a queue per flow of the plan and
-    per publication, from `fair_first` on. Ports with widths have a row of `PortQueues` per class from `queue_first` on,
-    the others -1 there; `port_of` is the port of every row.
+    `stream[epoch, publication]` is -1 for those without a direct route, and `brokered` says whether a publication's
+    events go to the broker, too. `present` are the subscriptions that are there, on a direct route or not, and `flow`
+    is that of brokered ones. From `queue_first` on (-1 where there are none), ports with widths have a row of
+    `PortQueues` per class, and `fair` ones, which serve flow after flow, one per flow of the plan and per publication;
+    `port_of` is the port of every row.
     """
 
     stream: Integers
@@ -137,11 +135,9 @@ class Direct(NamedTuple):
     flow: Integers
     streams: NDArray[np.void]
     nodes: NDArray[np.void]
-    ways: NDArray[np.void]
+    leg_ends: NDArray[np.void]
     access_seconds_per_byte: Floats
     fair: Flags
-    fair_first: Positions
-    fair_queues: int
     queue_first: Positions
     borrowing: Flags
     port_of: Positions
@@ -154,23 +150,23 @@ class Direct(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PromisedRows:
-    """One row per pair of publication and subscription that has a direct way in some epoch."""
+    """One row per pair of publication and subscription that has a direct route in some epoch."""
 
     publication: Integers
     subscription: Integers
     bound_seconds: Floats
 
 
-def promised_ways(scenario: Scenario, plan: Plan, limiter: str | None = None) -> Ways:
-    """What a plan promises: the ways of those admitted, and the limiters of their publications, which are as generous
+def promised_routes(scenario: Scenario, plan: Plan, limiter: str | None = None) -> DirectRoutes:
+    """What a plan promises: the routes of those admitted, and the limiters of their publications, which are as generous
     as their switch's precision allows, and of its kind unless another is named."""
     promises, hops, limiters = plan.promises, plan.hops, plan.limiters
-    ways = []
+    routes = []
     for promise in np.flatnonzero(promises.admitted).tolist():
         rows = plan.hops_of(promise)
         port, level = hops.port[rows].tolist(), hops.level[rows].tolist()
-        ways.append(
-            Way(
+        routes.append(
+            DirectRoute(
                 publication=int(promises.publication[promise]),
                 subscription=int(promises.subscription[promise]),
                 ports=tuple(port[1:]),
@@ -190,38 +186,14 @@ def promised_ways(scenario: Scenario, plan: Plan, limiter: str | None = None) ->
             limits[publication] = Limit(burst, rate, burst / rate, jitter)
         else:
             limits[publication] = Limit(burst + rate * jitter, rate)
-    return Ways(tuple(ways), limits)
-
-
-def unmanaged_ways(scenario: Scenario) -> Ways:
-    """Guaranteed topics in an unmanaged network: the shortest ways, one class for all, and no limiters."""
-    plain = scenario.with_tables(
-        ports=replace(scenario.ports, discipline=np.zeros_like(scenario.ports.discipline))
-    )
-    links = switch_links(plain)
-    wanted, publications = scenario.subscriptions, scenario.publications
-    ways = []
-    for subscription in np.flatnonzero(wanted.guaranteed).tolist():
-        subscriber = int(wanted.subscriber[subscription])
-        for publication in np.flatnonzero(publications.topic == wanted.topic[subscription]).tolist():
-            publisher = int(publications.publisher[publication])
-            ports = next(direct_paths(plain, publisher, subscriber, links), None)
-            if ports is not None:
-                ways.append(Way(publication, subscription, ports, (0,) * len(ports)))
-    return Ways(tuple(ways))
-
-
-def needs_event_list(scenario: Scenario, plans: Sequence[Ways]) -> bool:
-    """Whether ports cannot be taken one after the other: promises cross them in any order, or they serve in another
-    order than by priority."""
-    return any(each.ways for each in plans) or bool((scenario.ports.discipline != Discipline.PRIORITY).any())
+    return DirectRoutes(tuple(routes), limits)
 
 
 def lay_out(
-    scenario: Scenario, plans: Sequence[Ways], flow: Integers, present: NDArray[Any]
+    scenario: Scenario, plans: Sequence[DirectRoutes], flow: Integers, present: NDArray[Any]
 ) -> tuple[Direct, PromisedRows]:
-    """The arrays of a run in which these ways are in force epoch by epoch, and `flow` those of the brokered copies."""
-    pairs = sorted({(way.publication, way.subscription) for each in plans for way in each.ways})
+    """The arrays of a run with these routes epoch by epoch, and `flow` those of the brokered copies."""
+    pairs = sorted({(route.publication, route.subscription) for each in plans for route in each.routes})
     bounds = dict.fromkeys(pairs, 0.0)
     trees = _Trees(scenario, {pair: row for row, pair in enumerate(pairs)})
     stream = np.full((len(plans), len(scenario.publications)), -1, dtype=np.int32)
@@ -232,17 +204,17 @@ def lay_out(
         if same != epoch:
             stream[epoch], brokered[epoch] = stream[same], brokered[same]
             continue
-        by_publication: dict[int, list[Way]] = {}
-        for way in each.ways:
-            by_publication.setdefault(way.publication, []).append(way)
-            pair = way.publication, way.subscription
-            bounds[pair] = max(bounds[pair], way.bound_seconds)
+        by_publication: dict[int, list[DirectRoute]] = {}
+        for route in each.routes:
+            by_publication.setdefault(route.publication, []).append(route)
+            pair = route.publication, route.subscription
+            bounds[pair] = max(bounds[pair], route.bound_seconds)
         others = np.ones(len(scenario.subscriptions), dtype=bool)
-        others[[way.subscription for way in each.ways]] = False
-        asked = np.unique(scenario.subscriptions.topic[others])
-        for publication, ways in sorted(by_publication.items()):
-            stream[epoch, publication] = trees.add(publication, ways, each.limits.get(publication))
-            brokered[epoch, publication] = scenario.publications.topic[publication] in asked
+        others[[route.subscription for route in each.routes]] = False
+        requested = np.unique(scenario.subscriptions.topic[others])
+        for publication, routes in sorted(by_publication.items()):
+            stream[epoch, publication] = trees.add(publication, routes, each.limits.get(publication))
+            brokered[epoch, publication] = scenario.publications.topic[publication] in requested
     columns = np.array(pairs, dtype=np.int32).reshape(-1, 2).T
     promised = PromisedRows(columns[0], columns[1], np.array(list(bounds.values())))
     return trees.arrays(stream, brokered, present.astype(np.uint8), flow), promised
@@ -255,22 +227,25 @@ class _Trees:
         self._scenario, self._promises = scenario, promises
         self._streams: list[tuple[float, ...]] = []
         self._nodes: list[tuple[float, ...]] = []
-        self._ways: list[tuple[float, ...]] = []
+        self._leg_ends: list[tuple[float, ...]] = []
 
-    def add(self, publication: int, ways: Sequence[Way], limit: Limit | None) -> int:
+    def add(self, publication: int, routes: Sequence[DirectRoute], limit: Limit | None) -> int:
         scenario = self._scenario
         publisher = int(scenario.publications.publisher[publication])
         first_switch = int(scenario.publishers.access_switch[publisher])
-        switches = {first_switch, *(int(scenario.ports.switch[port]) for way in ways for port in way.ports)}
+        switches = {
+            first_switch,
+            *(int(scenario.ports.switch[port]) for route in routes for port in route.ports),
+        }
         packet_bytes = min(float(scenario.switches.packet_bytes[switch]) for switch in switches)
         payload_bytes = packet_bytes - scenario.overhead_bytes
-        leg_first = len(self._ways)
-        branches = self._grow([(way, 0) for way in ways], leg_first)
+        leg_first = len(self._leg_ends)
+        branches = self._grow([(route, 0) for route in routes], leg_first)
         self._streams.append(
             (
                 publication,
                 len(scenario.ports) + publisher,
-                min(way.access_level for way in ways),
+                min(route.access_level for route in routes),
                 payload_bytes,
                 scenario.publishers.propagation_seconds[publisher]
                 + scenario.switches.multiplexing_seconds[first_switch],
@@ -281,31 +256,31 @@ class _Trees:
                 branches.start,
                 branches.stop,
                 leg_first,
-                len(self._ways) - leg_first,
+                len(self._leg_ends) - leg_first,
             )
         )
         return len(self._streams) - 1
 
-    def _grow(self, ways: list[tuple[Way, int]], leg_first: int) -> range:
-        """The nodes that ways branch into at their hop, next to each other, and all that is behind them."""
+    def _grow(self, routes: list[tuple[DirectRoute, int]], leg_first: int) -> range:
+        """The nodes that routes branch into at their hop, next to each other, and all that is behind them."""
         scenario = self._scenario
-        branches: dict[int, list[tuple[Way, int]]] = {}
-        for way, hop in ways:
-            branches.setdefault(way.ports[hop], []).append((way, hop))
+        branches: dict[int, list[tuple[DirectRoute, int]]] = {}
+        for route, hop in routes:
+            branches.setdefault(route.ports[hop], []).append((route, hop))
         nodes = range(len(self._nodes), len(self._nodes) + len(branches))
         self._nodes += [() for _ in nodes]
         for node, (port, behind) in zip(nodes, sorted(branches.items()), strict=True):
-            first = len(self._ways)
-            for way, hop in behind:
-                if hop + 1 == len(way.ports):
-                    self._add_leg(way)
-            own_end = len(self._ways)
-            onward = [(way, hop + 1) for way, hop in behind if hop + 1 < len(way.ports)]
+            first = len(self._leg_ends)
+            for route, hop in behind:
+                if hop + 1 == len(route.ports):
+                    self._add_leg(route)
+            own_end = len(self._leg_ends)
+            onward = [(route, hop + 1) for route, hop in behind if hop + 1 < len(route.ports)]
             children = self._grow(onward, leg_first)
-            following = [int(scenario.ports.switch[way.ports[hop]]) for way, hop in onward[:1]]
+            following = [int(scenario.ports.switch[route.ports[hop]]) for route, hop in onward[:1]]
             self._nodes[node] = (
                 port,
-                min(way.levels[hop] for way, hop in behind),
+                min(route.levels[hop] for route, hop in behind),
                 behind[0][1],
                 scenario.ports.propagation_seconds[port]
                 + scenario.switches.multiplexing_seconds[following].sum(),
@@ -313,19 +288,19 @@ class _Trees:
                 children.stop,
                 first - leg_first,
                 own_end - leg_first,
-                len(self._ways) - leg_first,
+                len(self._leg_ends) - leg_first,
             )
         return nodes
 
-    def _add_leg(self, way: Way) -> None:
+    def _add_leg(self, route: DirectRoute) -> None:
         wanted, subscribers = self._scenario.subscriptions, self._scenario.subscribers
-        deadline = float(wanted.max_latency_seconds[way.subscription])
-        self._ways.append(
+        deadline = float(wanted.max_latency_seconds[route.subscription])
+        self._leg_ends.append(
             (
-                way.subscription,
-                way.levels[-1],
-                self._promises[way.publication, way.subscription],
-                subscribers.propagation_seconds[wanted.subscriber[way.subscription]],
+                route.subscription,
+                route.levels[-1],
+                self._promises[route.publication, route.subscription],
+                subscribers.propagation_seconds[wanted.subscriber[route.subscription]],
                 round(deadline * 1e9) if deadline < 1e9 else np.iinfo(np.int64).max,
             )
         )
@@ -335,11 +310,11 @@ class _Trees:
         streams, nodes = np.array(self._streams, dtype=STREAM), np.array(self._nodes, dtype=NODE)
         ports = scenario.ports
         fair = np.asarray(ports.discipline == Discipline.FAIR, dtype=np.uint8)
-        widths = np.array([len(each) for each in ports.widths_bps], dtype=np.int64)
         before = len(ports) + len(scenario.publishers)
         rows = np.arange(len(ports))
         flows = int(flow.max(initial=0)) + 1
-        each = flows + len(scenario.publications)
+        queues = np.array([len(each) for each in ports.widths_bps], dtype=np.int64)
+        queues[fair > 0] = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
         levels = np.concatenate([streams["access_level"], nodes["level"]])
         return Direct(
@@ -349,14 +324,12 @@ class _Trees:
             flow=np.array(flow, dtype=np.int32, ndmin=2),
             streams=streams,
             nodes=nodes,
-            ways=np.array(self._ways, dtype=WAY),
+            leg_ends=np.array(self._leg_ends, dtype=LEG_END),
             access_seconds_per_byte=np.array(8 / scenario.publishers.access_bps),
             fair=fair,
-            fair_first=np.cumsum(fair, dtype=np.int64) * each - each,
-            fair_queues=int(fair.sum()) * each,
-            queue_first=np.where(widths > 0, before + np.cumsum(widths) - widths, -1),
+            queue_first=np.where(queues > 0, before + np.cumsum(queues) - queues, -1),
             borrowing=ports.borrowing.astype(np.uint8),
-            port_of=np.concatenate([np.arange(before), np.repeat(rows, widths)]),
+            port_of=np.concatenate([np.arange(before), np.repeat(rows, queues)]),
             flows=flows,
             ports=len(ports),
             most_legs=int(streams["legs"].max(initial=1)),
@@ -385,7 +358,7 @@ def released(
 ) -> tuple[Floats, Releases]:
     """The rates of all publications, epoch by epoch, and how their events come about.
 
-    `direct` says in which epoch which publication takes a direct way. Such a one is released periodically, at its
+    `direct` says in which epoch which publication takes a direct route. Such a one is released periodically, at its
     least separation; a condition that changes its rate changes that by the same factor, so that a higher one breaks
     its terms. No message is larger than was declared. A publisher that is `babbling` sends its largest
     messages one after the other, as fast as its access link takes them.
@@ -417,7 +390,7 @@ def released(
 
 
 def _babbling_rows(scenario: Scenario, name: str, direct: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The publications of a publisher that take a direct way."""
+    """The publications of a publisher that take a direct route."""
     if name not in scenario.publishers.name:
         raise ParameterError("babbling", f"no publisher is called {name!r}")
     publisher = scenario.publishers.name.index(name)

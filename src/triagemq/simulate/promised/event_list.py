@@ -20,7 +20,6 @@ from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
     IN_FLIGHT,
-    end_copy,
     end_packet,
     nanoseconds,
 )
@@ -35,14 +34,13 @@ from triagemq.simulate.promised.state import (
     PLACE,
     REACHED,
     RELEASED,
-    Fair,
     SimulationState,
+    Turns,
     bytes_on_wire,
     pop,
     push,
-    record_hops,
 )
-from triagemq.simulate.random import Purpose, split
+from triagemq.simulate.random import Purpose, exponential, split
 from triagemq.simulate.records import (
     BYTES_DROPPED,
     BYTES_IN,
@@ -62,7 +60,6 @@ from triagemq.simulate.records import (
 from triagemq.simulate.switches import (
     drop_on_purpose,
     is_dropped,
-    lookup_ends,
     new_group,
     packet_of,
     packets_of,
@@ -118,8 +115,7 @@ def run_events(
         sending = -1
         sender = port
         if kind == FREE:
-            # Made as wide as in `cut_short`, so that it is compiled once.
-            sending = _take_next(state, sender + 0, time)
+            sending = _take_next(state, sender, time)
             port = direct.port_of[sender]
         elif kind == COMES and _come(state, port, number, time):
             sending = number
@@ -127,31 +123,6 @@ def run_events(
             _send(state, port, sending, time)
             if kind == FREE and queues.waiting[sender] > 0:
                 push(event_queue, pool.records, queues.free_at[sender], FREE, sender, -1)
-
-
-@kernel
-def cut_short(state: SimulationState, begin: int) -> int:
-    """End all that is under way as `in_flight`, first what is on the list, then port by port; returns how far it came:
-    -1 for the list, else the port at which there was no more room."""
-    network = state.network
-    queues, event_queue = network.queues, state.event_queue
-    most = state.direct.most_legs
-    if begin < 0:
-        while event_queue.filled[0] > 0:
-            if not room(network.outlets.ended, most):
-                return -1
-            last = event_queue.filled[0] - 1
-            next_event = event_queue.records[last]
-            event_queue.filled[0] = last
-            if next_event.kind != FREE:
-                _end_under_way(state, next_event.kind, next_event.port, next_event.number)
-        begin = 0
-    for port in range(begin, len(queues.free_at)):
-        while queues.waiting[port] > 0:
-            if not room(network.outlets.ended, most):
-                return port
-            _end(state, _take_next(state, port, 0.0), IN_FLIGHT)
-    return len(queues.free_at)
 
 
 @step
@@ -166,16 +137,21 @@ def _look_up(state: SimulationState, port: int, number: int, packets: int, time:
     counter = copy.event * below.subscriptions + copy.subscription
     inbound_seed = split(network.seeds[_SWITCH_INBOUND], hop)
     copy.time = time
-    ends = lookup_ends(network, inbound_seed, switch, copy, packets, counter)
+    ends = max(time, switch_free[switch])
+    service = below.inbound_seconds[switch]
+    if service > 0.0:
+        for fragment in range(packets):
+            ends += service * exponential(split(inbound_seed, copy.fragment + fragment), counter)
     switch_free[switch] = ends
-    copy.priority_class = epochs.priority_class[epoch, copy.subscription]
+    if hop == 0 or time < network.clock.run_ends:
+        copy.priority_class = epochs.priority_class[epoch, copy.subscription]
     if hop == 0 and is_dropped(network, copy, counter):
         drop_on_purpose(network.outlets.ended, copy, copy.priority_class, ends, network.clock.run_ends)
         give_back(pool, number)
         return False
     if ends > time:
         push(state.event_queue, pool.records, ends, LOOKED_UP, port, number)
-    return ends <= time
+    return ends <= time  # type: ignore[no-any-return]
 
 
 @step
@@ -220,38 +196,53 @@ def _come(state: SimulationState, port: int, number: int, time: float) -> bool:
         return True
     waiting = queues.waiting[sender]
     is_fair = port < direct.ports and direct.fair[port]
-    has_widths = port < direct.ports and direct.queue_first[port] >= 0
-    line = _line_of(state, port, packet) if is_fair else -1
-    row = direct.queue_first[port] + level if has_widths else port
-    on_wire = 1 if sender == row or queues.sending_class[port] == level else 0
-    if port < direct.ports and queues.waiting[row] + on_wire >= below.buffer_packets[port]:
-        lowest = lowest_class(queues, port) if waiting > 0 and not (is_fair or has_widths) else -1
+    row = _queue_of(state, port, packet)
+    # All queues of a fair port share its buffer; a queue with a width has its own.
+    buffer = port if is_fair else row
+    on_wire = 1 if sender == buffer or queues.sending_class[port] == level else 0
+    if port < direct.ports and queues.waiting[buffer] + on_wire >= below.buffer_packets[port]:
+        lowest = lowest_class(queues, port) if waiting > 0 and row == port else -1
         dropped = number
         if is_fair:
-            dropped = _push_out(state, port, line, number)
+            dropped = _push_out(state, port, row, number)
         elif lowest > level:
             dropped = queues.last[port, lowest]
             unlink_last(queues, port, lowest)
-        _drop(state, port, dropped)
+        _drop(state, port, dropped, time)
         if dropped == number:
             return False
-    if is_fair:
-        _join_line(state, port, line, number)
-    else:
-        if row != sender:
-            queues.waiting[port] += 1
-            if queues.waiting[row] == 0:
-                _tag(state, port, level, number, time)
-        link_last(queues, row, level, number)
+    if row != sender:
+        if is_fair and queues.waiting[row] == 0:
+            _line_up(state.turns, port, row)
+        elif queues.waiting[row] == 0:
+            _tag(state, port, level, number, time)
+        queues.waiting[port] += 1
+    link_last(queues, row, 0 if is_fair else level, number)
     if waiting == 0:
         push(state.event_queue, queues.packets.records, queues.free_at[sender], FREE, sender, -1)
     return False
 
 
 @step
+def _queue_of(state: SimulationState, port: int, packet: Record) -> int:
+    """The row of a packet's queue: that of its class or flow, where a port has such, else the port's own."""
+    direct = state.direct
+    if port >= direct.ports or direct.queue_first[port] < 0:
+        return port
+    if not direct.fair[port]:
+        queue = packet.priority_class
+    elif packet.subscription >= 0:
+        queue = direct.flow[state.network.clock.epoch, packet.subscription]
+    else:
+        stream = state.under_way.messages.records[packet.group].stream
+        queue = direct.flows + direct.streams[stream].publication
+    return direct.queue_first[port] + queue  # type: ignore[no-any-return]
+
+
+@step
 def _sender(direct: Direct, port: int, level: int) -> int:
     """What sends the packets of a class: the port, or the queue itself where it has a width and does not borrow."""
-    if port >= direct.ports or direct.queue_first[port] < 0 or direct.borrowing[port]:
+    if port >= direct.ports or direct.queue_first[port] < 0 or direct.borrowing[port] or direct.fair[port]:
         return port
     return direct.queue_first[port] + level  # type: ignore[no-any-return]
 
@@ -284,13 +275,11 @@ def _send(state: SimulationState, port: int, number: int, time: float) -> None:
     else:
         per_byte = direct.access_seconds_per_byte[port - direct.ports]
     finished = begin_sending(queues, clock, port, sender, packet, wire, per_byte, time)
+    if clock.with_hops and time <= clock.run_ends:
+        _record_hop(state, port, packet, nanoseconds(finished), DELIVERED)
     if packet.subscription < 0:
         leave_direct(state, port, number, epoch, finished)
         return
-    if clock.with_hops:
-        record_hop(
-            below, network.outlets.hops, packet, packet.subscription, port, nanoseconds(finished), DELIVERED
-        )
     leave(network, port, number, epoch, finished)
     if onward.filled[0] > 0:
         onward.filled[0] = 0
@@ -305,23 +294,19 @@ def _send(state: SimulationState, port: int, number: int, time: float) -> None:
 @routine
 def _take_next(state: SimulationState, port: int, time: float) -> int:
     """Whose turn it is at a port, or at a queue that sends by itself, taken out of its queue."""
-    direct, queues, fair = state.direct, state.network.queues, state.fair
+    direct, queues, turns = state.direct, state.network.queues, state.turns
     if port < direct.ports and direct.borrowing[port]:
         return _take_first_tag(state, port, time)
-    if port >= direct.ports or not direct.fair[port]:
-        level = highest_class(queues, port)
-        number = queues.first[port, level]
-        unlink_first(queues, port, level)
-        return number  # type: ignore[no-any-return]
-    line = fair.turn_first[port]
-    number = fair.first[line]
-    following = queues.packets.records[number].next
-    fair.first[line] = following
-    fair.length[line] -= 1
-    fair.turn_first[port] = fair.turn_next[line]
-    if following >= 0:
-        _line_up(fair, port, line)
-    queues.waiting[port] -= 1
+    row = port
+    if port < direct.ports and direct.fair[port]:
+        row = turns.first[port]
+        turns.first[port] = turns.following[row]
+        queues.waiting[port] -= 1
+    level = highest_class(queues, row)
+    number = queues.first[row, level]
+    unlink_first(queues, row, level)
+    if row != port and queues.waiting[row] > 0:
+        _line_up(turns, port, row)
     return number  # type: ignore[no-any-return]
 
 
@@ -347,114 +332,70 @@ def _take_first_tag(state: SimulationState, port: int, time: float) -> int:
 
 
 @step
-def _line_of(state: SimulationState, port: int, packet: Record) -> int:
-    """The queue of a packet's flow at a fair port."""
-    direct = state.direct
-    if packet.subscription >= 0:
-        flow = direct.flow[state.network.clock.epoch, packet.subscription]
-    else:
-        stream = state.under_way.messages.records[packet.group].stream
-        flow = direct.flows + direct.streams[stream].publication
-    return direct.fair_first[port] + flow  # type: ignore[no-any-return]
-
-
-@step
-def _join_line(state: SimulationState, port: int, line: int, number: int) -> None:
-    """A packet waits behind those of its flow."""
-    network = state.network
-    fair, packets = state.fair, network.queues.packets.records
-    packets[number].next = -1
-    if fair.first[line] < 0:
-        packets[number].previous = -1
-        fair.first[line] = number
-        _line_up(fair, port, line)
-    else:
-        packets[number].previous = fair.last[line]
-        packets[fair.last[line]].next = number
-    fair.last[line] = number
-    fair.length[line] += 1
-    network.queues.waiting[port] += 1
-
-
-@step
-def _push_out(state: SimulationState, port: int, line: int, number: int) -> int:
+def _push_out(state: SimulationState, port: int, row: int, number: int) -> int:
     """The buffer of a fair port is full: the newest packet of the longest queue goes; it may be the one that comes."""
-    network = state.network
-    fair, packets = state.fair, network.queues.packets.records
-    longest, most = line, fair.length[line] + 1
-    each = fair.turn_first[port]
+    queues, turns = state.network.queues, state.turns
+    longest, most = row, queues.waiting[row] + 1
+    each = turns.first[port]
     while each >= 0:
-        if fair.length[each] > most:
-            longest, most = each, fair.length[each]
-        each = fair.turn_next[each]
-    if longest == line:
+        if queues.waiting[each] > most:
+            longest, most = each, queues.waiting[each]
+        each = turns.following[each]
+    if longest == row:
         return number
     # It has two packets at least, so its queue stays in line.
-    dropped = fair.last[longest]
-    fair.last[longest] = packets[dropped].previous
-    packets[fair.last[longest]].next = -1
-    fair.length[longest] -= 1
-    network.queues.waiting[port] -= 1
+    dropped = queues.last[longest, 0]
+    unlink_last(queues, longest, 0)
+    queues.waiting[port] -= 1
     return dropped  # type: ignore[no-any-return]
 
 
 @step
-def _line_up(fair: Fair, port: int, line: int) -> None:
-    """A flow goes to the end of those that a fair port serves in turn."""
-    fair.turn_next[line] = -1
-    if fair.turn_first[port] < 0:
-        fair.turn_first[port] = line
+def _line_up(turns: Turns, port: int, row: int) -> None:
+    """A queue goes to the end of those that a fair port serves in turn."""
+    turns.following[row] = -1
+    if turns.first[port] < 0:
+        turns.first[port] = row
     else:
-        fair.turn_next[fair.turn_last[port]] = line
-    fair.turn_last[port] = line
+        turns.following[turns.last[port]] = row
+    turns.last[port] = row
 
 
 @step
-def _drop(state: SimulationState, port: int, number: int) -> None:
+def _drop(state: SimulationState, port: int, number: int, time: float) -> None:
     """A buffer is full."""
     network = state.network
-    queues, packet = network.queues, network.queues.packets.records[number]
-    if network.clock.sample_seconds < np.inf:
+    direct, queues, clock = state.direct, network.queues, network.clock
+    packet = queues.packets.records[number]
+    if clock.sample_seconds < np.inf:
         queues.counters[port, packet.priority_class, DROPS] += 1
         queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(bytes_on_wire(state, packet))
-    if network.clock.with_hops:
-        if packet.subscription >= 0:
-            record_hop(
-                network.below, network.outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER
-            )
-        else:
-            node = -1 - packet.subscription - len(state.direct.streams)
-            record_hops(state, packet, node, port, -1, DROPPED_BY_BUFFER)
-    _end(state, number, DROPPED_BY_BUFFER)
-
-
-@step
-def _end(state: SimulationState, number: int, outcome: int) -> None:
-    """A packet goes no further than where it waits."""
-    network = state.network
-    direct, packet = state.direct, network.queues.packets.records[number]
+    outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
+    if clock.with_hops and outcome == DROPPED_BY_BUFFER:
+        _record_hop(state, port, packet, -1, DROPPED_BY_BUFFER)
     if packet.subscription >= 0:
-        end_packet(
-            network.outlets.ended, network.queues.groups, packet, packet.priority_class, outcome, -1, -1
-        )
+        groups, ended = network.queues.groups, network.outlets.ended
+        end_packet(ended, groups, packet, packet.priority_class, outcome, -1, -1)
     else:
-        node = -1 - packet.subscription - len(direct.streams)
-        stream = state.under_way.messages.records[packet.group].stream
-        first = direct.nodes[node].leg if node >= 0 else 0
-        end = direct.nodes[node].leg_end if node >= 0 else direct.streams[stream].legs
-        end_legs(state, packet, first, end, outcome, -1, -1, 0.0)
-    give_back(network.queues.packets, number)
+        node = direct.nodes[-1 - packet.subscription - len(direct.streams)]
+        end_legs(state, packet, node.leg, node.leg_end, outcome, -1, -1, time)
+    give_back(queues.packets, number)
 
 
 @step
-def _end_under_way(state: SimulationState, kind: int, port: int, number: int) -> None:
-    network = state.network
-    packet = network.queues.packets.records[number]
-    if kind >= LOOKED_UP and network.below.hop_of_port[port] == 0:
-        end_copy(network.outlets.ended, packet, packet.subscription, packet.priority_class, IN_FLIGHT)
-        give_back(network.queues.packets, number)
-    else:
-        _end(state, number, IN_FLIGHT)
+def _record_hop(state: SimulationState, port: int, packet: Record, dequeued_ns: int, outcome: int) -> None:
+    """A row for a packet of a copy at a port, or for each leg behind; access links have none."""
+    network, direct = state.network, state.direct
+    below, hops = network.below, network.outlets.hops
+    if packet.subscription >= 0:
+        record_hop(below, hops, packet, packet.subscription, port, dequeued_ns, outcome)
+    elif port < direct.ports:
+        node = direct.nodes[-1 - packet.subscription - len(direct.streams)]
+        first = direct.streams[state.under_way.messages.records[packet.group].stream].leg_first
+        for leg in range(first + node.leg, first + node.leg_end):
+            subscription = direct.leg_ends[leg].subscription
+            record_hop(below, hops, packet, subscription, port, dequeued_ns, outcome)
+            hops.records[hops.filled[0] - 1].hop = node.hop
 
 
 @step

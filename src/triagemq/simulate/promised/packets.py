@@ -1,10 +1,10 @@
-"""The way of promised messages over the event list: released, over the access link, past the limiter, along their tree.
+"""Promised messages on the event list: released, over the access link, past the limiter, along their tree.
 
 A message is cut into packets by the switches' packet size. They leave the publisher as fast as its access link carries
 them, meet the limiter of the first switch, wait at each port of the tree with the stream's level, and take the time to
 be switched and the propagation of links. The inbound queue of a switch, which looks up brokered copies and has no
-bound, is not on their way. A message reaches a subscriber with its last packet; with one packet cut, dropped or lost it
-is lost to all behind that place.
+bound, is not on their path. A message reaches a subscriber with its last packet; with one packet cut, dropped or lost
+it is lost to all behind that place.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from triagemq.simulate.promised.state import (
     bytes_on_wire,
     passes,
     push,
-    record_hops,
 )
 from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import Buffer, Record, give_back, take
@@ -42,7 +41,7 @@ _SUBSCRIBER_LINK = int(Purpose.SUBSCRIBER_LINK)
 
 @kernel
 def release(state: SimulationState, published: Buffer) -> None:
-    """Put published events that have a direct way on the list, which has room, and forget those that go no other."""
+    """Put published events that have a direct route on the list, which has room, and forget those that go no other."""
     network = state.network
     direct, epoch = state.direct, network.clock.epoch
     pool = network.queues.packets
@@ -86,14 +85,14 @@ def set_out(state: SimulationState, port: int, number: int, packets: int, time: 
     message.open = direct.streams[stream].legs
     absent = True
     for leg in range(direct.streams[stream].legs):
-        way = under_way.legs[group * direct.most_legs + leg]
-        subscription = direct.ways[direct.streams[stream].leg_first + leg].subscription
+        leg_state = under_way.legs[group * direct.most_legs + leg]
+        subscription = direct.leg_ends[direct.streams[stream].leg_first + leg].subscription
         there = direct.present[network.clock.epoch, subscription]
         absent = absent and not there
-        way.remaining = packets
-        way.outcome = DELIVERED if there else ABSENT
-        way.dequeued_ns = -1
-        way.delivered_ns = -1
+        leg_state.remaining = packets
+        leg_state.outcome = DELIVERED if there else ABSENT
+        leg_state.dequeued_ns = -1
+        leg_state.delivered_ns = -1
     if absent:
         give_back(under_way.messages, group)
         packets = 0
@@ -131,12 +130,10 @@ def leave_direct(state: SimulationState, port: int, number: int, epoch: int, fin
     node = -1 - packet.subscription - len(direct.streams)
     first_leg, own_end = direct.nodes[node].leg, direct.nodes[node].own_end
     dequeued_ns = nanoseconds(finished) if finished <= clock.run_ends else -1
-    if clock.with_hops:
-        record_hops(state, packet, node, port, nanoseconds(finished), DELIVERED)
     for leg in range(first_leg, own_end):
         row = direct.streams[stream].leg_first + leg
-        subscription = direct.ways[row].subscription
-        arrival = finished + direct.ways[row].seconds
+        subscription = direct.leg_ends[row].subscription
+        arrival = finished + direct.leg_ends[row].seconds
         error_rate = epochs.subscriber_error[epoch, subscription]
         seed = split(seeds[_SUBSCRIBER_LINK], fragment)
         counter = event * network.below.subscriptions + subscription
@@ -151,7 +148,7 @@ def leave_direct(state: SimulationState, port: int, number: int, epoch: int, fin
     if child_first < child_end:
         error_rate = epochs.port_error[epoch, port]
         seed = split(split(seeds[_PORT_LINK], direct.nodes[node].hop), fragment)
-        behind = direct.ways[direct.streams[stream].leg_first + own_end].subscription
+        behind = direct.leg_ends[direct.streams[stream].leg_first + own_end].subscription
         counter = event * network.below.subscriptions + behind
         if error_rate <= 0.0 or uniform(seed, counter) > error_rate:
             _branch(state, number, child_first, child_end, finished + direct.nodes[node].seconds)
@@ -209,28 +206,28 @@ def end_legs(
     if time > network.clock.run_ends:
         outcome = IN_FLIGHT
     for leg in range(first, end):
-        way = under_way.legs[group * direct.most_legs + leg]
-        way.remaining -= 1
-        way.dequeued_ns = max(way.dequeued_ns, dequeued_ns)
-        way.delivered_ns = max(way.delivered_ns, delivered_ns)
-        if outcome != DELIVERED and (way.outcome == DELIVERED or outcome < way.outcome):
-            way.outcome = outcome
-        if way.remaining > 0:
+        leg_state = under_way.legs[group * direct.most_legs + leg]
+        leg_state.remaining -= 1
+        leg_state.dequeued_ns = max(leg_state.dequeued_ns, dequeued_ns)
+        leg_state.delivered_ns = max(leg_state.delivered_ns, delivered_ns)
+        if outcome != DELIVERED and (leg_state.outcome == DELIVERED or outcome < leg_state.outcome):
+            leg_state.outcome = outcome
+        if leg_state.remaining > 0:
             continue
         message.open -= 1
-        if way.outcome == ABSENT:
+        if leg_state.outcome == ABSENT:
             continue
         row = direct.streams[stream].leg_first + leg
-        promise = direct.ways[row].promise
-        subscription, level = direct.ways[row].subscription, direct.ways[row].priority_class
-        enqueued_ns, dequeued, delivered = message.enqueued_ns, way.dequeued_ns, way.delivered_ns
-        end_times(ended, message, subscription, level, way.outcome, enqueued_ns, dequeued, delivered)
-        tally.outcomes[promise, way.outcome] += 1
-        if way.outcome == DELIVERED:
-            latency = way.delivered_ns - message.published_ns
+        promise = direct.leg_ends[row].promise
+        subscription, level = direct.leg_ends[row].subscription, direct.leg_ends[row].priority_class
+        enqueued_ns, dequeued, delivered = message.enqueued_ns, leg_state.dequeued_ns, leg_state.delivered_ns
+        end_times(ended, message, subscription, level, leg_state.outcome, enqueued_ns, dequeued, delivered)
+        tally.outcomes[promise, leg_state.outcome] += 1
+        if leg_state.outcome == DELIVERED:
+            latency = leg_state.delivered_ns - message.published_ns
             tally.latency_ns[promise] += latency
             tally.worst_ns[promise] = max(tally.worst_ns[promise], latency)
-            if latency > direct.ways[row].deadline_ns:
+            if latency > direct.leg_ends[row].deadline_ns:
                 tally.late[promise] += 1
     if message.open == 0:
         give_back(under_way.messages, group)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import routine, step
-from triagemq.plan.instructions import LIMITER_PACKETS
+from triagemq.plan.dataplane import LIMITER_PACKETS
 from triagemq.scenario import Floats
-from triagemq.simulate.ports import record_hop, wire_bytes
+from triagemq.simulate.ports import wire_bytes
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.records import Buffer, Pool, PortState, Record, Records, append, new_pool
 from triagemq.trace.schema import Outcome
@@ -32,7 +32,7 @@ MESSAGE = np.dtype(
     ]
 )
 
-# What has become of a message on its way to one subscription.
+# What has become of a message for one subscription.
 LEG = np.dtype(
     [("dequeued_ns", np.int64), ("delivered_ns", np.int64), ("remaining", np.int32), ("outcome", np.int32)]
 )
@@ -42,7 +42,7 @@ ABSENT = -1
 
 
 class PromiseTally(NamedTuple):
-    """Counts per promise, of every message from the first on: outcomes, those later than asked for, the worst latency
+    """Counts per promise, of every message from the first on: outcomes, those later than requested, the worst latency
     and the sum of all. And per publication the packets that its limiter cut, and when it first did (-1: never)."""
 
     outcomes: NDArray[np.int64]
@@ -72,10 +72,10 @@ def new_promise_tally(promises: int, publications: int) -> PromiseTally:
     )
 
 
-def new_under_way(direct: Direct, promises: int) -> UnderWay:
+def new_under_way(direct: Direct, tally: PromiseTally) -> UnderWay:
     messages = new_pool(MESSAGE, 256)
     legs = np.zeros(len(messages.records) * direct.most_legs, dtype=LEG)
-    return UnderWay(messages, legs, new_promise_tally(promises, direct.stream.shape[1]))
+    return UnderWay(messages, legs, tally)
 
 
 _SLACK_SECONDS = 2e-9
@@ -156,16 +156,12 @@ def _passes_window(
 PLACE, DONE = 0, 1
 
 
-class Fair(NamedTuple):
-    """The queues of fair ports, linked through the pool of packets, and those with packets in a line per port: the
-    first is served and goes to its end."""
+class Turns(NamedTuple):
+    """The queues of fair ports that hold packets, in a line per port: the first is served and goes to its end."""
 
-    first: NDArray[np.int32]
-    last: NDArray[np.int32]
-    length: NDArray[np.int32]
-    turn_next: NDArray[np.int64]
-    turn_first: NDArray[np.int64]
-    turn_last: NDArray[np.int64]
+    following: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
 
 
 class Tags(NamedTuple):
@@ -182,27 +178,12 @@ class SimulationState(NamedTuple):
 
     direct: Direct
     network: PortState
-    fair: Fair
+    turns: Turns
     tags: Tags
     under_way: UnderWay
     event_queue: Buffer
     limiters: LimiterStates
     progress: NDArray[np.int64]
-
-
-def new_fair(direct: Direct) -> Fair:
-    return Fair(
-        first=np.full(direct.fair_queues, -1, dtype=np.int32),
-        last=np.full(direct.fair_queues, -1, dtype=np.int32),
-        length=np.zeros(direct.fair_queues, dtype=np.int32),
-        turn_next=np.full(direct.fair_queues, -1, dtype=np.int64),
-        turn_first=np.full(direct.ports, -1, dtype=np.int64),
-        turn_last=np.full(direct.ports, -1, dtype=np.int64),
-    )
-
-
-def new_tags(ports: int, classes: int) -> Tags:
-    return Tags(first=np.zeros((ports, classes)), sent=np.zeros(ports))
 
 
 @step
@@ -213,24 +194,8 @@ def bytes_on_wire(state: SimulationState, packet: Record) -> float:
         return wire_bytes(network.below, network.queues.groups, packet)
     message = state.under_way.messages.records[packet.group]
     payload = state.direct.streams[message.stream].payload_bytes
-    carried = min(payload, message.size_bytes - packet.fragment * payload)
-    return carried + network.below.overhead_bytes  # type: ignore[no-any-return]
-
-
-@step
-def record_hops(
-    state: SimulationState, packet: Record, node: int, port: int, dequeued_ns: int, outcome: int
-) -> None:
-    """One row for each leg behind a node."""
-    network = state.network
-    direct = state.direct
-    first = direct.streams[state.under_way.messages.records[packet.group].stream].leg_first
-    for leg in range(direct.nodes[node].leg, direct.nodes[node].leg_end):
-        subscription = direct.ways[first + leg].subscription
-        record_hop(network.below, network.outlets.hops, packet, subscription, port, dequeued_ns, outcome)
-        last = network.outlets.hops.records[network.outlets.hops.filled[0] - 1]
-        last.event = packet.event
-        last.hop = direct.nodes[node].hop
+    fragment_bytes = min(payload, message.size_bytes - packet.fragment * payload)
+    return fragment_bytes + network.below.overhead_bytes  # type: ignore[no-any-return]
 
 
 # A port is free and packets wait; a message is released; a packet comes to a port; a copy has been looked up by a

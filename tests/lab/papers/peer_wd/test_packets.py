@@ -30,7 +30,7 @@ def test_real_brokers_relieve_each_other_and_nobody_misses_an_event_or_gets_one_
     made = reproduce("peer-wd", "3", packets=True, quick=True)
     figures = json.loads(json.dumps(made.as_json(), allow_nan=False))["figures"]["ours"]
     assert figures["scale"] == SCALE
-    # When somebody moves, and who waits for how long, is up to the machine, too.
+    # When a client moves, and how long each waits, is up to the machine, too.
     assert "b1" in {each["source"] for each in figures["migrations"]}
     assert {each["target"] for each in figures["migrations"]} <= set(EDGES)
     assert figures["delivered_events"] > 0

@@ -11,7 +11,7 @@ from triagemq.lab.papers import reproduce, write_files
 
 
 @pytest.mark.parametrize(
-    ("figure", "asked"),
+    ("figure", "options"),
     [
         ("6", {"seconds": 2.0}),
         ("7", {"seconds": 15.0, "seeds": 2}),
@@ -23,8 +23,10 @@ from triagemq.lab.papers import reproduce, write_files
         ("14", {"seconds": 12.0}),
     ],
 )
-def test_what_is_claimed_holds_and_leaves_files(figure: str, asked: dict[str, float], tmp_path: Path) -> None:
-    made = reproduce("shi", figure, quick=True, **asked)
+def test_what_is_claimed_holds_and_leaves_files(
+    figure: str, options: dict[str, float], tmp_path: Path
+) -> None:
+    made = reproduce("shi", figure, quick=True, **options)
     assert made.holds, [claim for claim in made.findings.claims if not claim.holds]
     json.dumps(made.as_json(), allow_nan=False)
     if figure in {"6", "9"}:

@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.lab.papers.experiment import Effort
+from triagemq.lab.papers.runs import RecordedRun
+from triagemq.lab.unmanaged import unmanaged_routes
 from triagemq.plan import make_plan
 from triagemq.scenario import (
     Brokers,
@@ -32,7 +34,7 @@ from triagemq.scenario import (
 )
 from triagemq.scenario.files.models import figures, known_models
 from triagemq.scenario.model import filled
-from triagemq.simulate import PromiseResults, simulate, unmanaged_ways
+from triagemq.simulate import PromiseResults, simulate
 from triagemq.trace import Outcome
 
 TOPICS = ("T1", "T2", "T3")
@@ -132,7 +134,7 @@ def best_effort(
 ) -> Observed:
     """Fair queueing over frames, without limiters."""
     scenario = midas_scenario(Discipline.FAIR, float(frames))
-    return _observed(scenario, effort, seed, babbling=babbling, ways=unmanaged_ways(scenario))
+    return _observed(scenario, effort, seed, babbling=babbling, routes=unmanaged_routes(scenario))
 
 
 def managed(
@@ -144,18 +146,18 @@ def managed(
 
 
 def _observed(scenario: Scenario, effort: Effort, seed: int, **options: Any) -> Observed:
-    messages = _Messages()
+    run = RecordedRun(with_hops=False)
     found: PromiseResults = simulate(
         scenario,
         make_plan(scenario),
         duration_seconds=effort.seconds,
         warmup=0.0,
         seed=seed,
-        sink=messages,
+        sink=run,
         **options,
     ).promises
     ended = np.maximum(found.messages - found.in_flight, 1)
-    published, latency = messages.by_topic()
+    published, latency = _by_topic(run.table("deliveries"))
     return Observed(
         lost=(found.lost + found.limited) / ended,
         late=found.late / np.maximum(found.delivered, 1),
@@ -166,27 +168,10 @@ def _observed(scenario: Scenario, effort: Effort, seed: int, **options: Any) -> 
     )
 
 
-class _Messages:
-    """A Sink that keeps when messages were published and how long they took; NaN for those that never came."""
-
-    with_hops = False
-
-    def __init__(self) -> None:
-        self._parts: list[Mapping[str, NDArray[Any]]] = []
-
-    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._parts.append({name: np.array(values) for name, values in columns.items()})
-
-    def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-
-    def by_topic(self) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
-        names = ("topic_id", "published_ns", "delivered_ns", "outcome")
-        topic, published, delivered, outcome = (
-            np.concatenate([part[name] for part in self._parts]) for name in names
-        )
-        latency = np.where(outcome == Outcome.delivered, (delivered - published) * 1e-9, np.nan)
-        rows = [np.flatnonzero(topic == each)[np.argsort(published[topic == each])] for each in range(3)]
-        return tuple(published[each] * 1e-9 for each in rows), tuple(latency[each] for each in rows)
+def _by_topic(deliveries: Mapping[str, NDArray[Any]]) -> tuple[tuple[Floats, ...], tuple[Floats, ...]]:
+    """When messages were published, and how long they took: NaN for those that never came."""
+    names = ("topic_id", "published_ns", "delivered_ns", "outcome")
+    topic, published, delivered, outcome = (deliveries[name] for name in names)
+    latency = np.where(outcome == Outcome.delivered, (delivered - published) * 1e-9, np.nan)
+    rows = [np.flatnonzero(topic == each)[np.argsort(published[topic == each])] for each in range(3)]
+    return tuple(published[each] * 1e-9 for each in rows), tuple(latency[each] for each in rows)

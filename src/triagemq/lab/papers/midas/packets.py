@@ -3,16 +3,15 @@
 This machine sends no gigabit in time, and stops now and then: timers ring milliseconds late where it has other work,
 and a virtual machine stands still as a whole. So links are slower, and separations and latencies longer, by the same
 factor, so large that such a pause is a small part of what bounds leave; messages and packets are as long as the
-paper's, so that every queue holds what it would hold there. Times are divided by the factor again, and stand beside
-those of the paper. The limiter is the kernel's, and tolerates what the model of such a switch says.
+paper's, so that every queue holds what it would hold there. Times are divided by the factor again, and compared
+with those of the paper. The limiter is the kernel's, and tolerates what the model of such a switch says.
 
 Best effort is fair queueing by flows, as in the simulation; but there all flows share one buffer, and the kernel has no
-such queues: here each flow has half of it, which is what it gets there beside one other.
+such queues: here each flow has half of it, which is what it gets there next to one other.
 """
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,8 +27,8 @@ from triagemq.lab.papers.experiment import (
     duration,
     part_of,
     percent,
+    tracked,
 )
-from triagemq.lab.papers.folders import run_folder
 from triagemq.lab.papers.midas.network import (
     BUFFER_FRAMES,
     PUBLISHERS,
@@ -39,13 +38,14 @@ from triagemq.lab.papers.midas.network import (
 )
 from triagemq.lab.papers.midas.simulated import (
     by_topic,
-    kept_claims,
     latency_panel,
+    promise_claims,
     shown,
     topics_table,
     within_claim,
 )
-from triagemq.scenario import Discipline, Floats, Scenario, save
+from triagemq.lab.papers.real_packets import emulated, in_box, share_done
+from triagemq.scenario import Discipline, Floats, Scenario
 from triagemq.scenario.files.models import figures, known_models
 
 SLOWER = 100.0
@@ -79,45 +79,31 @@ def best_effort(effort: Effort, seed: int, progress: Progress, babbling: tuple[s
     from triagemq.lab.emulate.best_effort import run_best_effort
 
     # Fair queueing is set up in the kernel: a file in which a fair port has guarantees would be refused.
-    scenario = slower_scenario(float(BUFFER_FRAMES))
-    with run_folder("midas") as folder:
-        save(scenario, folder / "midas.yaml")
-        run = asyncio.run(
-            run_best_effort(
-                folder / "midas.yaml",
-                folder / "state",
-                seconds=effort.seconds,
-                seed=seed,
-                babbling=babbling,
-                on_tick=lambda elapsed: progress(min(1.0, elapsed / effort.seconds)),
-            )
-        )
+    run = in_box(
+        slower_scenario(float(BUFFER_FRAMES)),
+        lambda file, state: run_best_effort(
+            file,
+            state,
+            seconds=effort.seconds,
+            seed=seed,
+            babbling=babbling,
+            on_tick=share_done(progress, effort.seconds),
+        ),
+    )
     return _window(run, bounds=False)
 
 
 def managed(effort: Effort, seed: int, progress: Progress, babbling: tuple[str, ...] = ()) -> RealWindow:
     """As `triage emulate` runs it: promised by a coordinator, all topics together at first."""
-    from triagemq.lab.emulate.boxed import BoxedOptions
-    from triagemq.lab.emulate.run import run_emulation
-
-    with run_folder("midas") as folder:
-        save(slower_scenario(), folder / "midas.yaml")
-        result = asyncio.run(
-            run_emulation(
-                BoxedOptions(
-                    scenario=folder / "midas.yaml",
-                    state=folder / "state",
-                    seed=seed,
-                    babbling=babbling,
-                    synchronised=seed == 0,
-                ),
-                seconds=effort.seconds,
-                ended=asyncio.Event(),
-                on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / effort.seconds)),
-                compared=False,
-            )
-        )
-    return _window(result.promised, bounds=True)
+    return emulated(
+        slower_scenario(),
+        lambda result: _window(result.promised, bounds=True),
+        seconds=effort.seconds,
+        progress=progress,
+        seed=seed,
+        babbling=babbling,
+        synchronised=seed == 0,
+    )
 
 
 def _window(run: Any, *, bounds: bool) -> RealWindow:
@@ -210,7 +196,7 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
             ),
             _slower_difference(windows),
         ),
-        claims=kept_claims("managed", ours, TOPICS),
+        claims=promise_claims("managed", ours, TOPICS),
         figures=_figures(windows) | {"worst_seconds": by_topic(worst), "bound_seconds": by_topic(bound)},
     )
 
@@ -244,7 +230,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
             _slower_difference([*fair, *limited]),
         ),
         claims=(
-            *kept_claims("managed", ours, ("T3",)),
+            *promise_claims("managed", ours, ("T3",)),
             within_claim("managed", ours, ("T3",)),
             Claim("managed: limiters cut T1 and T2", cut > 0, f"{cut:.0f} messages"),
             Claim("best effort: most messages of T3 are lost", min(lost) > 0.5, percent(min(lost), 2)),
@@ -257,11 +243,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
 def _windows(
     effort: Effort, progress: Progress, observe: Any, babbling: tuple[str, ...] = ()
 ) -> list[RealWindow]:
-    found = []
-    for seed in range(effort.seeds):
-        found.append(observe(effort, seed, part_of(progress, seed, effort.seeds), babbling))
-        progress((seed + 1) / effort.seeds)
-    return found
+    return [observe(effort, seed, part, babbling) for seed, part in tracked(range(effort.seeds), progress)]
 
 
 def _slower_difference(windows: list[RealWindow]) -> Difference:

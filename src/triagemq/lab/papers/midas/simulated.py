@@ -23,8 +23,8 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     duration,
-    part_of,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.midas.network import (
     BUFFER_BYTES,
@@ -45,16 +45,11 @@ SETTLED_SECONDS = 0.02
 
 
 def _figure_6(effort: Effort, progress: Progress) -> Findings:
-    seeds = range(effort.seeds)
     runs: dict[int, list[Observed]] = {}
-    beside_babble: dict[int, float] = {}
-    for number, frames in enumerate(OTHER_BUFFERS):
-        report = part_of(progress, number, len(OTHER_BUFFERS))
-        runs[frames] = []
-        for seed in seeds:
-            runs[frames].append(best_effort(effort, seed, frames))
-            report((seed + 1) / effort.seeds)
-        beside_babble[frames] = float(best_effort(effort, 0, frames, PUBLISHERS[:2]).lost[2])
+    while_babbling: dict[int, float] = {}
+    for frames, part in tracked(OTHER_BUFFERS, progress):
+        runs[frames] = [best_effort(effort, seed, frames) for seed, _ in tracked(range(effort.seeds), part)]
+        while_babbling[frames] = float(best_effort(effort, 0, frames, PUBLISHERS[:2]).lost[2])
     ours = runs[BUFFER_FRAMES]
     lost = {frames: np.mean([each.lost for each in found], axis=0) for frames, found in runs.items()}
     late = {frames: np.mean([each.late for each in found], axis=0) for frames, found in runs.items()}
@@ -84,7 +79,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                     for what, of in (("lost", lost), ("late", late))
                     for row, topic in enumerate(TOPICS)
                 ),
-                ("T3 lost, T1 and T2 babbling", lambda frames: percent(beside_babble[frames])),
+                ("T3 lost, T1 and T2 babbling", lambda frames: percent(while_babbling[frames])),
             ),
         ),
         panels=(
@@ -121,7 +116,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 f"{percent(float(t3.max()))}; none of the others is late",
                 "A frame of T3 fares the same whether T1 and T2 babble or just send a message each: both times it has "
                 "a third of the port and of the buffer. A buffer in which T3 loses nothing here "
-                f"({unharmed} frames) loses {percent(beside_babble[unharmed])} of it beside babbling publishers, "
+                f"({unharmed} frames) loses {percent(while_babbling[unharmed])} of it beside babbling publishers, "
                 "where the paper's switch lost all.",
             ),
             Difference(
@@ -152,16 +147,15 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
             "late_by_buffer": {str(frames): by_topic(found) for frames, found in late.items()},
             "lost_t2_by_phase": t2.tolist(),
             "lost_t3_by_phase": t3.tolist(),
-            "lost_t3_beside_babble_by_buffer": {str(frames): lost for frames, lost in beside_babble.items()},
+            "lost_t3_while_babbling_by_buffer": {
+                str(frames): lost for frames, lost in while_babbling.items()
+            },
         },
     )
 
 
 def _figure_7(effort: Effort, progress: Progress) -> Findings:
-    ours = []
-    for seed in range(effort.seeds):
-        ours.append(managed(effort, seed, together=seed == 0))
-        progress((seed + 1) / effort.seeds)
+    ours = [managed(effort, seed, together=seed == 0) for seed, _ in tracked(range(effort.seeds), progress)]
     printed = {"T2": "none lost, 4 ms or less with 1 ms of the host"}
     worst = np.max([each.worst_seconds for each in ours], axis=0)
     bound = ours[0].bound_seconds
@@ -182,7 +176,7 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
                 "them at most.",
             ),
         ),
-        claims=(*kept_claims("managed", ours, TOPICS), within_claim("managed", ours, TOPICS)),
+        claims=(*promise_claims("managed", ours, TOPICS), within_claim("managed", ours, TOPICS)),
         figures={"worst_seconds": by_topic(worst), "bound_seconds": by_topic(bound)},
     )
 
@@ -191,11 +185,10 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
     babbling = PUBLISHERS[:2]
     limited: dict[str, list[Observed]] = {"bucket": [], "window": []}
     fair = []
-    for seed in range(effort.seeds):
+    for seed, _ in tracked(range(effort.seeds), progress):
         fair.append(best_effort(effort, seed, babbling=babbling))
         for limiter, found in limited.items():
             found.append(managed(effort, seed, babbling, limiter, together=seed == 0))
-        progress((seed + 1) / effort.seeds)
     printed = {"T3": "none lost, all below 8 ms"}
     worst = {
         limiter: max(float(each.worst_seconds[2]) for each in found) for limiter, found in limited.items()
@@ -237,9 +230,9 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
             ),
         ),
         claims=(
-            *kept_claims("managed by windows", limited["window"], ("T3",)),
+            *promise_claims("managed by windows", limited["window"], ("T3",)),
             within_claim("managed by windows", limited["window"], ("T3",)),
-            kept_claims("managed by token buckets", limited["bucket"], ("T3",))[0],
+            promise_claims("managed by token buckets", limited["bucket"], ("T3",))[0],
             Claim(
                 "managed by token buckets: no message of T3 is late once the babbling is older than "
                 f"{duration(SETTLED_SECONDS)}",
@@ -267,7 +260,7 @@ def _worst_later(run: Observed, topic: int) -> float:
     return float(np.nanmax(later, initial=0.0))
 
 
-def kept_claims(how: str, runs: list[Observed], topics: tuple[str, ...]) -> tuple[Claim, Claim]:
+def promise_claims(how: str, runs: list[Observed], topics: tuple[str, ...]) -> tuple[Claim, Claim]:
     rows = [TOPICS.index(topic) for topic in topics]
     lost = max(float(each.lost[row]) for each in runs for row in rows)
     late = max(float(each.late[row]) for each in runs for row in rows)

@@ -1,1 +1,1 @@
-"""The experiments of PEER-WD (Tao and Poslad, UbiComp 2013): delay-aware balancing of brokers beside PEER."""
+"""The experiments of PEER-WD (Tao and Poslad, UbiComp 2013): delay-aware balancing of brokers, and PEER."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from triagemq.lab.papers.experiment import (
     Series,
     duration,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.peer_wd.network import (
     BURST_SECONDS,
@@ -32,14 +34,8 @@ from triagemq.lab.papers.peer_wd.network import (
     experiment_scenario,
     table_7,
 )
-from triagemq.plan.balancing import (
-    Balancer,
-    BalancingSettings,
-    Completed,
-    LoadReport,
-    LoadWatch,
-    Migration,
-)
+from triagemq.plan.balancing.balancer import Balancer
+from triagemq.plan.balancing.detection import BalancingSettings, Completed, LoadReport, LoadWatch, Migration
 from triagemq.plan.campus import Campus, Metric, Placement
 from triagemq.plan.placement import place
 from triagemq.scenario import Floats
@@ -193,7 +189,7 @@ def _figure_3(effort: Effort, progress: Progress) -> Findings:
 
 
 class _Recording:
-    """Ours, and the threshold of topic 8 beside it."""
+    """Ours, and the threshold of topic 8."""
 
     def __init__(self, campus: Campus) -> None:
         self._balancer, self._watch = Balancer(campus), LoadWatch(campus, BalancingSettings())
@@ -202,8 +198,7 @@ class _Recording:
 
     def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
         if isinstance(event, LoadReport):
-            expected = self._watch.measured(event).expected
-            self.threshold.append(float(expected.threshold(1.0)[self._rows].sum()))
+            self.threshold.append(float(self._watch.on_report(event).threshold[self._rows].sum()))
         else:
             self._watch.completed(event)
         return self._balancer.handle(event)
@@ -224,10 +219,10 @@ def _figure_4(effort: Effort, progress: Progress) -> Findings:
     passed = ours.at_seconds[(queue > 0) & (queue > threshold)]
     first = float(passed[0]) if len(passed) else np.nan
     cases = [(sharing, latencies) for sharing in SHARINGS for latencies in (1, 2)]
-    results = []
-    for number, (sharing, latencies) in enumerate(cases):
-        results.append(_as_printed(sharing, latencies, seconds=effort.seconds))
-        progress((number + 1) / len(cases))
+    results = [
+        _as_printed(sharing, latencies, seconds=effort.seconds)
+        for (sharing, latencies), _ in tracked(cases, progress)
+    ]
     rows = list(zip(cases, results, strict=True))
 
     def moved(result: CampusResult) -> str:
@@ -337,10 +332,8 @@ def _figure_5(effort: Effort, progress: Progress) -> Findings:
     peer = simulate_campus(scenario, conditions, balancing="peer", seconds=END_SECONDS)
     ours = _as_printed()
     runs: dict[float, list[dict[str, Compared]]] = {load: [] for load in LOADS}
-    for number, load in enumerate(LOADS):
-        for seed in range(effort.seeds):
-            runs[load].append(compared(drawn(seed, load)))
-            progress((number + (seed + 1) / effort.seeds) / len(LOADS))
+    for (load, seed), _ in tracked(product(LOADS, range(effort.seeds)), progress):
+        runs[load].append(compared(drawn(seed, load)))
 
     def total(load: float, policy: str, what: str) -> float:
         return float(sum(getattr(each[policy], what) for each in runs[load]))

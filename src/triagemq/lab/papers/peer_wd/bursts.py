@@ -22,6 +22,7 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.peer_wd.network import (
     EDGE_MBPS,
@@ -32,7 +33,7 @@ from triagemq.lab.papers.peer_wd.network import (
 )
 from triagemq.plan.placement import Correlations, place
 from triagemq.scenario import Floats, Scenario
-from triagemq.scenario.conditions import Conditions, PublicationRate
+from triagemq.scenario.conditions import Condition, Conditions
 
 GROUPS, TOPICS_PER_GROUP = 5, 8
 LOAD, BURST_FACTOR = 0.5, 4.0
@@ -65,7 +66,7 @@ def bursting(seed: int) -> tuple[Scenario, Conditions, Correlations]:
     counts = draw.poisson(rate * history)
     ahead = _factors(draw, SECONDS)
     changes = [
-        PublicationRate(float(second), topic_name(topic + 1), rate_factor=float(ahead[second, group[topic]]))
+        Condition(float(second), topic=topic_name(topic + 1), rate_factor=float(ahead[second, group[topic]]))
         for second in range(SECONDS)
         for topic in range(topics)
         if second == 0 or ahead[second, group[topic]] != ahead[second - 1, group[topic]]
@@ -108,10 +109,7 @@ def overload_seconds(seed: int) -> dict[str, float]:
 
 
 def _placements(effort: Effort, progress: Progress) -> Findings:
-    found = []
-    for seed in range(effort.seeds):
-        found.append(overload_seconds(seed))
-        progress((seed + 1) / effort.seeds)
+    found = [overload_seconds(seed) for seed, _ in tracked(range(effort.seeds), progress)]
     total = {name: sum(each[name] for each in found) for name in ALGORITHMS}
     share = total["apart"] / total["least_used"] if total["least_used"] else np.nan
     return Findings(

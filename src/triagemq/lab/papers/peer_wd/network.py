@@ -26,7 +26,7 @@ from triagemq.scenario import (
     Switches,
     Topics,
 )
-from triagemq.scenario.conditions import Conditions, PublicationRate, SubscriberState
+from triagemq.scenario.conditions import Condition, Conditions
 from triagemq.scenario.model import filled
 
 HEAD, EDGES = "bn", ("b0", "b1", "b2", "b3")
@@ -147,10 +147,10 @@ def experiment_scenario(
         ),
     )
     joining = [
-        SubscriberState(float(topic + 1), name, present=True)
+        Condition(float(topic + 1), subscriber=name, state="joins")
         for name, topic in zip(names, of_subscriber, strict=True)
     ]
-    burst = [PublicationRate(BURST_SECONDS, topic_name(topic), rate_factor=2.0) for topic in BURST_TOPICS]
+    burst = [Condition(BURST_SECONDS, topic=topic_name(topic), rate_factor=2.0) for topic in BURST_TOPICS]
     return scenario, Conditions((*joining, *burst))
 
 

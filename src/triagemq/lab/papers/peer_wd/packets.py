@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from triagemq.coordinator.decide.campus_balance import MOVING_SECONDS
+from triagemq.coordinator.decide.placement import MOVING_SECONDS
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -33,7 +33,6 @@ from triagemq.lab.papers.experiment import (
     part_of,
     percent,
 )
-from triagemq.lab.papers.folders import run_folder
 from triagemq.lab.papers.peer_wd.balancing import PRINTED_CLEAR, PRINTED_TRIGGER, TOPIC_8, moves_table
 from triagemq.lab.papers.peer_wd.network import (
     BROKER_SECONDS,
@@ -45,8 +44,9 @@ from triagemq.lab.papers.peer_wd.network import (
     table_7,
     topic_name,
 )
-from triagemq.plan.balancing import queue_threshold
-from triagemq.scenario import ArrivalProcess, Floats, Scenario, save
+from triagemq.lab.papers.real_packets import in_box, share_done
+from triagemq.plan.balancing.detection import queue_threshold
+from triagemq.scenario import ArrivalProcess, Floats, Scenario
 from triagemq.scenario.conditions import Conditions
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def boxed_scenario(balancing: str) -> tuple[Scenario, Conditions]:
     """Tables 5 and 6 as this machine can carry them; PEER begins with all at b1, ours as Table 7 has it."""
     made, conditions = experiment_scenario()
     published, brokers, links = made.publications, made.brokers, made.broker_links
-    subscribers, wanted = made.subscribers, made.subscriptions
+    subscribers, subscriptions = made.subscribers, made.subscriptions
     if balancing != "peer":
         # Everyone has one subscription, in the same order.
         subscribers = replace(subscribers, broker=table_7(made).subscriptions)
@@ -85,7 +85,9 @@ def boxed_scenario(balancing: str) -> tuple[Scenario, Conditions]:
         ),
         broker_links=replace(links, propagation_seconds=np.zeros(len(links))),
         subscribers=replace(subscribers, propagation_seconds=np.zeros(len(subscribers))),
-        subscriptions=replace(wanted, max_latency_seconds=wanted.max_latency_seconds - WAY_SECONDS),
+        subscriptions=replace(
+            subscriptions, max_latency_seconds=subscriptions.max_latency_seconds - WAY_SECONDS
+        ),
     )
     return replace(changed, overhead_bytes=float(OVERHEAD_BYTES)), conditions
 
@@ -102,11 +104,11 @@ class BoxedExperiment:
         scenario = self.run.scenario
         size = np.zeros(len(scenario.topics))
         size[scenario.publications.topic] = scenario.publications.size_bytes + scenario.overhead_bytes
-        wanted = scenario.subscriptions
+        subscriptions = scenario.subscriptions
         return {
             scenario.subscribers.name[row]: (int(topic), float(limit), float(size[topic]))
             for row, topic, limit in zip(
-                wanted.subscriber, wanted.topic, wanted.max_latency_seconds, strict=True
+                subscriptions.subscriber, subscriptions.topic, subscriptions.max_latency_seconds, strict=True
             )
         }
 
@@ -178,7 +180,7 @@ class BoxedExperiment:
 
     @cached_property
     def moves(self) -> list[dict[str, Any]]:
-        """Who went from where to where at once, as a simulation tells it."""
+        """Who went from where to where at once, in the form of a simulation's."""
         found: dict[tuple[int, str, str], list[str]] = {}
         for each in self.run.moved:
             where = each["before"].removeprefix("gateway "), each["after"].removeprefix("gateway ")
@@ -210,8 +212,8 @@ class BoxedExperiment:
 
     @property
     def _row_of_subscriber(self) -> Any:
-        wanted = self.run.scenario.subscriptions.subscriber
-        return np.argsort(wanted)
+        subscriber = self.run.scenario.subscriptions.subscriber
+        return np.argsort(subscriber)
 
     @cached_property
     def _counted(self) -> Any:
@@ -261,22 +263,18 @@ def boxed(balancing: str, effort: Effort, progress: Progress) -> BoxedExperiment
     from triagemq.lab.emulate.campus import run_campus
 
     scenario, conditions = boxed_scenario(balancing)
-    with run_folder("peer-wd") as folder:
-        save(scenario, folder / "peer-wd.yaml", conditions=conditions)
-        run = asyncio.run(
-            run_campus(
-                BoxedOptions(
-                    scenario=folder / "peer-wd.yaml",
-                    state=folder / "state",
-                    dataplane="embedded",
-                    no_triage=True,
-                    balancing=balancing,
-                ),
-                seconds=effort.seconds,
-                ended=asyncio.Event(),
-                on_tick=lambda elapsed: progress(min(1.0, max(0.0, elapsed) / effort.seconds)),
-            )
-        )
+    run = in_box(
+        scenario,
+        lambda file, state: run_campus(
+            BoxedOptions(
+                scenario=file, state=state, dataplane="embedded", no_triage=True, balancing=balancing
+            ),
+            seconds=effort.seconds,
+            ended=asyncio.Event(),
+            on_tick=share_done(progress, effort.seconds),
+        ),
+        conditions,
+    )
     return BoxedExperiment(run)
 
 

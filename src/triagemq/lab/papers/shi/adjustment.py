@@ -8,8 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
-from triagemq.delay.simulated import ControlSettings
-from triagemq.delay.widths import BEST_EFFORT
+from triagemq.delay.control import BEST_EFFORT
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -23,6 +22,7 @@ from triagemq.lab.papers.experiment import (
     Style,
     duration,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.shi.network import (
     BUFFER_PACKETS,
@@ -36,6 +36,7 @@ from triagemq.lab.papers.shi.network import (
     shi_scenario,
 )
 from triagemq.lab.queue_delay import ReadErrors
+from triagemq.lab.simulated_control import ControlSettings
 from triagemq.scenario import ArrivalProcess, Floats, Scenario
 
 FREQUENCIES = (1_000, 3_000, 5_000, 10_000, 20_000)
@@ -105,12 +106,10 @@ def _cell(congested: int, frequency: int, queue: int, runs: Mapping[int, QueueRu
 
 def _figure_6(effort: Effort, progress: Progress) -> Findings:
     before, after, papers = [], [], []
-    grid = list(product(range(1, len(QUEUES) + 1), FREQUENCIES))
-    for number, (congested, frequency) in enumerate(grid):
+    for (congested, frequency), _ in tracked(product(range(1, len(QUEUES) + 1), FREQUENCIES), progress):
         before += _cells(frequency, congested, effort.seconds, None)
         after += _cells(frequency, congested, effort.seconds, ADJUSTED)
         papers += _cells(frequency, congested, effort.seconds, PAPER_WEIGHTS)
-        progress((number + 1) / len(grid))
     rows = list(zip(before, after, papers, strict=True))
     higher = [row for row in rows if row[0].lost > 0 and row[0].queue < len(QUEUES) - 1]
     fall = [new.delay_seconds < old.delay_seconds and new.lost < old.lost for old, new, _ in higher]
@@ -242,13 +241,12 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
         OURS: (False, ADJUSTED),
     }
     found: dict[str, Floats] = {name: np.zeros((len(LOADS), effort.seeds, len(QUEUES))) for name in settings}
-    for number, (load, seed) in enumerate(product(range(len(LOADS)), range(effort.seeds))):
+    for (load, seed), _ in tracked(product(range(len(LOADS)), range(effort.seeds)), progress):
         rates = [LOADS[load] * width / 8 / PACKET_BYTES for width in WIDTHS_BPS]
         for name, (equal, control) in settings.items():
             scenario = shi_scenario(rates, ArrivalProcess.ON_OFF)
             runs = observe(_with_equal_widths(scenario) if equal else scenario, effort.seconds, seed, control)
             found[name][load, seed] = [runs[queue].mean_delay_seconds * runs[queue].lost for queue in runs]
-        progress((number + 1) / (len(LOADS) * effort.seeds))
     mean = {name: each.mean(axis=(1, 2)) for name, each in found.items()}
     overall = {name: float(each.mean()) for name, each in mean.items()}
     higher = {name: float(each[:, :, :-1].mean()) for name, each in found.items()}
@@ -341,26 +339,25 @@ def _first_fall(cells: Sequence[AdjustedCell]) -> str:
 def _figure_12(effort: Effort, progress: Progress) -> Findings:
     runs: dict[float, list[AdjustedCell]] = {0.0: [], BACKGROUND_RATE: []}
     starts: dict[float, int] = {}
-    for number, frequency in enumerate(BACKGROUND_FREQUENCIES):
+    for frequency, _ in tracked(BACKGROUND_FREQUENCIES, progress):
         for background, cells in runs.items():
             scenario = shi_scenario([frequency, 0, 0], ArrivalProcess.PERIODIC, background_rate=background)
             seen = observe(scenario, effort.seconds, 0, ADJUSTED)
             cells.append(_cell(1, frequency, 0, seen))
             if cells[-1].width_bps > WIDTHS_BPS[0]:
                 starts.setdefault(background, frequency)
-        progress((number + 1) / len(BACKGROUND_FREQUENCIES))
-    alone, beside = runs[0.0], runs[BACKGROUND_RATE]
+    alone, shared = runs[0.0], runs[BACKGROUND_RATE]
     names = {0.0: "no background", BACKGROUND_RATE: "background"}
     worse = [
         more.delay_seconds >= less.delay_seconds and more.lost >= less.lost
-        for less, more in zip(alone, beside, strict=True)
+        for less, more in zip(alone, shared, strict=True)
         if more.width_bps == less.width_bps
     ]
     return Findings(
         tables=(
             PrintedTable.of(
                 "queue 7, adjusted, without and with 1 MB/s of Poisson background",
-                zip(alone, beside, strict=True),
+                zip(alone, shared, strict=True),
                 ("packets/s", lambda row: f"{row[0].frequency:,}"),
                 *(
                     column
@@ -396,7 +393,7 @@ def _figure_12(effort: Effort, progress: Progress) -> Findings:
             Difference(
                 "where the delay begins to fall",
                 "at 15,000 packets/s with background, at 20,000 without",
-                f"{_first_fall(beside)} with, {_first_fall(alone)} without",
+                f"{_first_fall(shared)} with, {_first_fall(alone)} without",
                 "A width that follows demand ends the delay where it begins. Beyond 88 Mbit/s the buffer is "
                 "full at any rate, and the delay rises no further: there is nothing for it to fall from.",
             ),

@@ -23,20 +23,18 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.shi.adjustment import ADJUSTED
 from triagemq.lab.papers.shi.network import (
     PARETO_SHAPE,
     PORT_BPS,
     QUEUES,
-    SeenRun,
-    controlled,
-    shi_plan,
+    recorded,
     shi_scenario,
 )
 from triagemq.lab.queue_delay import by_queue
 from triagemq.scenario import ArrivalProcess, Floats
-from triagemq.simulate import simulate
 
 PACKET_BYTES = 1024.0
 FLOWS = ("no congestion", "mild", "severe", "severe, adjusted")
@@ -71,17 +69,7 @@ def _flow(
     traffic: ArrivalProcess, rate: float, port_bps: float, seconds: float, *, adjusted: bool
 ) -> FlowSeconds:
     scenario = shi_scenario([rate, 0, 0], traffic, port_bps=port_bps, packet_bytes=PACKET_BYTES)
-    plan, seen = shi_plan(scenario), SeenRun(with_hops=False)
-    simulate(
-        scenario,
-        plan,
-        duration_seconds=seconds,
-        warmup=0.0,
-        seed=0,
-        sink=seen,
-        threads=1,
-        control=controlled(scenario, plan, ADJUSTED if adjusted else None),
-    )
+    seen = recorded(scenario, seconds, control=ADJUSTED if adjusted else None, with_hops=False)
     samples = by_queue(seen.table("queue_samples"), "linux")[0, 0].take(slice(4, None, 5))
     came, dropped = np.diff(samples.packets_in), np.diff(samples.drops)
     return FlowSeconds(8.0 * np.diff(samples.bytes_out), dropped / np.maximum(came, 1))
@@ -96,10 +84,10 @@ def _findings(
     effort: Effort,
     progress: Progress,
 ) -> Findings:
-    flows = []
-    for number, rate in enumerate(rates):
-        flows.append(_flow(traffic, rate, port_bps, effort.seconds, adjusted=number == 3))
-        progress((number + 1) / len(rates))
+    flows = [
+        _flow(traffic, rate, port_bps, effort.seconds, adjusted=name == FLOWS[-1])
+        for (name, rate), _ in tracked(zip(FLOWS, rates, strict=True), progress)
+    ]
     severe, adjusted = flows[2], flows[3]
     printed = ("none", "below 8 %", printed_peak, "gone")
     return Findings(

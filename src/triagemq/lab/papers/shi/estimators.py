@@ -1,9 +1,10 @@
-"""Shi et al. (Sensors 2019) Fig. 5 in simulation: estimators beside the truth, on traffic that none has learned."""
+"""Shi et al. (Sensors 2019) Fig. 5 in simulation: estimators and the truth, on traffic that none has learned."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from triagemq.lab.papers.experiment import (
     duration,
     part_of,
     percent,
+    tracked,
 )
 from triagemq.lab.papers.shi.learning import LEARNED_TRAFFIC, constants, learned_models
 from triagemq.lab.papers.shi.network import (
@@ -35,7 +37,7 @@ from triagemq.lab.papers.shi.network import (
     observe,
     shi_scenario,
 )
-from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors, disturbed
+from triagemq.lab.queue_delay import EVERY_ESTIMATOR, ReadErrors, disturbed, only
 from triagemq.scenario import ArrivalProcess
 
 LOADS = (0.5, 0.8, 0.95, 1.5)
@@ -81,7 +83,7 @@ class Shown:
 
     def seen(self, samples: Samples, seed: int) -> Samples:
         read = disturbed(samples, ReadErrors(), seed) if self.read_errors else samples
-        return read.only(self.counters)
+        return only(read, self.counters)
 
 
 SHOWN = tuple(Shown(counters, errors) for counters in COUNTER_SETS for errors in (True, False))
@@ -110,28 +112,21 @@ def compared(
     buffer_packets: float = BUFFER_PACKETS,
 ) -> dict[Shown, Errors]:
     """The errors of all estimators in runs of traffic, borrowing or not, the loads of queues, seconds and a seed."""
-    runs = [
-        (traffic, borrowing, turn, seed)
-        for traffic in TRAFFIC
-        for borrowing in (False, True)
-        for turn in range(len(LOADS))
-        for seed in range(effort.seeds)
-    ]
-    each: dict[Shown, dict[Cell, list[dict[str, float]]]] = {shown: {} for shown in SHOWN}
-    for number, (traffic, borrowing, turn, seed) in enumerate(runs):
+    runs = product(TRAFFIC, (False, True), range(len(LOADS)), range(effort.seeds))
+    by_cell: dict[Shown, dict[Cell, list[dict[str, float]]]] = {shown: {} for shown in SHOWN}
+    for (traffic, borrowing, turn, seed), _ in tracked(runs, progress):
         loads = [LOADS[(turn + queue) % len(LOADS)] for queue in range(len(QUEUES))]
         for queue, run in run_queues(traffic, borrowing, loads, effort.seconds, seed).items():
             cell = Cell(traffic.name.lower(), borrowing, loads[queue], queue)
             for shown in SHOWN:
                 errors = errors_of_run(run, shown, models[shown.counters], seed, constants(buffer_packets))
-                each[shown].setdefault(cell, []).append(errors)
-        progress((number + 1) / len(runs))
+                by_cell[shown].setdefault(cell, []).append(errors)
     return {
         shown: {
             cell: {name: float(np.mean([run[name] for run in runs])) for name in runs[0]}
             for cell, runs in cells.items()
         }
-        for shown, cells in each.items()
+        for shown, cells in by_cell.items()
     }
 
 
@@ -141,7 +136,7 @@ def errors_of_run(
     """How far what each estimator says of the next window is from the truth, where something came in it."""
     seen = shown.seen(run.samples, seed)
     return {
-        name: float(np.nanmean(np.abs(_said(estimator, seen) - run.next_delay_seconds)[1:]))
+        name: float(np.nanmean(np.abs(_estimates(estimator, seen) - run.next_delay_seconds)[1:]))
         for name, estimator in _estimators(shown.counters, model, switch).items()
     }
 
@@ -155,12 +150,12 @@ def _estimators(counters: str, model: DelayModel, switch: SwitchConstants) -> di
     return {name: made[name] for name in COMPARED if name in made}
 
 
-def _said(estimator: Estimator, samples: Samples) -> np.ndarray[Any, np.dtype[np.float64]]:
-    said = []
+def _estimates(estimator: Estimator, samples: Samples) -> np.ndarray[Any, np.dtype[np.float64]]:
+    estimates = []
     for sample in samples:
         estimator.feed(sample)
-        said.append(estimator.next_seconds)
-    return np.array(said)
+        estimates.append(estimator.next_seconds)
+    return np.array(estimates)
 
 
 def findings_of(

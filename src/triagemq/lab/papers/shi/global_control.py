@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from triagemq.delay.constraints import Requirement, first_constraints
 from triagemq.delay.control import ControlledPort
-from triagemq.delay.simulated import ControlSettings
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -36,14 +35,14 @@ from triagemq.lab.papers.shi.network import (
     PORT_BPS,
     QUEUES,
     WIDTHS_BPS,
-    SeenRun,
-    controlled,
-    line_scenario,
-    shi_plan,
+    recorded,
+    shi_scenario,
+    window_means,
 )
 from triagemq.lab.queue_delay import ReadErrors
+from triagemq.lab.simulated_control import ControlSettings
 from triagemq.scenario import Floats
-from triagemq.simulate import Change, simulate
+from triagemq.simulate import Change
 from triagemq.trace import Outcome
 
 REQUIREMENTS_SECONDS = (0.010, 0.060, 0.150)
@@ -56,18 +55,11 @@ OVERLOAD_RATE = 12_000.0
 STEPS = 20
 WINDOW_NS = 200_000_000
 
-CLUSTERS = {"G1": ("SW1", "SW2"), "G2": ("SW3",)}
-"""The border is between the second and the third switch."""
-
 OURS = "backlog"
-CLUSTERED = "backlog, two clusters"
 
 CONTROLS: dict[str, ControlSettings | None] = {
     "static": None,
     OURS: ControlSettings("backlog", "linux", read_errors=ReadErrors(), slow_down=False),
-    CLUSTERED: ControlSettings(
-        "backlog", "linux", read_errors=ReadErrors(), slow_down=False, clusters=CLUSTERS
-    ),
     "model": ControlSettings("model", read_errors=ReadErrors(), slow_down=False),
     "idm": ControlSettings("idm", read_errors=ReadErrors(), slow_down=False),
 }
@@ -97,19 +89,9 @@ def course(
     seconds: float, control: ControlSettings | None, seed: int = 0, last_rate: float = LAST_RATE
 ) -> Course:
     """Run it; what was seen."""
-    scenario = line_scenario(FIRST_RATES, max_latency_seconds=REQUIREMENTS_SECONDS)
-    plan, seen = shi_plan(scenario), SeenRun()
-    simulate(
-        scenario,
-        plan,
-        duration_seconds=seconds,
-        warmup=0.0,
-        seed=seed,
-        sink=seen,
-        threads=1,
-        changes=_rising(scenario.publications.topic, scenario.topics.name, seconds, last_rate),
-        control=controlled(scenario, plan, control, seed),
-    )
+    scenario = shi_scenario(FIRST_RATES, switches=len(SWITCHES), max_latency_seconds=REQUIREMENTS_SECONDS)
+    changes = _rising(scenario.publications.topic, scenario.topics.name, seconds, last_rate)
+    seen = recorded(scenario, seconds, seed, control, changes)
     deliveries, hops, samples = (seen.table(name) for name in ("deliveries", "hops", "queue_samples"))
     windows = int(samples["sampled_ns"].max()) // WINDOW_NS
     arrived = deliveries["outcome"] == Outcome.delivered
@@ -122,7 +104,11 @@ def course(
     return Course(
         seconds=np.arange(1, windows + 1, dtype=np.float64) * (WINDOW_NS * 1e-9),
         end_to_end=np.stack(
-            [_means(deliveries["delivered_ns"][own], latency[own], windows) for own in queues], axis=1
+            [
+                window_means(deliveries["delivered_ns"][own] // WINDOW_NS, latency[own], windows)
+                for own in queues
+            ],
+            axis=1,
         ),
         widths_bps=np.stack(
             [
@@ -133,7 +119,7 @@ def course(
         ).astype(np.float64),
         switch_seconds=np.stack(
             [
-                _means(hops["dequeued_ns"][own], waited[own], windows)
+                window_means(hops["dequeued_ns"][own] // WINDOW_NS, waited[own], windows)
                 for own in (left & (hops["port_id"] == port) for port in range(len(SWITCHES)))
             ],
             axis=1,
@@ -163,19 +149,8 @@ def _rising(
     )
 
 
-def _means(ends_ns: NDArray[np.int64], values: Floats, windows: int) -> Floats:
-    """By the window in which something ended; NaN where nothing did."""
-    window = ends_ns // WINDOW_NS
-    inside = window < windows
-    count = np.bincount(window[inside], minlength=windows)
-    total = np.bincount(window[inside], values[inside], minlength=windows)
-    means: Floats = np.full(windows, np.nan)
-    np.divide(total, count, out=means, where=count > 0)
-    return means
-
-
 def _allowed(decisions: dict[str, NDArray[Any]] | None, windows: int) -> Floats:
-    """Queue 7's constraint at each switch, as decisions tell it; infinite without any."""
+    """Queue 7's constraint at each switch, from the decisions; infinite without any."""
     allowed = np.full((windows, len(SWITCHES)), np.inf)
     if decisions is None:
         return allowed
@@ -253,7 +228,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 "delay and constraint at each switch",
                 "the constraint is always above the delay",
                 f"in {percent(below)} of the windows",
-                "Ours are means over 200 ms of all packets that left, not what an estimator said of them.",
+                "Ours are means over 200 ms of all packets that left, not the estimates of them.",
             ),
             Difference(
                 "the estimator",
@@ -264,7 +239,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 f"{duration(float(courses['idm'].worst_windows[1]))}",
                 "The learned estimator (shi 5) does not drive this experiment, though XGBoost does in the "
                 "paper. Where the length of a queue is not shown, counters that are read 20 ms apart do not "
-                "tell 3 ms from 20: idm takes more for queue 7 than it needs, at the cost of the others, or "
+                "distinguish 3 ms from 20: idm takes more for queue 7 than it needs, at the cost of the others, or "
                 "comes late where load rises fast.",
             ),
             Difference(
@@ -319,7 +294,7 @@ def _held_claim(ours: Course, statement: str) -> Claim:
 
 def _figure_9(effort: Effort, progress: Progress) -> Findings:
     courses = _courses(effort.seconds)
-    ours, clustered = courses[OURS], courses[CLUSTERED]
+    ours = courses[OURS]
     ignored, slowed = (
         course(
             effort.seconds,
@@ -390,7 +365,6 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
             ),
         ),
         claims=(
-            _held_claim(clustered, "two clusters with an administrator hold 10 ms across their border"),
             Claim(
                 "the delay stays below the printed 7 ms",
                 float(ours.worst_windows[0]) < 0.007,
@@ -468,7 +442,7 @@ SHI_CONSTRAINTS = Experiment(
     Effort(seconds=10.0),
 )
 SHI_END_TO_END = Experiment(
-    "delay from end to end: static, controlled, by two clusters, and with publishers that slow down",
+    "delay from end to end: static, controlled, and with publishers that slow down",
     _figure_9,
     Effort(seconds=60.0),
     Effort(seconds=10.0),

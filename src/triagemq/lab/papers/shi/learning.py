@@ -8,6 +8,7 @@ Rows, parameters, split and choice are those of `triage pipeline train`; trees a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     part_of,
+    tracked,
 )
 from triagemq.lab.papers.shi.network import (
     BUFFER_PACKETS,
@@ -35,7 +37,7 @@ from triagemq.lab.papers.shi.network import (
     observe,
     shi_scenario,
 )
-from triagemq.lab.queue_delay import ReadErrors, best_of, errors_of, grow, model_of
+from triagemq.lab.queue_delay import ReadErrors, best_of, errors_of, grow, model_of, only
 from triagemq.scenario import ArrivalProcess, Floats
 from triagemq.simulate import Change
 
@@ -72,18 +74,13 @@ def rows_to_learn_from(
     With a `scale` ports, rates and buffers are so many times smaller; packets are not.
     """
     found: dict[str, list[LearningRows]] = {counters: [] for counters in counter_sets}
-    runs = [
-        (traffic, borrowing, seed)
-        for traffic in LEARNED_TRAFFIC
-        for borrowing in (False, True)
-        for seed in range(RUNS_PER_SEED * effort.seeds)
-    ]
-    for number, (traffic, borrowing, seed) in enumerate(runs):
+    runs = product(LEARNED_TRAFFIC, (False, True), range(RUNS_PER_SEED * effort.seeds))
+    for (traffic, borrowing, seed), _ in tracked(runs, progress):
         observed, buffer_packets = _run_to_learn_from(traffic, borrowing, seed, effort.seconds, scale)
         for counters, rows in found.items():
             rows += [
                 learning_rows(
-                    run.samples.only(counters),
+                    only(run.samples, counters),
                     run.next_delay_seconds,
                     switch=constants(buffer_packets),
                     errors=errors,
@@ -91,7 +88,6 @@ def rows_to_learn_from(
                 )
                 for run in observed.values()
             ]
-        progress((number + 1) / len(runs))
     return {counters: together(rows, counters) for counters, rows in found.items()}
 
 
@@ -158,19 +154,18 @@ _PRINTED_NS = (5.42028e7, 5.59389e7, 7.49699e7)
 
 def _table_2(effort: Effort, progress: Progress) -> Findings:
     rows = rows_to_learn_from(("openflow",), effort, part_of(progress, 0, 2), (ReadErrors(),))["openflow"]
-    judging = rows.take(rows.judges)
+    validation = rows.take(rows.validates)
     found = {}
-    for number, parameters in enumerate(PAPER):
+    for parameters, _ in tracked(PAPER, part_of(progress, 1, 2)):
         grown = grow(rows, "openflow", parameters, metric="rmse")
-        error = errors_of(grown.trees_json, judging, "openflow")["root_mean_square_seconds"]
+        error = errors_of(grown.trees_json, validation, "openflow")["root_mean_square_seconds"]
         found[parameters.name] = (grown.trees, 1e9 * error)
-        progress(0.5 + 0.5 * (number + 1) / len(PAPER))
     printed = dict(zip(found, _PRINTED_NS, strict=True))
     best = min(found, key=lambda name: found[name][1])
     return Findings(
         tables=(
             PrintedTable.of(
-                f"root mean square error over the last fifth of every run ({len(judging)} windows)",
+                f"root mean square error over the last fifth of every run ({len(validation)} windows)",
                 PAPER,
                 ("parameters", lambda each: each.name),
                 ("max_depth", lambda each: str(each.max_depth)),

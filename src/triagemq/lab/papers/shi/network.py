@@ -6,7 +6,7 @@ The buffer is not printed; the delays that are (125 ms at 60 Mbit/s, 83 ms at 88
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.delay.samples import Samples
-from triagemq.delay.simulated import ControlSettings, SimulatedControl
+from triagemq.lab.papers.runs import RecordedRun
 from triagemq.lab.queue_delay import by_queue
+from triagemq.lab.simulated_control import ControlSettings, SimulatedControl
 from triagemq.plan import Plan, make_plan
 from triagemq.scenario import (
     ArrivalProcess,
@@ -34,7 +35,7 @@ from triagemq.scenario import (
     Topics,
 )
 from triagemq.scenario.model import filled
-from triagemq.simulate import Change, Control, simulate
+from triagemq.simulate import Change, simulate
 from triagemq.trace import Outcome
 
 QUEUES = ("queue 7", "queue 6", "queue 5")
@@ -56,55 +57,10 @@ _OF_TRAFFIC: Mapping[ArrivalProcess, dict[str, float]] = {
 
 def shi_scenario(
     rates: Sequence[float],
-    traffic: ArrivalProcess,
-    *,
-    background_rate: float = 0.0,
-    port_bps: float = PORT_BPS,
-    packet_bytes: float = PACKET_BYTES,
-    widths_bps: Sequence[float] = WIDTHS_BPS,
-    buffer_packets: float = BUFFER_PACKETS,
-    borrowing: bool = False,
-) -> Scenario:
-    """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle. One switch.
-
-    `background_rate` are Poisson packets into queue 7 besides. `widths_bps` are those of a port of PORT_BPS, and the
-    same shares of any other.
-    """
-    return _scenario(
-        rates,
-        traffic,
-        ("SW1",),
-        ("port",),
-        "S1",
-        (np.inf,) * len(QUEUES),
-        background_rate=background_rate,
-        port_bps=port_bps,
-        packet_bytes=packet_bytes,
-        widths_bps=widths_bps,
-        buffer_packets=buffer_packets,
-        borrowing=borrowing,
-    )
-
-
-def line_scenario(
-    rates: Sequence[float],
     traffic: ArrivalProcess = ArrivalProcess.POISSON,
     *,
-    max_latency_seconds: Sequence[float],
-) -> Scenario:
-    """The path from P1 to S3 over three switches; `max_latency_seconds` is what S3 requires of each queue."""
-    switches = ("SW1", "SW2", "SW3")
-    return _scenario(rates, traffic, switches, tuple(map(str.lower, switches)), "S3", max_latency_seconds)
-
-
-def _scenario(
-    rates: Sequence[float],
-    traffic: ArrivalProcess,
-    switches: tuple[str, ...],
-    ports: tuple[str, ...],
-    subscriber: str,
-    max_latency_seconds: Sequence[float],
-    *,
+    switches: int = 1,
+    max_latency_seconds: Sequence[float] = (np.inf,) * len(QUEUES),
     background_rate: float = 0.0,
     port_bps: float = PORT_BPS,
     packet_bytes: float = PACKET_BYTES,
@@ -112,28 +68,33 @@ def _scenario(
     buffer_packets: float = BUFFER_PACKETS,
     borrowing: bool = False,
 ) -> Scenario:
-    """Switches in a line, each with a port to the next, the last with one to the subscriber."""
+    """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle.
+
+    Switches are in a line, each with a port to the next, the last with one to the subscriber, which requires
+    `max_latency_seconds` of each queue. `background_rate` are Poisson packets into queue 7 besides. `widths_bps` are
+    those of a port of PORT_BPS, and the same shares of any other.
+    """
     sent = [(queue, queue, rate, traffic) for queue, rate in enumerate(rates) if rate > 0]
     if background_rate > 0:
         sent.append((len(QUEUES), 0, background_rate, ArrivalProcess.POISSON))
     publishers, topics, rate, processes = zip(*sent, strict=True)
     share = port_bps / PORT_BPS
-    count = len(switches)
+    names = tuple(f"SW{number}" for number in range(1, switches + 1))
     return Scenario.of(
         name="shi",
         topics=Topics(QUEUES),
         brokers=filled(Brokers, 1, name=("none",)),
-        switches=filled(Switches, count, name=switches, fed_by_port=range(-1, count - 1)),
+        switches=filled(Switches, switches, name=names, fed_by_port=range(-1, switches - 1)),
         ports=filled(
             OutputPorts,
-            count,
-            name=ports,
-            switch=range(count),
+            switches,
+            name=("port",) if switches == 1 else tuple(map(str.lower, names)),
+            switch=range(switches),
             bandwidth_bps=float(port_bps),
             buffer_packets=buffer_packets,
             discipline=Discipline.WIDTHS,
-            widths_bps=(share * np.array(widths_bps),) * count,
-            floors_bps=(share * np.minimum(FLOORS_BPS, widths_bps),) * count,
+            widths_bps=(share * np.array(widths_bps),) * switches,
+            floors_bps=(share * np.minimum(FLOORS_BPS, widths_bps),) * switches,
             borrowing=int(borrowing),
         ),
         publishers=filled(Publishers, len(PUBLISHERS), name=PUBLISHERS, broker=0),
@@ -148,7 +109,7 @@ def _scenario(
             arrival_process=[int(process) for process in processes],
             **_OF_TRAFFIC.get(traffic, {}),
         ),
-        subscribers=filled(Subscribers, 1, name=(subscriber,), broker=0, port=count - 1),
+        subscribers=filled(Subscribers, 1, name=(f"S{switches}",), broker=0, port=switches - 1),
         subscriptions=filled(
             Subscriptions,
             len(QUEUES),
@@ -184,13 +145,31 @@ def shi_plan(scenario: Scenario) -> Plan:
     return make_plan(scenario, drops="none")
 
 
-def controlled(
-    scenario: Scenario, plan: Plan, settings: ControlSettings | None, seed: int = 0
-) -> Callable[[int], Control] | None:
-    """What `simulate` takes for these settings; None for none."""
-    if settings is None:
-        return None
-    return lambda replication: SimulatedControl(scenario, plan, settings, seed + replication)
+def recorded(
+    scenario: Scenario,
+    seconds: float,
+    seed: int = 0,
+    control: ControlSettings | None = None,
+    changes: Sequence[Change] = (),
+    *,
+    with_hops: bool = True,
+) -> RecordedRun:
+    """Simulate it, with its queues controlled if there are settings for that."""
+    plan, run = shi_plan(scenario), RecordedRun(with_hops=with_hops)
+    simulate(
+        scenario,
+        plan,
+        duration_seconds=seconds,
+        warmup=0.0,
+        seed=seed,
+        changes=changes,
+        sink=run,
+        threads=1,
+        control=None
+        if control is None
+        else lambda replication: SimulatedControl(scenario, plan, control, seed + replication),
+    )
+    return run
 
 
 def observe(
@@ -201,19 +180,8 @@ def observe(
     changes: Sequence[Change] = (),
 ) -> dict[int, QueueRun]:
     """Run it; what was seen of each queue."""
-    seen, plan = SeenRun(), shi_plan(scenario)
-    simulate(
-        scenario,
-        plan,
-        duration_seconds=seconds,
-        warmup=0.0,
-        seed=seed,
-        changes=changes,
-        sink=seen,
-        threads=1,
-        control=controlled(scenario, plan, control, seed),
-    )
-    hops, columns = seen.table("hops"), seen.table("queue_samples")
+    run = recorded(scenario, seconds, seed, control, changes)
+    hops, columns = run.table("hops"), run.table("queue_samples")
     return {
         queue: queue_run(samples, {name: values[hops["queue"] == queue] for name, values in hops.items()})
         for (_, queue), samples in by_queue(columns, "linux").items()
@@ -228,45 +196,16 @@ def queue_run(samples: Samples, hops: Mapping[str, NDArray[Any]]) -> QueueRun:
     ends = samples.sampled_ns
     return QueueRun(
         samples,
-        _means(np.searchsorted(ends, dequeued), taken, len(ends)),
-        _means(np.searchsorted(ends, enqueued, side="right") - 1, taken, len(ends)),
+        window_means(np.searchsorted(ends, dequeued), taken, len(ends)),
+        window_means(np.searchsorted(ends, enqueued, side="right") - 1, taken, len(ends)),
         float((~left).mean()) if len(left) else 0.0,
     )
 
 
-def _means(window: NDArray[np.int64], taken: Floats, windows: int) -> Floats:
+def window_means(window: NDArray[np.int64], taken: Floats, windows: int) -> Floats:
     """The mean of each window; NaN where it has nothing."""
     inside = (window >= 0) & (window < windows)
     count = np.bincount(window[inside], minlength=windows)
     total = np.bincount(window[inside], taken[inside], minlength=windows)
     means: Floats = np.divide(total, count, out=np.full(windows, np.nan), where=count > 0)
     return means
-
-
-class SeenRun:
-    """A Sink that keeps deliveries, hops, samples and decisions."""
-
-    def __init__(self, *, with_hops: bool = True) -> None:
-        self.with_hops = with_hops
-        self._parts: dict[str, list[Mapping[str, NDArray[Any]]]] = {}
-
-    def _keep(self, name: str, columns: Mapping[str, NDArray[Any]]) -> None:
-        self._parts.setdefault(name, []).append({key: np.array(values) for key, values in columns.items()})
-
-    def publications(self, columns: Mapping[str, NDArray[Any]], /) -> None: ...
-
-    def deliveries(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._keep("deliveries", columns)
-
-    def hops(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._keep("hops", columns)
-
-    def queue_samples(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._keep("queue_samples", columns)
-
-    def decisions(self, columns: Mapping[str, NDArray[Any]], /) -> None:
-        self._keep("decisions", columns)
-
-    def table(self, name: str) -> dict[str, NDArray[Any]]:
-        parts = self._parts[name]
-        return {column: np.concatenate([part[column] for part in parts]) for column in parts[0]}

@@ -1,4 +1,4 @@
-"""Shi et al. Fig. 5 with real packets: estimators beside the time that the kernel says each packet took in its queue.
+"""Shi et al. Fig. 5 with real packets: estimators and the time that each packet took in its queue by the kernel.
 
 The port is that of Fig. 6 with real packets: a fiftieth of the paper's bandwidth and buffer. Models have learned from
 simulated runs of such ports. Counters are the kernel's; read errors are put into them as in simulation.
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import yaml
+
 from triagemq.lab.papers.experiment import Difference, Effort, Experiment, Findings, Progress, part_of
+from triagemq.lab.papers.real_packets import emulated
 from triagemq.lab.papers.shi.estimators import compared, findings_of
 from triagemq.lab.papers.shi.learning import learned_models
 from triagemq.lab.papers.shi.network import (
@@ -20,7 +23,7 @@ from triagemq.lab.papers.shi.network import (
     QueueRun,
     queue_run,
 )
-from triagemq.lab.papers.shi.packets import SCALE, emulated, one_port
+from triagemq.lab.papers.shi.packets import SCALE, one_port
 from triagemq.scenario import ArrivalProcess
 
 _ARRIVALS = {
@@ -33,7 +36,14 @@ def _run(
     traffic: ArrivalProcess, borrowing: bool, loads: Sequence[float], seconds: float, seed: int
 ) -> dict[int, QueueRun]:
     document = one_port(loads, _ARRIVALS[traffic], borrowing=borrowing)
-    return emulated(document, _queues, control="off", seconds=seconds, seed=seed)
+    return emulated(
+        yaml.safe_dump(document, sort_keys=False),
+        _queues,
+        seconds=seconds,
+        progress=lambda share: None,
+        seed=seed,
+        planner={"drops": "none"},
+    )
 
 
 def _queues(result: Any) -> dict[int, QueueRun]:

@@ -1,6 +1,6 @@
 """Shi et al. Fig. 6 and 8 with real packets: the same queues of the kernel, at a fiftieth of the paper's bandwidth.
 
-This machine carries no 100 Mbit/s of small packets beside broker, gateway and clients. Where delays are to be the
+This machine sends no 100 Mbit/s of small packets while it runs broker, gateway and clients. Where delays are to be the
 paper's (Fig. 6), buffers are a fiftieth, too: what fills a queue takes as long to leave it. Where packets matter
 (Fig. 8: three switches, and a requirement of a few packets' transmission), buffers are the paper's and all times are
 fifty times longer, the requirement included. The period of control, 200 ms, is the paper's in both.
@@ -8,11 +8,11 @@ fifty times longer, the requirement included. The period of control, 200 ms, is 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import yaml
@@ -29,10 +29,10 @@ from triagemq.lab.papers.experiment import (
     Progress,
     Series,
     duration,
-    part_of,
     percent,
+    tracked,
 )
-from triagemq.lab.papers.folders import run_folder
+from triagemq.lab.papers.real_packets import emulated
 from triagemq.lab.papers.shi.network import (
     BUFFER_PACKETS,
     FLOORS_BPS,
@@ -40,10 +40,9 @@ from triagemq.lab.papers.shi.network import (
     PORT_BPS,
     QUEUES,
     WIDTHS_BPS,
+    window_means,
 )
 from triagemq.scenario import Floats
-
-Seen = TypeVar("Seen")
 
 SCALE = 50
 """How many times slower ports are."""
@@ -184,50 +183,15 @@ def run_packets(
 ) -> PacketsRun:
     """As `triage emulate --drops none --control ...` runs it."""
     return emulated(
-        document,
+        yaml.safe_dump(dict(document), sort_keys=False),
         _seen,
-        control=control,
         seconds=seconds,
-        seed=seed,
-        delay_model=delay_model,
         progress=progress,
+        seed=seed,
+        planner={"drops": "none"},
+        control=control,
+        delay_model=delay_model,
     )
-
-
-def emulated(
-    document: Mapping[str, Any],
-    seen: Callable[[Any], Seen],
-    *,
-    control: str,
-    seconds: float,
-    seed: int,
-    delay_model: Path | None = None,
-    progress: Progress = lambda share: None,
-) -> Seen:
-    """The same, and what is seen of its result as long as its files are there."""
-    # Late: only experiments with packets need a network.
-    from triagemq.lab.emulate.boxed import BoxedOptions
-    from triagemq.lab.emulate.run import run_emulation
-
-    with run_folder("shi") as folder:
-        (folder / "shi.yaml").write_text(yaml.safe_dump(dict(document), sort_keys=False), encoding="utf-8")
-        result = asyncio.run(
-            run_emulation(
-                BoxedOptions(
-                    scenario=folder / "shi.yaml",
-                    state=folder / "state",
-                    seed=seed,
-                    planner={"drops": "none"},
-                    control=control,
-                    delay_model=delay_model,
-                ),
-                seconds=seconds,
-                ended=asyncio.Event(),
-                on_tick=lambda rig, elapsed: progress(min(1.0, max(0.0, elapsed) / seconds)),
-                compared=False,
-            )
-        )
-        return seen(result)
 
 
 def _seen(result: Any) -> PacketsRun:
@@ -263,22 +227,16 @@ def _seen(result: Any) -> PacketsRun:
 
 def _figure_6(effort: Effort, progress: Progress) -> Findings:
     runs: dict[tuple[str, str], list[PacketsRun]] = {}
-    plan = [
-        (case, control, seed)
-        for case in CASES
-        for control in ("off", CONTROL)
-        for seed in range(effort.seeds)
-    ]
-    for number, (case, control, seed) in enumerate(plan):
+    plan = product(CASES, ("off", CONTROL), range(effort.seeds))
+    for (case, control, seed), part in tracked(plan, progress):
         found = run_packets(
             one_port(CASES[case]),
             control=control,
             seconds=effort.seconds,
             seed=seed,
-            progress=part_of(progress, number, len(plan)),
+            progress=part,
         )
         runs.setdefault((case, control), []).append(found)
-        progress((number + 1) / len(plan))
     delay = {key: np.mean([each.delay_seconds for each in found], axis=0) for key, found in runs.items()}
     lost = {key: np.mean([each.lost for each in found], axis=0) for key, found in runs.items()}
     widths = {
@@ -371,18 +329,10 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
 
 def _figure_8(effort: Effort, progress: Progress) -> Findings:
     document = three_switches((0.7, 0.5, 0.5), effort.seconds)
-    runs = []
-    for seed in range(effort.seeds):
-        runs.append(
-            run_packets(
-                document,
-                control=CONTROL,
-                seconds=effort.seconds,
-                seed=seed,
-                progress=part_of(progress, seed, effort.seeds),
-            )
-        )
-        progress((seed + 1) / effort.seeds)
+    runs = [
+        run_packets(document, control=CONTROL, seconds=effort.seconds, seed=seed, progress=part)
+        for seed, part in tracked(range(effort.seeds), progress)
+    ]
     required = SCALE * REQUIREMENTS_SECONDS[0]
     by_second = [_means_by_second(run) for run in runs]
     worst = max(float(np.nanmax(means)) for means in by_second)
@@ -473,9 +423,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
 
 def _means_by_second(run: PacketsRun) -> Floats:
     second = run.published_seconds.astype(np.int64)
-    total = np.bincount(second, run.each_seconds)
-    count = np.bincount(second)
-    return np.asarray(np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0))
+    return window_means(second, run.each_seconds, int(second.max()) + 1)
 
 
 def _floor_claim(runs: Sequence[PacketsRun]) -> Claim:

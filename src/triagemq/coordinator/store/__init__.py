@@ -1,1 +1,0 @@
-"""What survives a restart: the tables, the changes, and the one writer."""

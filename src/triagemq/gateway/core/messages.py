@@ -1,0 +1,273 @@
+"""Messages in transit between broker and clients, and counts by topic.
+
+Counts by topic are read again and again to learn what has changed since. Topics are in the order of their last change,
+in steps of reading (or seconds): what has changed since a step is at the end, what has been idle for long at the
+beginning. A topic that was idle for long is forgotten, and counted from 0 if it comes again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+from triagemq.gateway.store import Row
+from triagemq.mqttsn import TopicIdType
+
+Origin: TypeAlias = tuple[int, ...]
+"""Subscription identifiers of a copy, or the negative number of its lane."""
+
+
+class DeliveryStage(IntEnum):
+    """How far a message to a client is."""
+
+    QUEUED = 0
+    SENT = 1
+    RELEASED = 2
+    """QoS 2: PUBREC has come, PUBCOMP has not."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastWill:
+    """What is published when a client is lost."""
+
+    topic: str
+    payload: bytes = b""
+    qos: int = 0
+    retain: bool = False
+
+    def row(self) -> Row:
+        """Its columns in the row of the session."""
+        return self.topic, self.payload, self.qos, int(self.retain)
+
+
+@dataclass(slots=True, eq=False)
+class Publication:
+    """A message from the broker, shared by everyone it goes to."""
+
+    publication_id: int
+    topic: str
+    payload: bytes
+    published_ns: int
+    received_ns: int
+    # Its name, where that is known.
+    publisher: str = ""
+    # It went to some without a broker, by the orders of this generation: they do not get it from here.
+    sent_directly: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A filter that a client requested."""
+
+    topic_filter: str
+    qos: int
+    id_type: TopicIdType
+    predefined_id: int = 0
+
+    def row(self, client_id: str) -> Row:
+        """What the store has of it."""
+        return client_id, self.topic_filter, self.qos, int(self.id_type), self.predefined_id
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """A message in transit to one client."""
+
+    sequence: int
+    publication: Publication
+    subscription: Subscription
+    qos: int
+    retain: bool
+    priority_class: int
+    message_id: int = 0
+    stage: DeliveryStage = DeliveryStage.QUEUED
+    attempts: int = 0
+    # Those of the attempts after which the client was heard, but did not answer.
+    ignored: int = 0
+    sent_ns: int = 0
+    enqueued_ns: int = -1
+    dequeued_ns: int = -1
+    # Flow id and class in which it was last sent: its client's leaving does not change them.
+    flow: tuple[int, int] | None = None
+    # It has been handed to the network, which has not sent it yet.
+    waits_for_port: bool = False
+
+    def row(self, client_id: str) -> Row:
+        """What the store has of it."""
+        one, topic_filter = self.publication, self.subscription.topic_filter
+        message = one.topic, one.payload, one.published_ns, one.received_ns
+        state = self.qos, int(self.retain), self.priority_class, self.message_id, int(self.stage)
+        return client_id, self.sequence, topic_filter, *message, *state
+
+
+@dataclass(slots=True)
+class Registering:
+    """A REGISTER to a client that has not been answered, and what waits for the answer."""
+
+    topic_id: int
+    message_id: int
+    topic_name: str
+    sent_ns: int
+    waiting: list[Delivery] = field(default_factory=list)
+    attempts: int = 1
+    ignored: int = 0
+
+
+class Answered(NamedTuple):
+    """A PUBLISH of a client that the broker has acknowledged: a digest of it, and when the client had its answer."""
+
+    digest: int
+    at_ns: int
+
+
+IDLE_SECONDS = 900.0
+"""A reader must remember a count for longer than this, to know of each whether it goes on or has begun anew."""
+
+# Publications to ever new topics must not fill the memory with their counts.
+_MOST_TOPICS = 1_000_000
+_LONGEST_STEP_NS = 1_000_000_000
+_FORGOTTEN_AT_ONCE = 1_000
+# Own messages that have not come back from the broker.
+_MOST_MESSAGES = 10_000
+_LONGEST_NS = 60_000_000_000
+
+
+@dataclass(slots=True)
+class _Row:
+    publications: int
+    payload_bytes: int
+    step: int
+    begun_step: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedCounts:
+    """Publications and bytes of payload by topic since each began to be counted.
+
+    `begun`: those of them that began after the requested step. `step` is the one to request the next time.
+    """
+
+    topics: dict[str, tuple[int, int]]
+    begun: list[str]
+    step: int
+
+
+class TopicCounts:
+    """The caller brings the time.
+
+    >>> counts = TopicCounts()
+    >>> counts.count("a", 5, 0); counts.count("b", 5, 0)
+    >>> first = counts.changed_since(0, 1)
+    >>> counts.count("a", 7, 2)
+    >>> counts.changed_since(first.step, 3).topics
+    {'a': (2, 12)}
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Row] = {}
+        self._step = 1
+        self._step_ns = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def count(self, topic: str, payload_bytes: int, now_ns: int) -> None:
+        """One publication."""
+        if now_ns - self._step_ns > _LONGEST_STEP_NS:
+            self._next_step(now_ns)
+        row = self._rows.get(topic)
+        if row is None:
+            if len(self._rows) >= _MOST_TOPICS:
+                return
+            self._rows[topic] = _Row(1, payload_bytes, self._step, self._step, now_ns)
+            return
+        row.publications += 1
+        row.payload_bytes += payload_bytes
+        if row.step != self._step:
+            row.step, row.changed_ns = self._step, now_ns
+            del self._rows[topic]
+            self._rows[topic] = row
+
+    def changed_since(self, step: int, now_ns: int) -> ChangedCounts:
+        """The counts that have changed after a step; after step 0, all."""
+        topics: dict[str, tuple[int, int]] = {}
+        begun = []
+        for topic, row in reversed(self._rows.items()):
+            if row.step <= step:
+                break
+            topics[topic] = row.publications, row.payload_bytes
+            if row.begun_step > step:
+                begun.append(topic)
+        answered = self._step
+        self._next_step(now_ns)
+        return ChangedCounts(topics, begun, answered)
+
+    def _next_step(self, now_ns: int) -> None:
+        self._step += 1
+        self._step_ns = now_ns
+        before_ns = now_ns - IDLE_SECONDS * 1e9
+        idle: list[str] = []
+        for topic, row in self._rows.items():
+            if row.changed_ns > before_ns or len(idle) >= _FORGOTTEN_AT_ONCE:
+                break
+            idle.append(topic)
+        for topic in idle:
+            del self._rows[topic]
+
+
+class OwnMessages:
+    """Who published what comes back, where MQTT 3.1.1 has no room for the name in the message.
+
+    Messages that were given to the broker, by topic and payload, until they have come back or are old.
+
+    Equal messages of two clients that are in transit at the same time are both the later one's.
+
+    >>> own = OwnMessages()
+    >>> own.sent("smoke", b"yes", "sensor-7", 0)
+    >>> own.publisher("smoke", b"yes", 5), own.publisher("smoke", b"yes", 6)
+    ('sensor-7', '')
+    """
+
+    def __init__(self) -> None:
+        # Publisher, how many are in transit, and when the last was sent; the oldest first. A payload may be long, its
+        # hash is not, and no client can make two that are equal.
+        self._under_way: dict[int, tuple[str, int, int]] = {}
+
+    def sent(self, topic: str, payload: bytes, publisher: str, now_ns: int) -> None:
+        """A client's message goes to the broker."""
+        key = hash((topic, payload))
+        _, count, last_ns = self._under_way.pop(key, ("", 0, now_ns))
+        count = 1 if now_ns - last_ns > _LONGEST_NS else count + 1
+        self._under_way[key] = (publisher, count, now_ns)
+        if len(self._under_way) > _MOST_MESSAGES:
+            del self._under_way[next(iter(self._under_way))]
+
+    def publisher(self, topic: str, payload: bytes, now_ns: int) -> str:
+        """A message comes from the broker: the name of who published it here, or nothing."""
+        key = hash((topic, payload))
+        publisher, count, last_ns = self._under_way.get(key, ("", 0, now_ns))
+        if count > 1:
+            self._under_way[key] = (publisher, count - 1, last_ns)
+        else:
+            self._under_way.pop(key, None)
+        return "" if now_ns - last_ns > _LONGEST_NS else publisher
+
+
+class KnownPublications:
+    """Gives each its number; the last one is remembered, since copies of it for other filters may follow."""
+
+    def __init__(self) -> None:
+        self._next_id = 0
+        self.last: Publication | None = None
+        self.last_origins: set[Origin] = set()
+        self.counts = TopicCounts()
+        """Publications by topic, whatever the number of copies."""
+        self.own_messages = OwnMessages()
+
+    def new(self, topic: str, payload: bytes, published_ns: int, received_ns: int) -> Publication:
+        """A publication with the next id."""
+        publication = Publication(self._next_id, topic, payload, published_ns, received_ns)
+        self._next_id += 1
+        return publication

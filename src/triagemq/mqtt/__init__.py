@@ -1,0 +1,7 @@
+"""An MQTT 3.1.1 and 5 client.
+
+packets                pure functions between values and octets
+session                octets in, octets and reports out, no socket; messages that the broker does not have for sure
+connection             the sockets
+tap                    topic, time and size of what passes through a broker
+"""
