@@ -306,8 +306,8 @@ async def _serve(
     from triagemq.dtls import ServerSecurity
     from triagemq.gateway import Gateway, GatewaySettings, LiveTrace
 
-    def make_plane(udp_socket: socket.socket, on_fate: Any, clock: Any) -> Any:
-        return embedded_port(udp_socket, on_fate, clock, running.seal)
+    def make_plane(udp_socket: socket.socket, on_transmitted: Any, clock: Any) -> Any:
+        return embedded_port(udp_socket, on_transmitted, clock, running.seal)
 
     running = Gateway(
         GatewaySettings(broker_client_id=f"gateway-{os.getpid()}"),
@@ -329,12 +329,12 @@ async def _serve(
     await running.close()
 
 
-def embedded_port(udp_socket: socket.socket, on_fate: Any, clock: Any, seal: Any) -> Any:
+def embedded_port(udp_socket: socket.socket, on_transmitted: Any, clock: Any, seal: Any) -> Any:
     """One output port with room for everything: what is measured is what a packet costs."""
     from triagemq.network import DatagramSender, EmbeddedDataPlane
     from triagemq.plan.dataplane import FlowKey, SetFlow, SetPort
 
-    plane = EmbeddedDataPlane(DatagramSender(udp_socket, seal=seal), on_fate, clock=clock)
+    plane = EmbeddedDataPlane(DatagramSender(udp_socket, seal=seal), on_transmitted, clock=clock)
     flows = [
         SetFlow(FlowKey("127.0.0.1", udp_port), "port", flow_id, flow_id % 8, 0.0)
         for flow_id, udp_port in enumerate(range(UdpSink.FIRST_PORT, UdpSink.FIRST_PORT + SUBSCRIBERS))

@@ -12,8 +12,8 @@ from measuring import finish, machine, options, peak_memory_bytes
 from triagemq.lab.clusters import ALL_PLACEMENTS
 from triagemq.plan.balancing.balancer import Balancer
 from triagemq.plan.balancing.detection import LoadReport
-from triagemq.plan.campus import Campus, Metric
-from triagemq.plan.placement import CampusPlan, Correlations, place
+from triagemq.plan.clusters import BrokerClusters, Metric
+from triagemq.plan.placement import ClusterPlan, Correlations, place
 from triagemq.scenario import (
     BrokerLinks,
     Brokers,
@@ -110,27 +110,27 @@ def correlated(topics: int) -> Correlations:
     return Correlations(first.astype(np.int32), second.astype(np.int32), np.full(len(first), 0.9))
 
 
-def report(campus: Campus, broker: NDArray[np.int32], overloaded: int) -> LoadReport:
+def report(clusters: BrokerClusters, broker: NDArray[np.int32], overloaded: int) -> LoadReport:
     """What is measured ten seconds after so many topics of one broker have doubled that its uplink is asked for a tenth
     too much: they wait, the largest first."""
-    placement, scenario = replace(campus.stated, subscriptions=broker), campus.scenario
+    placement, scenario = replace(clusters.stated, subscriptions=broker), clusters.scenario
     topic, here = scenario.subscriptions.topic, broker == overloaded
-    size = campus.published(placement)[1].sum(axis=0)
+    size = clusters.published(placement)[1].sum(axis=0)
     asked = np.bincount(topic[here], size[topic[here]], minlength=len(size))
     order = np.argsort(-asked)
-    room = 1.1 * campus.capacity[Metric.UPLINK, overloaded] - asked.sum()
+    room = 1.1 * clusters.capacity[Metric.UPLINK, overloaded] - asked.sum()
     bursting = order[: 1 + int(np.searchsorted(np.cumsum(asked[order]), room))]
     rate = scenario.publications.rate_per_second * np.where(
         np.isin(scenario.publications.topic, bursting), 2.0, 1.0
     )
-    events = campus.published(placement, rate)[0].sum(axis=0)[topic]
+    events = clusters.published(placement, rate)[0].sum(axis=0)[topic]
     waiting = here & np.isin(topic, bursting)
     return LoadReport(
         at_seconds=1.0,
         placement=placement,
         present=np.ones(len(here), dtype=bool),
-        use=campus.use(placement, rate),
-        wait_seconds=np.zeros(len(campus.cluster)),
+        use=clusters.use(placement, rate),
+        wait_seconds=np.zeros(len(clusters.cluster)),
         rate_per_second=rate,
         queue_events=np.where(waiting, 10 * 0.1 * events, 0.0),
         output_per_second=np.where(waiting, 0.9 * events, events),
@@ -142,16 +142,16 @@ def main() -> None:
     brokers, topics, subscribers = (20, 1_000, 10_000) if arguments.quick else (100, 10_000, 100_000)
     scenario = campus_scenario(brokers, topics, subscribers, 1)
     pairs = correlated(topics)
-    found: dict[str, tuple[float, CampusPlan]] = {}
+    found: dict[str, tuple[float, ClusterPlan]] = {}
     for name in ALL_PLACEMENTS:
         began = time.perf_counter()
         placed = place(scenario, name, correlations=pairs, seed=1, known=ALL_PLACEMENTS)
         found[name] = time.perf_counter() - began, placed
     placed = found["apart"][1]
-    campus, broker = placed.campus, placed.placement.subscriptions
+    clusters, broker = placed.clusters, placed.placement.subscriptions
     decisions, moved = [], 0
-    for overloaded in np.flatnonzero(campus.edge)[:20].tolist():
-        balancer, measured = Balancer(campus), report(campus, broker, overloaded)
+    for overloaded in np.flatnonzero(clusters.edge)[:20].tolist():
+        balancer, measured = Balancer(clusters), report(clusters, broker, overloaded)
         began = time.perf_counter()
         migrations = balancer.handle(measured)
         decisions.append(time.perf_counter() - began)

@@ -1,8 +1,8 @@
-"""Closed loop beside static widths on the same real packets: does delay times loss fall?
+"""Closed loop beside static queue rates on the same real packets: does delay times loss fall?
 
 `triage emulate` runs the paper's port of three queues (Shi et al., 10/30/60 Mbit/s) at a fiftieth of its bandwidth and
-buffer, twice with each seed: with the widths as configured, and with control of them. Traffic is the same in both, and
-queue 7 is offered more than its configured width. Of each run stands the mean over queues of mean delay times share
+buffer, twice with each seed: with the queue rates as configured, and with control of them. Traffic is the same in both,
+and queue 7 is offered more than its configured width. Of each run stands the mean over queues of mean delay times share
 lost, as in the paper's Fig. 7. Without a model, `--control learned` is given one that has learned from simulated runs
 of this port with constant and Poisson traffic. It needs root, and a machine that has little else to do.
 """
@@ -27,7 +27,7 @@ from triagemq.scenario import loads
 from triagemq.theory.interval import half_width
 
 LOADS = (1.15, 0.6, 0.6)
-"""Of configured widths: 69, 18 and 6 Mbit/s of 100, times the scale: the port could carry all of it, queue 7 cannot."""
+"""Configured: 69, 18 and 6 Mbit/s of 100, times the scale: the port could carry all of it, queue 7 cannot."""
 LEAST_LOST = 0.01
 TRAINING_RUNS, TRAINING_SECONDS = 24, 40.0
 
@@ -38,16 +38,16 @@ def delay_times_loss(run: PacketsRun) -> float:
 
 
 def train(folder: Path) -> None:
-    """A model for the counters of these queues: of widths between floors and port, with loads of all kinds."""
+    """A model for the counters of these queues: of queue rates between floors and port, with loads of all kinds."""
     rows, counters = [], "linux"
     floors, configured = np.array(FLOORS_BPS) / SCALE, np.array(WIDTHS_BPS) / SCALE
     for seed in range(TRAINING_RUNS):
         random = np.random.default_rng(1000 + seed)
-        widths = floors + (configured.sum() - floors.sum()) * random.dirichlet(np.ones(len(floors)))
-        widths[0] += configured.sum() - widths.sum()
-        offered = random.uniform(0.1, 1.6, len(floors)) * widths
+        queue_rates = floors + (configured.sum() - floors.sum()) * random.dirichlet(np.ones(len(floors)))
+        queue_rates[0] += configured.sum() - queue_rates.sum()
+        offered = random.uniform(0.1, 1.6, len(floors)) * queue_rates
         document = one_port((offered / configured).tolist(), "poisson" if seed % 2 else "periodic")
-        document["ports"]["port"]["widths_bps"] = widths.tolist()
+        document["ports"]["port"]["queue_rates_bps"] = queue_rates.tolist()
         scenario = loads(yaml.safe_dump(document, sort_keys=False), "port.yaml")
         observed = observe(scenario, TRAINING_SECONDS, seed).values()
         known = switch_constants(scenario, 0)

@@ -1,7 +1,8 @@
 """Training on five million rows of features, on local[2]: how long it takes, and how much memory all processes have.
 
-Queues are simulated, and repeated with other sizes: bytes and widths times a factor, by which no delay changes. What
-counts is what all processes of the command have together: Java, Python and its workers; what they share counts once.
+Queues are simulated, and repeated with other sizes: bytes and queue rates times a factor, by which no delay changes.
+What counts is what all processes of the command have together: Java, Python and its workers; what they share counts
+once.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def simulated() -> list[tuple[str, dict[int, QueueRun]]]:
 
 
 def repeated(queues: dict[int, QueueRun], factor: float, run_id: str) -> Iterator[pa.Table]:
-    """The rows of queue_features of one run whose packets and widths are so many times as large."""
+    """The rows of queue_features of one run whose packets and queue rates are so many times as large."""
     for queue, run in queues.items():
         samples = run.samples
         columns: dict[str, Any] = {

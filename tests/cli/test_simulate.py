@@ -151,7 +151,7 @@ def test_under_overload_it_says_that_the_queues_were_drained(folder: Path) -> No
     assert "the queues were drained for" in done.stdout
     found = run_json(*options, folder=folder)
     (only,) = found["classes"]
-    assert found["late_is_no_success"] is True
+    assert found["late_excluded"] is True
     assert only["delivered"] == only["count"]
     assert only["success_rate"] == pytest.approx(1 - only["late"] / only["count"])
     predicted = run_json("forecast", *plain, folder=folder)["classes"][0]["success_rate"]

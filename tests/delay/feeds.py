@@ -27,8 +27,8 @@ def queue_feed(
 ) -> Samples:
     """A queue that sends its width, holds so many packets after each window, and drops the rest; it starts empty."""
     arrivals = np.asarray(packets, np.int64)
-    widths = np.broadcast_to(np.asarray(width_bps, np.float64), len(arrivals) + 1)
-    can_send = (np.minimum(widths[1:], 1e15) * INTERVAL_SECONDS / 8 / PACKET_BYTES).astype(np.int64)
+    queue_rates = np.broadcast_to(np.asarray(width_bps, np.float64), len(arrivals) + 1)
+    can_send = (np.minimum(queue_rates[1:], 1e15) * INTERVAL_SECONDS / 8 / PACKET_BYTES).astype(np.int64)
     backlog, sent, dropped = (np.zeros(len(arrivals), np.int64) for _ in range(3))
     held = 0
     for window, came in enumerate(arrivals):
@@ -39,7 +39,7 @@ def queue_feed(
     return Samples.of(
         {
             "sampled_ns": np.arange(len(arrivals) + 1) * 200_000_000,
-            "width_bps": widths,
+            "width_bps": queue_rates,
             "packets_in": _total(arrivals),
             "bytes_in": PACKET_BYTES * _total(arrivals),
             "packets_out": _total(sent),

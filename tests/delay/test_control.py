@@ -1,4 +1,4 @@
-"""Controllers: widths keep floors and add up whatever comes, needs are kept, constraints hold along paths."""
+"""Controllers: queue rates keep floors and add up whatever comes, needs are kept, constraints hold along paths."""
 
 from __future__ import annotations
 
@@ -52,22 +52,22 @@ class _Fluid:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    widths=st.lists(st.integers(100, 10**8), min_size=1, max_size=5),
+    queue_rates=st.lists(st.integers(100, 10**8), min_size=1, max_size=5),
     floor=st.floats(0.01, 1.0),
     constraint=st.sampled_from([None, 0.001, 0.05]),
     data=st.data(),
 )
-def test_over_random_loads_widths_stay_above_floors_and_add_up(
-    widths: list[int], floor: float, constraint: float | None, data: st.DataObject
+def test_over_random_loads_queue_rates_stay_above_floors_and_add_up(
+    queue_rates: list[int], floor: float, constraint: float | None, data: st.DataObject
 ) -> None:
-    port = ControlledPort("p", tuple(widths), tuple(max(1, int(floor * width)) for width in widths))
+    port = ControlledPort("p", tuple(queue_rates), tuple(max(1, int(floor * width)) for width in queue_rates))
     controller = PortController(port, _idm)
     fluid = _Fluid(controller)
-    load = st.lists(st.floats(0, 3e8), min_size=len(widths), max_size=len(widths))
+    load = st.lists(st.floats(0, 3e8), min_size=len(queue_rates), max_size=len(queue_rates))
     for _ in range(data.draw(st.integers(1, 12))):
         controller.constrain({} if constraint is None else {0: constraint})
         fluid.period(data.draw(load))
-        assert sum(controller.width_bps) == sum(widths)
+        assert sum(controller.width_bps) == sum(queue_rates)
         assert all(width >= least for width, least in zip(controller.width_bps, port.floor_bps, strict=True))
 
 
@@ -85,10 +85,10 @@ def test_a_load_that_fits_the_port_fits_its_queues_soon() -> None:
     for _ in range(25):
         fluid.period([30e6, 25e6, 30e6])
     assert fluid.held == [0.0, 0.0, 0.0]
-    widths = list(fluid.controller.width_bps)
+    queue_rates = list(fluid.controller.width_bps)
     for _ in range(25):
         fluid.period([30e6, 25e6, 30e6])
-    assert list(fluid.controller.width_bps) == widths
+    assert list(fluid.controller.width_bps) == queue_rates
 
 
 def test_a_port_is_fed_a_sample_of_each_queue() -> None:

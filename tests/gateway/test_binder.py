@@ -296,6 +296,13 @@ def test_orders_that_the_version_before_stored_are_read_with_a_treatment_for_eac
     assert read.flows == {"s~0": flows["s~0"]}
 
 
+def test_queue_rates_that_the_version_before_stored_are_read() -> None:
+    port = SetPort("radio", 1e6, 100, 2, (6e5, 4e5))
+    stored = dump_orders(Orders(7, {"radio": port})).replace("queue_rates_bps", "widths_bps")
+    assert "widths_bps" in stored
+    assert parse_orders(stored).ports == {"radio": port}
+
+
 def test_a_topic_of_a_class_that_no_port_has_is_refused() -> None:
     binder = FlowBinder(RecordedDataPlane())
     with pytest.raises(PlanError, match="'a' of 's' is of class 4"):

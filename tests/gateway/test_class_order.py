@@ -101,7 +101,7 @@ def test_queues_of_the_kernel_begin_with_class_0_after_a_new_plan_and_for_one_th
     output = wires.sending_socket()
     sockets = [stamped(wires.receiving_socket()) for _ in CLASSES]
     opened = [output, *sockets]
-    plane = ReportedDataPlane(DatagramSender(output), lambda fates: None, clock=time.time_ns)
+    plane = ReportedDataPlane(DatagramSender(output), lambda losses: None, clock=time.time_ns)
 
     def follow(classes: Sequence[int], *gone: FlowKey) -> None:
         flows = [

@@ -92,12 +92,12 @@ def test_classes_are_served_in_their_order_and_records_are_accounted_for(tmp_pat
     certificate, key = own_certificate(tmp_path)
     planes: list[EmbeddedDataPlane] = []
 
-    def make_plane(udp_socket: Any, on_fate: Any, clock: Any) -> EmbeddedDataPlane:
+    def make_plane(udp_socket: Any, on_transmitted: Any, clock: Any) -> EmbeddedDataPlane:
         sender = DatagramSender(udp_socket, seal=gateway.seal)
         planes.append(
             EmbeddedDataPlane(
                 sender,
-                on_fate,
+                on_transmitted,
                 clock=clock,
                 control_sender=sender.control,
                 overhead_bytes_per_packet=UDP_OVER_ETHERNET_BYTES + RECORD_BYTES,

@@ -138,8 +138,8 @@ def test_data_plane_in_the_gateway_gives_enqueued_and_dequeued_times(tmp_path: P
 
     planes: list[Any] = []
 
-    def make_plane(udp_socket: Any, on_fate: Any, clock: Any) -> Any:
-        plane = network.EmbeddedDataPlane(network.DatagramSender(udp_socket), on_fate, clock=clock)
+    def make_plane(udp_socket: Any, on_transmitted: Any, clock: Any) -> Any:
+        plane = network.EmbeddedDataPlane(network.DatagramSender(udp_socket), on_transmitted, clock=clock)
         planes.append(plane)
         return plane
 

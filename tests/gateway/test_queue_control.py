@@ -1,4 +1,4 @@
-"""Control of queues before a data plane: widths follow delays, stay through orders and restarts, and are told."""
+"""Control of queues before a data plane: queue rates follow delays, stay through orders and restarts, and are told."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PERIOD_NS = 200_000_000
 
 
 class Load:
-    """Queues of a port that is offered so much, counted as a kernel would, with the widths that are in force."""
+    """Queues of a port that is offered so much, counted as a kernel would, with the queue rates that are in force."""
 
     def __init__(
         self, plane: RecordedDataPlane, queues: ControlledQueues, offered_bps: tuple[float, ...]
@@ -59,8 +59,8 @@ class Load:
         self.at_ns = 0
 
     @property
-    def widths(self) -> tuple[float, ...]:
-        return self._plane.state.ports["radio"].widths_bps
+    def queue_rates(self) -> tuple[float, ...]:
+        return self._plane.state.ports["radio"].queue_rates_bps
 
     def run(self, periods: int) -> list[str]:
         """So many periods of 200 ms; the kinds of what was decided."""
@@ -72,7 +72,7 @@ class Load:
 
     def _counters(self) -> PortCounters:
         found = []
-        for queue, (offered, width) in enumerate(zip(self._offered, self.widths, strict=True)):
+        for queue, (offered, width) in enumerate(zip(self._offered, self.queue_rates, strict=True)):
             self._came[queue] += offered / 8 * 0.2
             held = self._came[queue] - self._went[queue] - 1000 * self._drops[queue]
             sent = min(held, width / 8 * 0.2)
@@ -103,17 +103,17 @@ def controlled(control: str = "backlog") -> tuple[RecordedDataPlane, ControlledQ
 
 
 @pytest.mark.parametrize("control", ["idm", "backlog"])
-def test_widths_follow_what_waits_and_the_reason_is_said(control: str) -> None:
+def test_queue_rates_follow_what_waits_and_the_reason_is_said(control: str) -> None:
     plane, queues = controlled(control=control)
     load = Load(plane, queues, (8e6, 0.5e6, 0.1e6))
-    assert load.widths == (6e6, 3e6, 1e6)
-    assert "widths" in load.run(20)
+    assert load.queue_rates == (6e6, 3e6, 1e6)
+    assert "queue_rates" in load.run(20)
     # What comes fits into the port, and every queue keeps its floor.
-    assert load.widths[0] > 8e6
-    assert all(own >= floor for own, floor in zip(load.widths, PORT.floors_bps, strict=True))
-    assert sum(load.widths) == pytest.approx(10e6)
+    assert load.queue_rates[0] > 8e6
+    assert all(own >= floor for own, floor in zip(load.queue_rates, PORT.floors_bps, strict=True))
+    assert sum(load.queue_rates) == pytest.approx(10e6)
     found = queues.managed["radio"]
-    assert found.widths_bps == tuple(round(width) for width in load.widths)
+    assert found.queue_rates_bps == tuple(round(width) for width in load.queue_rates)
     assert len(found.delay_seconds) == 3
 
 
@@ -125,7 +125,7 @@ def test_widths_follow_what_waits_and_the_reason_is_said(control: str) -> None:
         max_size=4,
     )
 )
-def test_widths_are_never_below_a_floor_and_add_up_to_the_port(
+def test_queue_rates_are_never_below_a_floor_and_add_up_to_the_port(
     loads: list[tuple[float, float, float]],
 ) -> None:
     plane, queues = controlled()
@@ -134,39 +134,39 @@ def test_widths_are_never_below_a_floor_and_add_up_to_the_port(
         load._offered = offered
         for _ in range(6):
             load.run(1)
-            assert sum(load.widths) == pytest.approx(10e6)
-            assert all(own >= floor - 1 for own, floor in zip(load.widths, PORT.floors_bps, strict=True))
+            assert sum(load.queue_rates) == pytest.approx(10e6)
+            assert all(own >= floor - 1 for own, floor in zip(load.queue_rates, PORT.floors_bps, strict=True))
 
 
-def test_orders_that_come_again_leave_the_widths_in_force() -> None:
+def test_orders_that_come_again_leave_the_queue_rates_in_force() -> None:
     plane, queues = controlled()
     load = Load(plane, queues, (8e6, 0.5e6, 0.1e6))
     load.run(20)
-    before = load.widths
+    before = load.queue_rates
     queues.apply([PORT])
-    assert load.widths == before
+    assert load.queue_rates == before
     # Another bandwidth has the same shares, and orders that are refused change nothing.
     queues.apply([PORT.with_bandwidth(5e6)])
-    assert load.widths == pytest.approx([width / 2 for width in before], rel=1e-6)
+    assert load.queue_rates == pytest.approx([width / 2 for width in before], rel=1e-6)
     with pytest.raises(PlanError):
         queues.apply([PORT, SetFlow(FlowKey("10.0.0.1", 5000), "radio", 1, 7, 0.0)])
-    assert load.widths == pytest.approx([width / 2 for width in before], rel=1e-6)
+    assert load.queue_rates == pytest.approx([width / 2 for width in before], rel=1e-6)
     with pytest.raises(PlanError, match="port 'radio' cannot be controlled: starvation_bps: add up to"):
         queues.apply([replace(PORT, floors_bps=(6e6, 5e6, 1e6))])
     # A port that was taken away begins anew.
     queues.apply([RemoveFlow(FlowKey("10.0.0.1", 5000)), RemovePort("radio")])
     queues.apply([PORT])
-    assert load.widths == PORT.widths_bps
+    assert load.queue_rates == PORT.queue_rates_bps
 
 
-def test_constraints_are_floors_of_widths() -> None:
+def test_constraints_are_floors_of_queue_rates() -> None:
     plane, queues = controlled()
     load = Load(plane, queues, (5e6, 4.5e6, 3e6))
     load.run(30)
-    free, waited = load.widths, queues.managed["radio"].delay_seconds[1]
+    free, waited = load.queue_rates, queues.managed["radio"].delay_seconds[1]
     queues.constrain({"radio": {1: 0.13}})
     load.run(30)
-    assert load.widths[1] > free[1]
+    assert load.queue_rates[1] > free[1]
     assert queues.managed["radio"].delay_seconds[1] < waited
 
 
@@ -191,7 +191,7 @@ def test_a_model_is_loaded_replaced_and_refused_in_a_line(
     # These queues are wider than any it was trained with: each that is busy falls back, and says so once.
     kinds = load.run(40)
     assert 1 <= kinds.count("model_drifted") <= 3
-    assert load.widths[0] > 8e6
+    assert load.queue_rates[0] > 8e6
     shutil.copy(tmp_path / "model" / "model.json", tmp_path / "whole.json")
     (tmp_path / "model" / "model.json").write_text("{}")
     assert "model_refused" in load.run(1)
@@ -237,7 +237,7 @@ def test_a_gateway_controls_its_queues_by_constraints_that_it_has_after_a_restar
                 publisher.publish("floor/0", bytes(300))
             subscriber.receive(0.05)
             managed = control.ask("measure", flows=False, topics=False)["managed"]
-            widened = managed["radio"]["widths_bps"] if "radio" in managed else []
+            widened = managed["radio"]["queue_rates_bps"] if "radio" in managed else []
         publisher.end()
         subscriber.end()
         time.sleep(1.0)
@@ -249,7 +249,7 @@ def test_a_gateway_controls_its_queues_by_constraints_that_it_has_after_a_restar
         assert control.ask("managed", ports={})["constraints"] == {"radio": {"0": 0.05}}
         control.end()
     decisions = Trace.open(tmp_path / "trace" / "run-0", allow_incomplete=True).table("decisions").to_pylist()
-    changed = [row for row in decisions if row["kind"] == "widths"]
+    changed = [row for row in decisions if row["kind"] == "queue_rates"]
     assert changed
     assert changed[0]["subject"] == "radio"
     assert changed[0]["before"].startswith("0.2, ")
@@ -262,7 +262,7 @@ def test_queues_elsewhere_are_told_to_the_gateway(tmp_path: Path, broker: Mosqui
         told = {"radio": PortDelays((6, 4), (0.1, 0.0), (1,))}
         assert control.ask("managed", ports=told)["constraints"] == {}
         assert control.ask("measure")["managed"] == {
-            "radio": {"widths_bps": [6, 4], "delay_seconds": [0.1, 0.0], "cannot_hold": [1]}
+            "radio": {"queue_rates_bps": [6, 4], "delay_seconds": [0.1, 0.0], "cannot_hold": [1]}
         }
         assert "managed: radio" in control.ask("managed", ports={"radio": 3})["error"]
         control.end()

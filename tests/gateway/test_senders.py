@@ -86,11 +86,11 @@ def by_socket(gateway: GatewayCore, sender: socket.socket, **options: Any) -> Se
 
     made = Immediate(gateway)
 
-    def on_fate(fates: Any) -> None:
+    def on_transmitted(losses: Any) -> None:
         gateway.advance(gateway.now_ns + 100)
-        made.settled(fates)
+        made.settled(losses)
 
-    made.attach(SocketPlane(sender, on_fate, **options))
+    made.attach(SocketPlane(sender, on_transmitted, **options))
     return made
 
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.plan.campuses import campus_scenario
+from tests.plan.clusters import campus_scenario
 
 from triagemq.errors import ParameterError
-from triagemq.lab.clusters import simulate_campus
+from triagemq.lab.clusters import simulate_clusters
 from triagemq.lab.clusters.sharing import shared
 from triagemq.plan.balancing.detection import Completed, LoadReport, Migration
-from triagemq.plan.campus import Campus, Metric
+from triagemq.plan.clusters import BrokerClusters, Metric
 from triagemq.scenario.conditions import Condition, Conditions
 
 
 class Moving:
     """Moves everybody of a topic to another broker at a given time."""
 
-    def __init__(self, campus: Campus, topic: int, target: int, at_seconds: float) -> None:
-        self._rows = np.flatnonzero(campus.scenario.subscriptions.topic == topic).astype(np.int32)
+    def __init__(self, clusters: BrokerClusters, topic: int, target: int, at_seconds: float) -> None:
+        self._rows = np.flatnonzero(clusters.scenario.subscriptions.topic == topic).astype(np.int32)
         self._target, self._at = target, at_seconds
         self.completed: list[float] = []
 
@@ -49,7 +49,7 @@ def test_a_queue_grows_by_what_is_too_much_and_everything_else_arrives() -> None
     burst = Conditions(
         (Condition(10.0, topic="t00", rate_factor=2.0), Condition(20.0, topic="t00", rate_factor=0.5))
     )
-    result = simulate_campus(scenario, burst, balancing="none", seconds=60)
+    result = simulate_clusters(scenario, burst, balancing="none", seconds=60)
     waiting = result.topic_queue(0)
     assert waiting[9] == 0
     # Of 1000 events/s to two subscribers 500 are served.
@@ -70,11 +70,11 @@ def test_who_moves_gets_what_waits_at_the_old_broker_before_it_is_left() -> None
     scenario = campus_scenario(edges=((8e6, 8e6),), rates=[[600, 600]], subscribers=[[1, 1]])
     policies: list[Moving] = []
 
-    def moving(campus: Campus) -> Moving:
-        policies.append(Moving(campus, 0, 2, 10.0))
+    def moving(clusters: BrokerClusters) -> Moving:
+        policies.append(Moving(clusters, 0, 2, 10.0))
         return policies[0]
 
-    result = simulate_campus(scenario, balancing=moving, seconds=30)
+    result = simulate_clusters(scenario, balancing=moving, seconds=30)
     # 200 events/s too many for 10 s, half of them of each topic; of these 1000 half the uplink takes 500/s.
     assert result.queue_events[9].sum() == pytest.approx(2000, rel=1e-6)
     assert result.queue_events[10, 0] == 0, "nothing waits at the new one"
@@ -93,13 +93,13 @@ def test_ours_keeps_deadlines_that_nobody_else_would_and_moves_nobody_without_ne
     )
     burst = Conditions((Condition(10.0, topic="t00", rate_factor=1.8),))
     ours, nothing = (
-        simulate_campus(scenario, burst, balancing=name, seconds=60) for name in ("ours", "none")
+        simulate_clusters(scenario, burst, balancing=name, seconds=60) for name in ("ours", "none")
     )
     assert ours.late_subscriptions == 0 < nothing.late_subscriptions
     assert len(ours.moved) == 1
     assert ours.needless == 0
     assert ours.queue_events[-1].sum() == 0
-    calm = simulate_campus(scenario, balancing="ours", seconds=30)
+    calm = simulate_clusters(scenario, balancing="ours", seconds=30)
     assert not calm.moved
 
 
@@ -107,7 +107,7 @@ def test_a_head_that_takes_less_than_comes_makes_everyone_wait() -> None:
     scenario = campus_scenario(
         edges=((80e6,),), heads=(4e6,), rates=[[625]], subscribers=[[1]], max_latency_seconds=[1.0]
     )
-    result = simulate_campus(scenario, balancing="none", seconds=20)
+    result = simulate_clusters(scenario, balancing="none", seconds=20)
     # 5 Mbit/s on 4: four fifths come, and after 4 s the wait in front of the head is a second.
     assert result.arrived_events.sum() == pytest.approx(0.8 * 625 * 20, rel=0.01)
     assert result.use[-1, Metric.UPLINK, 0] == pytest.approx(1.25)
@@ -123,7 +123,7 @@ def test_who_leaves_takes_what_waits_along_and_a_publisher_that_fails_publishes_
             Condition(15.0, publisher=publisher, state="fails"),
         )
     )
-    result = simulate_campus(scenario, happens, balancing="none", seconds=20)
+    result = simulate_clusters(scenario, happens, balancing="none", seconds=20)
     assert result.queue_events[9].sum() > 0
     assert result.queue_events[10].sum() == 0
     assert result.use[-1, Metric.UPLINK, 1] == 0
@@ -140,4 +140,4 @@ def test_who_leaves_takes_what_waits_along_and_a_publisher_that_fails_publishes_
 )
 def test_what_makes_no_sense_is_refused_in_a_line(options: dict[str, object], words: str) -> None:
     with pytest.raises(ParameterError, match=words):
-        simulate_campus(campus_scenario(rates=[[1]], subscribers=[[1]]), **options)  # type: ignore[arg-type]
+        simulate_clusters(campus_scenario(rates=[[1]], subscribers=[[1]]), **options)  # type: ignore[arg-type]

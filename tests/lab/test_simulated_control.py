@@ -43,7 +43,7 @@ def _run(
     return seen, result
 
 
-def _widths(seen: RecordedRun) -> np.ndarray[Any, Any]:
+def _queue_rates(seen: RecordedRun) -> np.ndarray[Any, Any]:
     """A row for every instant and port, a column for every queue."""
     columns = seen.table("queue_samples")
     order = np.lexsort((columns["queue"], columns["port_id"], columns["sampled_ns"]))
@@ -77,21 +77,21 @@ def test_a_control_that_changes_nothing_changes_no_figure() -> None:
     estimator=st.sampled_from(["idm", "backlog", "model", "red"]),
     errors=st.booleans(),
 )
-def test_at_all_times_widths_are_above_floors_and_add_up(
+def test_at_all_times_queue_rates_are_above_floors_and_add_up(
     rates: list[int], traffic: ArrivalProcess, estimator: str, errors: bool
 ) -> None:
     counters = "linux" if estimator == "backlog" else "openflow"
     control = ControlSettings(estimator, counters, read_errors=ReadErrors() if errors else None)
-    widths = _widths(_run(shi_scenario(rates, traffic), control, 1.2)[0])
-    assert (widths.sum(axis=1) == PORT_BPS).all()
-    assert (widths >= FLOORS_BPS).all()
+    queue_rates = _queue_rates(_run(shi_scenario(rates, traffic), control, 1.2)[0])
+    assert (queue_rates.sum(axis=1) == PORT_BPS).all()
+    assert (queue_rates >= FLOORS_BPS).all()
 
 
 def test_a_congested_queue_gets_what_others_do_not_use_and_the_trace_says_so() -> None:
     seen, _ = _run(shi_scenario([20_000, 0, 0], ArrivalProcess.POISSON), ControlSettings())
-    assert _widths(seen)[-1].tolist() == [88_000_000, 10_000_000, 2_000_000]
+    assert _queue_rates(seen)[-1].tolist() == [88_000_000, 10_000_000, 2_000_000]
     decisions = seen.table("decisions")
-    assert decisions["kind"].tolist() == ["widths"]
+    assert decisions["kind"].tolist() == ["queue_rates"]
     assert decisions["after"][0] == "88000000 10000000 2000000"
     assert "class 0 waits" in decisions["reason"][0]
 
@@ -101,13 +101,13 @@ def test_a_port_that_becomes_slower_is_divided_in_the_same_shares() -> None:
     slower = Change(1.1, bandwidth_bps=np.array([PORT_BPS / 2.0]))
     overload = Change(1.6, publication_rate=np.array([10_000.0, 500.0, 100.0]))
     seen, _ = _run(scenario, ControlSettings(), changes=[slower, overload])
-    widths = _widths(seen)
-    assert widths[0].tolist() == [60_000_000, 30_000_000, 10_000_000]
-    assert widths[-1].sum() == PORT_BPS // 2
-    assert widths[-1][0] > 40_000_000
+    queue_rates = _queue_rates(seen)
+    assert queue_rates[0].tolist() == [60_000_000, 30_000_000, 10_000_000]
+    assert queue_rates[-1].sum() == PORT_BPS // 2
+    assert queue_rates[-1][0] > 40_000_000
 
 
-def test_requirements_are_the_latencies_that_subscriptions_ask_for_over_ports_with_widths() -> None:
+def test_requirements_are_the_latencies_that_subscriptions_ask_for_over_ports_with_queue_rates() -> None:
     scenario = shi_scenario([1_000, 500, 100], switches=3, max_latency_seconds=(0.01, 0.06, np.inf))
     found = sorted(requirements(scenario, shi_plan(scenario)), key=lambda each: each.priority)
     assert [(each.topic, each.priority, each.path, each.delay_seconds) for each in found] == [
@@ -139,7 +139,7 @@ def test_publishers_that_are_asked_to_slow_down_do_and_queues_get_shorter() -> N
     assert slowed[1].publications < ignored[1].publications
 
 
-def test_a_control_needs_a_port_with_widths() -> None:
+def test_a_control_needs_a_port_with_queue_rates() -> None:
     scenario = shi_scenario([1_000, 0, 0], ArrivalProcess.POISSON)
     plan = shi_plan(scenario)
     fifo = scenario.with_tables(

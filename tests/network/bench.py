@@ -18,7 +18,7 @@ from tests.network.virtual_time import VirtualTime
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, DatagramSender
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan.dataplane import DataPlane, Fate, FlowKey, Instruction, OutgoingPacket
+from triagemq.plan.dataplane import DataPlane, FlowKey, Instruction, OutgoingPacket, TransmitOutcome
 
 WIRE_BYTES = 142
 """A packet of a bench: 100 bytes of datagram and the headers of UDP, IPv4 and Ethernet."""
@@ -192,9 +192,9 @@ class LoopbackBench:
             for queue in (*port.queues, port.control)
         )
 
-    def _note_fates(self, fates: Sequence[Fate]) -> None:
+    def _note_fates(self, outcomes: Sequence[TransmitOutcome]) -> None:
         """The times at which the port itself counted packets as come."""
-        for number, _, enqueued_ns, _ in fates:
+        for number, _, enqueued_ns, _ in outcomes:
             if enqueued_ns is not None:
                 assert isinstance(number, int)
                 self._offered_ns[number] = enqueued_ns

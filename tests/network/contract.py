@@ -271,7 +271,7 @@ class DataPlaneContract:
                 return
         pytest.fail(f"the median packet of a class is off by {worst} of the class's mean latency")
 
-    def test_every_queue_sends_at_its_width_and_follows_when_widths_change(
+    def test_every_queue_sends_at_its_width_and_follows_when_queue_rates_change(
         self, open_bench: Callable[[int], Bench]
     ) -> None:
         """Three queues with more than they can send; the second has little, and leaves its width unused."""
@@ -283,7 +283,7 @@ class DataPlaneContract:
         assert [queue.width_bps for queue in bench.plane.counters().ports["radio"].queues] == [
             round(part * BANDWIDTH_BPS) for part in before
         ]
-        change = replace(port, widths_bps=tuple(part * BANDWIDTH_BPS for part in after))
+        change = replace(port, queue_rates_bps=tuple(part * BANDWIDTH_BPS for part in after))
         offers, full = self._crowded_but_for_one(), packets_per_second(BANDWIDTH_BPS)
         # At last the port is made fast, and sends what waits.
         changes = [(1.5, change), (3.0, change.with_bandwidth(50 * BANDWIDTH_BPS))]
@@ -297,12 +297,12 @@ class DataPlaneContract:
         assert len(arrivals) == len(offers), "packets that waited are lost"
         assert counters.ports["radio"].queues[2].width_bps == round(0.6 * 50 * BANDWIDTH_BPS)
 
-    def test_queues_that_borrow_share_what_others_leave_by_their_widths(
+    def test_queues_that_borrow_share_what_others_leave_by_their_queue_rates(
         self, open_bench: Callable[[int], Bench]
     ) -> None:
         bench = open_bench(3)
-        widths = tuple(part * BANDWIDTH_BPS for part in (0.6, 0.3, 0.1))
-        port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, widths, borrowing=True)
+        queue_rates = tuple(part * BANDWIDTH_BPS for part in (0.6, 0.3, 0.1))
+        port = SetPort("radio", BANDWIDTH_BPS, 20_000, 3, queue_rates, borrowing=True)
         bench.plane.apply([port, *(SetFlow(bench.keys[flow], "radio", flow, flow, 0.0) for flow in range(3))])
         full, faster = packets_per_second(BANDWIDTH_BPS), port.with_bandwidth(50 * BANDWIDTH_BPS)
         arrivals = bench.play(self._crowded_but_for_one(), [PlanChange(3 * SECOND, [faster])])

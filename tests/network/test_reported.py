@@ -11,7 +11,6 @@ from typing import Any, cast
 from triagemq.datagrams import Datagrams, DatagramSender, Unsent
 from triagemq.network import ReportedDataPlane
 from triagemq.plan.dataplane import (
-    Fate,
     FlowCounters,
     FlowKey,
     OutgoingPacket,
@@ -21,6 +20,7 @@ from triagemq.plan.dataplane import (
     RemovePort,
     SetFlow,
     SetPort,
+    TransmitOutcome,
     Treatment,
 )
 from triagemq.trace import Outcome
@@ -35,13 +35,13 @@ class Rig:
 
     def __init__(self) -> None:
         self.now_ns = 10 * TENTH
-        self.fates: list[Fate] = []
+        self.outcomes: list[TransmitOutcome] = []
         self.sent: list[tuple[bytes, int]] = []
         self.controls: list[bytes] = []
         self.problem: int | None = 0
         self.waiting: list[Unsent] = []
         self.plane = ReportedDataPlane(
-            cast(DatagramSender, self), self.fates.extend, clock=lambda: self.now_ns, seed=1
+            cast(DatagramSender, self), self.outcomes.extend, clock=lambda: self.now_ns, seed=1
         )
         self.plane.apply(
             [
@@ -81,24 +81,24 @@ class Rig:
         self.plane.report({"radio": PortCounters(tuple(queues), QueueCounters())}, {}, self.now_ns)
 
     def outcomes(self) -> dict[Any, str]:
-        return {number: outcome.name for number, outcome, _, _ in self.fates}
+        return {number: outcome.name for number, outcome, _, _ in self.outcomes}
 
 
 def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_between_two_reports() -> None:
     rig = Rig()
     rig.publish(*range(10))
-    assert rig.fates == []
+    assert rig.outcomes == []
     begun_ns = rig.now_ns
     rig.report(10, 0, 4)
     assert rig.outcomes() == dict.fromkeys(range(4), "delivered")
     rig.report(10, 0, 6)
     assert list(rig.outcomes()) == [0, 1, 2, 3, 4, 5]
-    assert rig.fates[4:] == [
+    assert rig.outcomes[4:] == [
         (4, Outcome.delivered, begun_ns, begun_ns + 3 * TENTH),
         (5, Outcome.delivered, begun_ns, begun_ns + 4 * TENTH),
     ]
     rig.plane.close()
-    assert [fate[1] for fate in rig.fates[6:]] == [Outcome.in_flight] * 4
+    assert [outcome[1] for outcome in rig.outcomes[6:]] == [Outcome.in_flight] * 4
 
 
 def test_packets_of_one_call_are_sent_in_the_order_of_their_classes_and_bear_them() -> None:
@@ -120,7 +120,7 @@ def test_where_the_queue_was_empty_a_packet_left_as_it_came() -> None:
     rig.publish(1)
     came_ns = rig.now_ns
     rig.report(1, 0, 1)
-    assert rig.fates == [(1, Outcome.delivered, came_ns, came_ns)]
+    assert rig.outcomes == [(1, Outcome.delivered, came_ns, came_ns)]
 
 
 def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
@@ -143,11 +143,11 @@ def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
                 waiting.pop(0)
                 counted[2] += 1
         rig.report(*counted)
-        found = Counter(outcome for _, outcome, _, _ in rig.fates)
+        found = Counter(outcome for _, outcome, _, _ in rig.outcomes)
         assert found[Outcome.dropped_by_buffer] == counted[1]
         assert found[Outcome.delivered] == counted[2]
-        assert len(rig.fates) == numbers - len(waiting)
-    assert len(set(rig.outcomes())) == len(rig.fates)
+        assert len(rig.outcomes) == numbers - len(waiting)
+    assert len(set(rig.outcomes())) == len(rig.outcomes)
     flows = rig.plane.counters().flows
     assert sum(flow.packets_in for flow in flows.values()) == numbers
     assert sum(flow.backlog_packets for flow in flows.values()) == len(waiting)
@@ -235,9 +235,9 @@ def test_a_gateway_that_comes_later_than_the_queues_does_not_take_others_packets
     rig.publish(1, 2)
     # A thousand came before this gateway was started; five wait, and the last two of them are ours.
     rig.report(1002, 100, 897)
-    assert rig.fates == []
+    assert rig.outcomes == []
     rig.report(1002, 100, 900)
-    assert rig.fates == []
+    assert rig.outcomes == []
     rig.report(1002, 100, 902)
     assert rig.outcomes() == {1: "delivered", 2: "delivered"}
 

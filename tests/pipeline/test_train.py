@@ -39,7 +39,7 @@ RUNS = [
     for traffic in (ArrivalProcess.POISSON, ArrivalProcess.PERIODIC)
     for load in (0.06, 0.08, 0.11)
 ]
-"""How publications arrive, and how much of the paper's widths they would take."""
+"""How publications arrive, and how much of the paper's queue rates they would take."""
 
 
 SECONDS = 16.0

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.plan.campuses import campus_scenario
+from tests.plan.clusters import campus_scenario
 
 from triagemq.errors import ParameterError, PlanError
 from triagemq.lab.clusters import ALL_PLACEMENTS
-from triagemq.plan.campus import Campus, Metric, Placement
+from triagemq.plan.clusters import BrokerClusters, Metric, Placement
 from triagemq.plan.placement import Correlations, Newcomers, PlacementProblem, explain_placement, place
 from triagemq.scenario import Scenario, loads
 
@@ -47,9 +47,9 @@ def test_a_placement_is_the_same_again_and_uses_edges_of_the_cluster(seed: int, 
         place(scenario, name, seed=seed, known=ALL_PLACEMENTS).placement.subscriptions for _ in range(2)
     )
     assert np.array_equal(first, again)
-    campus = Campus.of(scenario)
-    assert campus.edge[first].all()
-    assert np.array_equal(campus.cluster[first], campus.cluster[campus.stated.subscriptions])
+    clusters = BrokerClusters.of(scenario)
+    assert clusters.edge[first].all()
+    assert np.array_equal(clusters.cluster[first], clusters.cluster[clusters.stated.subscriptions])
 
 
 def test_the_least_used_broker_is_judged_by_its_own_capacity() -> None:
@@ -132,33 +132,33 @@ def test_a_placement_of_ones_own_is_refused_where_it_makes_no_sense() -> None:
         place(scenario, f"{__name__}:nowhere")
 
 
-def campus_of(*rates: float) -> Campus:
+def campus_of(*rates: float) -> BrokerClusters:
     """Two edges of 8 Mbit/s (rows 1 and 2), and topics of so many events of 1,000 bytes."""
-    return Campus.of(campus_scenario(rates=[list(rates)], subscribers=[[1] * len(rates)]))
+    return BrokerClusters.of(campus_scenario(rates=[list(rates)], subscribers=[[1] * len(rates)]))
 
 
-def arrivals(campus: Campus, *brokers: int) -> Newcomers:
-    return Newcomers(campus, Placement(np.array(brokers, dtype=np.int32), campus.stated.publications))
+def arrivals(clusters: BrokerClusters, *brokers: int) -> Newcomers:
+    return Newcomers(clusters, Placement(np.array(brokers, dtype=np.int32), clusters.stated.publications))
 
 
 def test_one_goes_where_its_topics_come_already_as_long_as_that_stays_in_low() -> None:
-    campus = campus_of(200, 50)
-    coming = arrivals(campus, 1, 2)
+    clusters = campus_of(200, 50)
+    coming = arrivals(clusters, 1, 2)
     # 1.6 Mbit/s each: the first edge has 1.6, and takes three more below 7.2.
     assert [coming.take([0], [1, 2]) for _ in range(6)] == [1, 1, 1, 2, 2, 2]
 
 
 def test_without_topics_or_with_new_ones_it_is_the_least_used() -> None:
-    campus = campus_of(200, 50, 10)
-    coming = arrivals(campus, 1, 2, -1)
+    clusters = campus_of(200, 50, 10)
+    coming = arrivals(clusters, 1, 2, -1)
     assert coming.take([], [1, 2]) == 2
     assert coming.take([2], [1, 2]) == 2
 
 
 def test_whoever_comes_is_counted() -> None:
-    campus = campus_of(200, 50)
-    coming = arrivals(campus, -1, -1)
+    clusters = campus_of(200, 50)
+    coming = arrivals(clusters, -1, -1)
     homes = np.array([coming.take([topic], [1, 2]) for topic in (0, 1)], dtype=np.int32)
     assert sorted(homes.tolist()) == [1, 2]
-    after = campus.use(Placement(homes, campus.stated.publications))
+    after = clusters.use(Placement(homes, clusters.stated.publications))
     assert coming._use[Metric.UPLINK] == pytest.approx(after[Metric.UPLINK])

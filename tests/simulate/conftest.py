@@ -274,7 +274,7 @@ def tree_of() -> Any:
 
 
 class Widths:
-    """A Control that sets the widths of all ports at its times, a nanosecond after multiples of 200 ms."""
+    """A Control that sets the queue rates of all ports at its times, a nanosecond after multiples of 200 ms."""
 
     def __init__(self, *course: tuple[float, Any]) -> None:
         self.course = course
@@ -282,16 +282,16 @@ class Widths:
     def sampled(self, seconds: float, queue_samples: Any) -> Steering:
         return Steering(
             {
-                port: widths
+                port: queue_rates
                 for at, ports in self.course
                 if at == pytest.approx(seconds, abs=1e-6)
-                for port, widths in enumerate(ports)
+                for port, queue_rates in enumerate(ports)
             }
         )
 
 
 @pytest.fixture
-def widths_from() -> Any:
+def queue_rates_from() -> Any:
     return lambda *course: lambda replication: Widths(*course)
 
 

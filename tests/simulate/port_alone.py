@@ -11,7 +11,7 @@ from triagemq.compiled import kernel
 from triagemq.scenario import Floats, Integers
 from triagemq.simulate.changes import Epochs
 from triagemq.simulate.endings import BATCHES, Tally, count_endings, new_tally
-from triagemq.simulate.network import NetworkSide, drawn_fates
+from triagemq.simulate.network import NetworkSide, drawn_losses
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.random import Seeds, alias_table, seeds_for
 from triagemq.simulate.records import (
@@ -139,7 +139,7 @@ class _Queue:
             subscriptions=streams,
             overhead_bytes=0.0,
             payload_bytes=np.inf,
-            fates=drawn_fates(),
+            losses=drawn_losses(),
         )
         self._epochs = Epochs(
             ends=np.array([np.inf]),

@@ -1,5 +1,5 @@
-"""The slow network with direct routes, fair ports and ports with widths: written for the reader, with nothing of the
-engine's layout."""
+"""The slow network with direct routes, fair ports and ports with queue rates: written for the reader, with nothing of
+the engine's layout."""
 
 from __future__ import annotations
 
@@ -73,14 +73,16 @@ class WidthsPort(Port):
 
     def _tag(self, time: float, packet: dict[str, Any]) -> None:
         level = packet["class"]
-        seconds = packet["bytes"] * (8 / self.network.widths_at(time)[self.number][level])
+        seconds = packet["bytes"] * (8 / self.network.queue_rates_at(time)[self.number][level])
         self.tags[level] = max(self.sent_tag, self.tags[level]) + seconds
 
     def _send(self, time: float, packet: dict[str, Any]) -> None:
         level = packet["class"]
         self.on_wire.add(level)
         self.sent_tag = self.tags[level]
-        rates = self.network.bandwidth_at(time) if self.borrows else self.network.widths_at(time)[:, level]
+        rates = (
+            self.network.bandwidth_at(time) if self.borrows else self.network.queue_rates_at(time)[:, level]
+        )
         finished = time + packet["bytes"] * (8 / rates[self.number])
         self.network.events.at(finished, (0,), lambda now: self._sent(now, packet))
 
@@ -97,7 +99,7 @@ class WidthsPort(Port):
         self.network.leave_port(time, self.number, packet)
 
 
-PORTS = {Discipline.PRIORITY: Port, Discipline.FAIR: FairPort, Discipline.WIDTHS: WidthsPort}
+PORTS = {Discipline.PRIORITY: Port, Discipline.FAIR: FairPort, Discipline.QUEUE_RATES: WidthsPort}
 
 
 class AccessLink(Port):
@@ -141,11 +143,11 @@ class PromisingNetwork(Network):
         there[list(self.direct)] = False
         return there
 
-    def widths_at(self, time: float) -> Any:
-        lists = self.scenario.ports.widths_bps
+    def queue_rates_at(self, time: float) -> Any:
+        lists = self.scenario.ports.queue_rates_bps
         first = np.full((len(lists), max(map(len, lists))), np.nan)
-        for row, widths in enumerate(lists):
-            first[row, : len(widths)] = widths
+        for row, queue_rates in enumerate(lists):
+            first[row, : len(queue_rates)] = queue_rates
         return self._in_force(time, "width_bps", first)
 
     def flow_of(self, packet: dict[str, Any]) -> tuple[str, int]:

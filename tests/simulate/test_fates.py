@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from triagemq.errors import ParameterError
-from triagemq.lab.recordings import recorded_fates, recording
+from triagemq.lab.recordings import recorded_losses, recording
 from triagemq.scenario import Scenario
 from triagemq.simulate import simulate
 from triagemq.trace import Outcome, Trace, TraceWriter
@@ -63,7 +63,7 @@ def test_the_same_copies_are_dropped_and_lost_whatever_is_drawn(
                 chances,
                 plan,
                 replay=happened.publications,
-                fates=happened.fates,
+                losses=happened.losses,
                 seed=seed,
             )
         )
@@ -94,8 +94,8 @@ def test_what_is_lost_on_a_link_has_taken_its_bandwidth_and_what_is_dropped_has_
     def latencies_ms(outcome: int, hop: int) -> list[float]:
         sink = memory_sink()
         table = {"event": [1], "subscription": [0], "outcome": [outcome], "hop": [hop]}
-        fates = recorded_fates(scenario, replay["publication"], table)
-        simulate(scenario, plan, replay=replay, fates=fates, warmup=0.0, sink=sink)
+        losses = recorded_losses(scenario, replay["publication"], table)
+        simulate(scenario, plan, replay=replay, losses=losses, warmup=0.0, sink=sink)
         rows = sink.table("deliveries")
         assert sorted(rows["outcome"].tolist()) == [0, 0, 0, outcome]
         return sorted((rows["delivered_ns"][rows["outcome"] == 0] * 1e-6).round(3).tolist())
@@ -111,8 +111,8 @@ def test_replications_beside_a_run_differ_in_nothing_that_was_recorded(
     plan = plan_of(chances, [0, 1, 0, 1], [0.0, 0.3, 0.1, 0.5])
     happened = recording(recorded(tmp_path / "run", chances, plan, publications=1_000), chances)
     drawn, told = (
-        simulate(chances, plan, replay=happened.publications, fates=fates, replications=4)
-        for fates in (None, happened.fates)
+        simulate(chances, plan, replay=happened.publications, losses=losses, replications=4)
+        for losses in (None, happened.losses)
     )
     assert (told.classes.success_ci95 == 0).all()
     assert (drawn.classes.success_ci95 > 0).any()
@@ -135,9 +135,9 @@ def test_fates_that_cannot_be_are_refused(
     plan = plan_of(chances, [0, 1, 0, 1])
     replay = {"published_ns": np.array([0]), "publication": np.array([0], np.int32), "size_bytes": [100]}
     table = {"event": [0], "subscription": [0], "outcome": [LOST], "hop": [0]}
-    fates = recorded_fates(chances, replay["publication"], table)
-    simulate(chances, plan, replay=replay, fates=fates)
+    losses = recorded_losses(chances, replay["publication"], table)
+    simulate(chances, plan, replay=replay, losses=losses)
     with pytest.raises(ParameterError, match=words):
-        recorded_fates(chances, replay["publication"], table | changed)
+        recorded_losses(chances, replay["publication"], table | changed)
     with pytest.raises(ParameterError, match="give replay"):
-        simulate(chances, plan, publications=10, fates=fates)
+        simulate(chances, plan, publications=10, losses=losses)

@@ -1,4 +1,5 @@
-"""Promised messages, brokered copies, fair ports and ports with widths on one list of events, against a slow simulator.
+"""Promised messages, brokered copies, fair ports and ports with queue rates on one list of events, against a slow
+simulator.
 
 Both draw the same numbers for the same things, so every copy must end in the same way at the same nanosecond.
 """
@@ -56,14 +57,14 @@ def ring_case(seed: int, scenario_of: Any, plan_of: Any) -> tuple[Any, Any, Dire
     kinds = [[0], [0, 0, 1], [0, 0, 1, 2], [2]][seed % 4]
     discipline = draw.choice(kinds, ports).astype(np.int8)
     shares = draw.integers(1, 9, (ports, CLASSES)).astype(float)
-    widths = scenario.ports.bandwidth_bps[:, None] * shares / shares.sum(axis=1, keepdims=True)
+    queue_rates = scenario.ports.bandwidth_bps[:, None] * shares / shares.sum(axis=1, keepdims=True)
     scenario = scenario.with_tables(
         ports=replace(
             scenario.ports,
             to_switch=onward,
             discipline=discipline,
-            widths_bps=tuple(
-                widths[row] if kind == 2 else np.empty(0) for row, kind in enumerate(discipline)
+            queue_rates_bps=tuple(
+                queue_rates[row] if kind == 2 else np.empty(0) for row, kind in enumerate(discipline)
             ),
             floors_bps=tuple(np.zeros(CLASSES) if kind == 2 else np.empty(0) for kind in discipline),
             borrowing=((discipline == 2) & (draw.random(ports) < 0.5)).astype(np.int8),
@@ -136,26 +137,31 @@ def test_every_copy_ends_as_in_an_event_list(
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11])
-def test_widths_that_change_during_a_run_change_as_in_an_event_list(
-    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any, widths_from: Any
+def test_queue_rates_that_change_during_a_run_change_as_in_an_event_list(
+    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any, queue_rates_from: Any
 ) -> None:
     scenario = (case := ring_case(seed, scenario_of, plan_of))[0]
-    before = np.array(scenario.ports.widths_bps)
+    before = np.array(scenario.ports.queue_rates_bps)
     course = (0.4, before[:, ::-1]), (0.8, np.roll(before, 2, axis=1))
     unchanged = dict.fromkeys(each.name for each in fields(Change))
     changes = [
-        SimpleNamespace(**unchanged | {"at_seconds": at + 1e-9}, width_bps=widths) for at, widths in course
+        SimpleNamespace(**unchanged | {"at_seconds": at + 1e-9}, width_bps=queue_rates)
+        for at, queue_rates in course
     ]
     sink = memory_sink()
-    _, ours, theirs = run_both(case, sink, changes, control=widths_from(*course))
+    _, ours, theirs = run_both(case, sink, changes, control=queue_rates_from(*course))
     assert ours == theirs
     assert ours != run_both(case, memory_sink())[1]
     samples = sink.table("queue_samples")
-    for at_ns, widths in ((0.2e9, before), (0.8e9, before[:, ::-1]), (1.2e9, np.roll(before, 2, axis=1))):
+    for at_ns, queue_rates in (
+        (0.2e9, before),
+        (0.8e9, before[:, ::-1]),
+        (1.2e9, np.roll(before, 2, axis=1)),
+    ):
         rows = samples["sampled_ns"] == at_ns
-        seen = np.rint(widths[samples["port_id"][rows], samples["queue"][rows]])
+        seen = np.rint(queue_rates[samples["port_id"][rows], samples["queue"][rows]])
         assert (samples["width_bps"][rows] == seen).all()
-        assert rows.sum() == widths.size
+        assert rows.sum() == queue_rates.size
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -51,7 +51,7 @@ PortConstraints = Mapping[str, Mapping[int, float]]
 class DesiredState:
     """`version` grows with every change; orders and constraints of None are those that the gateway has.
 
-    Constraints are for the control of widths of queues.
+    Constraints are for the control of rates of queues.
     """
 
     author: str = ""
@@ -164,12 +164,12 @@ class GatewayIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PortDelays:
-    """A port whose widths are controlled: those in force, and the mean delays of its queues, class 0 first.
+    """A port whose queue rates are controlled: those in force, and the mean delays of its queues, class 0 first.
 
     `cannot_hold` are the classes whose constraint does not fit with those of others.
     """
 
-    widths_bps: tuple[int, ...]
+    queue_rates_bps: tuple[int, ...]
     delay_seconds: tuple[float, ...]
     cannot_hold: tuple[int, ...] = ()
 
@@ -183,8 +183,8 @@ class Measured:
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
     follow it: None if none does. `planned_drops` are copies that the plan drops, by class, `managed` ports whose
-    widths are controlled, `round_trips` the seconds to the brokers of other gateways and back, and `client_round_trips`
-    those to clients. Flows and clients have the names of orders, whatever ids they connect with.
+    queue rates are controlled, `round_trips` the seconds to the brokers of other gateways and back, and
+    `client_round_trips` those to clients. Flows and clients have the names of orders, whatever ids they connect with.
     """
 
     epoch: str

@@ -206,11 +206,15 @@ class OrdersChange:
 def _with_topics(document: Any) -> Any:
     """Orders as the version before wrote them: topics have slots, and each slot is a flow with a class and drop rate.
 
-    In a change the flows are those that differ: what it does not say is planned anew.
+    In a change the flows are those that differ: what it does not say is planned anew. Queue rates were `widths_bps`.
     """
-    if not isinstance(document, dict) or "slots" not in document:
+    if not isinstance(document, dict):
         return document
     document = dict(document)
+    if isinstance(ports := document.get("ports"), dict):
+        document["ports"] = {name: _with_queue_rates(port) for name, port in ports.items()}
+    if "slots" not in document:
+        return document
     flows, topics = document.get("flows") or {}, dict[str, Any]()
     try:
         for name, slots in document.pop("slots").items():
@@ -223,6 +227,12 @@ def _with_topics(document: Any) -> Any:
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"slots and flows do not fit: {error}") from None
     return {**document, "flows": first, "topics": topics}
+
+
+def _with_queue_rates(port: Any) -> Any:
+    if not isinstance(port, dict) or "widths_bps" not in port:
+        return port
+    return {"queue_rates_bps" if key == "widths_bps" else key: value for key, value in port.items()}
 
 
 AnyOrdersChange = Annotated[OrdersChange, BeforeValidator(_with_topics)]

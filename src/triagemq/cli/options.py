@@ -43,7 +43,7 @@ Synchronised = Annotated[
 Control = Annotated[
     str,
     typer.Option(
-        help="Divide ports with widths anew every 200 ms by delays from: idm, backlog, learned (default: off)."
+        help="Divide ports with queue rates anew every 200 ms by delays from: idm, backlog, learned (default: off)."
     ),
 ]
 DelayModelFolder = Annotated[

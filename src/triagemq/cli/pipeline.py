@@ -62,9 +62,9 @@ def run(
 
 def _require_complete(done: PipelineResult) -> None:
     """An error that names what could not be used, after everything else was."""
-    left_out = [each.reason for each in done.skipped if each.is_damaged]
-    if left_out:
-        raise PipelineError(f"{len(left_out):,} damaged inputs were left out, the first: {left_out[0]}")
+    damaged = [each.reason for each in done.skipped if each.is_damaged]
+    if damaged:
+        raise PipelineError(f"{len(damaged):,} damaged inputs were left out, the first: {damaged[0]}")
     if done.damaged:
         more = f" and of {len(done.damaged) - 1} more" if len(done.damaged) > 1 else ""
         raise PipelineError(

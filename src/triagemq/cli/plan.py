@@ -14,7 +14,7 @@ from triagemq.plain import plain
 
 if TYPE_CHECKING:
     from triagemq.plan import Plan
-    from triagemq.plan.placement import CampusPlan
+    from triagemq.plan.placement import ClusterPlan
     from triagemq.scenario import Scenario
 
 SHOWN_PORTS = 20
@@ -71,7 +71,7 @@ class PlannerOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class CampusOptions:
+class ClusterOptions:
     """How clusters of brokers share their clients."""
 
     placement: Annotated[
@@ -86,7 +86,7 @@ class CampusOptions:
         typer.Option(help="Clusters: tables of `triage pipeline run`, of which topic_correlation is used."),
     ] = None
 
-    def place(self, scenario: Scenario, seed: int) -> CampusPlan:
+    def place(self, scenario: Scenario, seed: int) -> ClusterPlan:
         """The requested placement."""
         from triagemq.lab.clusters import ALL_PLACEMENTS
         from triagemq.plan.placement import NO_CORRELATIONS, Correlations, place
@@ -138,7 +138,7 @@ def check(file: options.File, json: options.Json = False) -> None:
 def plan(
     file: options.File,
     planner: PlannerOptions,
-    campus: CampusOptions,
+    clusters: ClusterOptions,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Save the plan (.json).")] = None,
     explain: Annotated[
         tuple[str, str] | None,
@@ -157,10 +157,10 @@ def plan(
     json: options.Json = False,
 ) -> None:
     """Work out which flow, priority class and drop rate every subscription gets; with --placement, which broker."""
-    if campus.placement is not None or campus.correlations is not None:
+    if clusters.placement is not None or clusters.correlations is not None:
         if out is not None or against is not None or instructions:
             raise ParameterError("--placement", "goes without --out, --diff and --instructions")
-        show_placement(file, campus, planner.seed, explain, as_json=json)
+        show_placement(file, clusters, planner.seed, explain, as_json=json)
         return
     if instructions:
         if out is not None or explain is not None or against is not None:
@@ -190,9 +190,9 @@ def plan(
         terminal.print_json(result)
         return
     columns = {"port": "port", "rho_offered": "offered load", "rho_planned": "planned load"}
-    if any("widths_bps" in row for row in result["ports"]):
-        columns["widths"] = "widths of queues 0, 1, ... in bit/s"
-    ports = [row | {"widths": _widths(row)} for row in result["ports"]]
+    if any("queue_rates_bps" in row for row in result["ports"]):
+        columns["queue_rates"] = "rates of queues 0, 1, ... in bit/s"
+    ports = [row | {"queue_rates": _queue_rates(row)} for row in result["ports"]]
     terminal.print_table("ports", columns, ports, most=SHOWN_PORTS, rest="ports")
     _print_summary(_algorithms(made), result)
     for line in result.get("changes", ()):
@@ -228,13 +228,13 @@ def _instructions(scenario: Scenario, planner: PlannerOptions) -> dict[str, Any]
     return {name: plain(part) for name, part in found.items() if part} | {"promised": promised}
 
 
-def _widths(row: dict[str, Any]) -> str:
+def _queue_rates(row: dict[str, Any]) -> str:
     """
-    >>> _widths({"widths_bps": [2e6, 1e6], "borrowing": True}), _widths({})
+    >>> _queue_rates({"queue_rates_bps": [2e6, 1e6], "borrowing": True}), _queue_rates({})
     ('2,000,000; 1,000,000; borrowing', '-')
     """
-    widths = [f"{each:,.0f}" for each in row.get("widths_bps", [])]
-    return "; ".join([*widths, *(["borrowing"] if row.get("borrowing") else [])]) or "-"
+    queue_rates = [f"{each:,.0f}" for each in row.get("queue_rates_bps", [])]
+    return "; ".join([*queue_rates, *(["borrowing"] if row.get("borrowing") else [])]) or "-"
 
 
 @options.with_groups
@@ -264,7 +264,7 @@ def forecast(
 
 
 def show_placement(
-    file: Path, campus: CampusOptions, seed: int, explain: tuple[str, str] | None, *, as_json: bool
+    file: Path, clusters: ClusterOptions, seed: int, explain: tuple[str, str] | None, *, as_json: bool
 ) -> None:
     """Which broker serves which topics, or why one subscription is where it is."""
     from triagemq.plan.explaining import subscription_row
@@ -272,7 +272,7 @@ def show_placement(
     from triagemq.scenario import load
 
     scenario = load(file)
-    placed = campus.place(scenario, seed)
+    placed = clusters.place(scenario, seed)
     if explain is not None:
         words = explain_placement(placed, subscription_row(scenario, *explain))
         found = {"subscriber": explain[0], "topic": explain[1], "explanation": words}
@@ -304,7 +304,7 @@ def show_placement(
 
 def simulate_balancing(
     file: Path,
-    campus: CampusOptions,
+    clusters: ClusterOptions,
     balancing: str,
     *,
     seconds: float,
@@ -313,14 +313,14 @@ def simulate_balancing(
     as_json: bool,
 ) -> None:
     """Simulate the clusters of a scenario with clients that move, or do not."""
-    from triagemq.lab.clusters import simulate_campus
+    from triagemq.lab.clusters import simulate_clusters
     from triagemq.scenario import load_with_conditions
     from triagemq.scenario.conditions import Conditions
 
     scenario, conditions = load_with_conditions(file)
-    placed = campus.place(scenario, seed)
+    placed = clusters.place(scenario, seed)
     with terminal.progress_bar("simulating") as progress:
-        result = simulate_campus(
+        result = simulate_clusters(
             scenario,
             conditions if with_conditions else Conditions(),
             placement=placed.placement,

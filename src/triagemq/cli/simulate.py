@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from triagemq.cli import options, terminal
-from triagemq.cli.plan import CampusOptions, PlannerOptions, simulate_balancing
+from triagemq.cli.plan import ClusterOptions, PlannerOptions, simulate_balancing
 from triagemq.cli.terminal import duration, percent
 from triagemq.errors import ParameterError
 
@@ -28,7 +28,7 @@ class ControlOptions:
     control: Annotated[
         str | None,
         typer.Option(
-            help="Divide ports with widths anew every 200 ms, by the delays that this estimator sees: "
+            help="Divide ports with queue rates anew every 200 ms, by the delays that this estimator sees: "
             "red, idm-paper, idm, backlog, model or learned."
         ),
     ] = None
@@ -70,7 +70,7 @@ class ControlOptions:
 def simulate(
     file: options.File,
     planner: PlannerOptions,
-    campus: CampusOptions,
+    clusters: ClusterOptions,
     controlling: ControlOptions,
     plan: options.PlanFile = None,
     publications: Annotated[
@@ -88,7 +88,7 @@ def simulate(
     replay: Annotated[
         Path | None, typer.Option(help="Publish what this trace recorded instead of random events.")
     ] = None,
-    recorded_fates: Annotated[
+    recorded_losses: Annotated[
         bool,
         typer.Option(
             "--recorded-fates",
@@ -131,7 +131,7 @@ def simulate(
             )
         simulate_balancing(
             file,
-            campus,
+            clusters,
             balancing,
             seconds=60.0 if duration_seconds is None else duration_seconds,
             seed=planner.seed,
@@ -139,7 +139,7 @@ def simulate(
             as_json=json,
         )
         return
-    if campus.placement is not None or campus.correlations is not None:
+    if clusters.placement is not None or clusters.correlations is not None:
         raise ParameterError("--placement", "needs --balancing; events are simulated where the scenario says")
     from triagemq.forecast import StoredForecast, forecast
     from triagemq.lab.recordings import recording
@@ -157,12 +157,12 @@ def simulate(
         conditions = Conditions()
 
     made = planner.plan(scenario, plan)
-    recorded = fates = None
-    if recorded_fates:
+    recorded = losses = None
+    if recorded_losses:
         if replay is None:
             raise ParameterError("--recorded-fates", "needs a trace that recorded them: give --replay, too")
         happened = recording(replay, scenario)
-        recorded, fates = happened.publications, happened.fates
+        recorded, losses = happened.publications, happened.losses
     elif replay is not None:
         recorded = recorded_publications(replay, scenario)
     changes = condition_changes(
@@ -192,7 +192,7 @@ def simulate(
             warmup=warmup,
             changes=changes,
             replay=recorded,
-            fates=fates,
+            losses=losses,
             sink=writer,
             progress=progress,
             threads=threads,
@@ -209,7 +209,7 @@ def simulate(
             ends_ns = round(result.simulated_seconds * 1e9)
             writer.finish(
                 measured_from_ns=result.measured_from_ns,
-                extra={CUT_OFF: ends_ns} if result.late_is_no_success else {},
+                extra={CUT_OFF: ends_ns} if result.late_excluded else {},
             )
     if json:
         report = {"scenario": scenario.name, **result.as_json()}
@@ -246,7 +246,7 @@ def _print(result: SimulationResult, title: str) -> None:
         f"{result.publications:,} publications, {result.copies:,} copies in {result.wall_seconds:.2f} s "
         f"({rate:.1f} million a second), {result.simulated_seconds:.0f} simulated seconds"
     )
-    if result.late_is_no_success:
+    if result.late_excluded:
         console.print(
             f"the queues were drained for {duration(result.drained_seconds)} after the last publication: "
             f"{result.late_deliveries:,} copies ({percent(result.late_deliveries / result.copies)}) arrived only then "

@@ -488,7 +488,7 @@ class _Port:
 
 
 def _is_busy(counters: PortCounters) -> bool:
-    """Whether the port sends as fast as it can: something waits, or, where queues have widths, in every one of them."""
+    """Whether the port sends as fast as it can: something waits, or, where queues have rates, in every one of them."""
     port_bps = counters.control.width_bps or 0
     narrow = [queue for queue in counters.queues if (queue.width_bps or math.inf) < port_bps]
     if narrow:

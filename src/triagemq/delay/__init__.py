@@ -9,9 +9,9 @@
   and the model files of the learned one.
 - Out: `control` divides a port among its queues (local bandwidth adjustment), `constraints` a delay requirement among
   the switches of its path (global control), and has the pace at which publishers slow down.
-- In operation: `PortController` decides the widths of one port, `Administrator` the constraints of all. Both are pure:
-  the gateway reads counters and sets widths; `lab.simulated_control` runs them in a simulation.
+- In operation: `PortController` decides the queue rates of one port, `Administrator` the constraints of all. Both are
+  pure: the gateway reads counters and sets queue rates; `lab.simulated_control` runs them in a simulation.
 
-A width is the bandwidth that a queue can count on (ports of the discipline `widths`). Formulas:
+A width is the bandwidth that a queue can count on (ports of the discipline `queue_rates`). Formulas:
 docs/background/queue-delay.md.
 """

@@ -23,11 +23,11 @@ from triagemq.errors import ParameterError
 from triagemq.theory.validate import per_row
 
 HYSTERESIS = 0.001
-"""Widths change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal queues
-that cost so much more than they have to, each is 3 % off its best width."""
+"""Queue rates change if that takes a larger share off the weighted delay. It is flat around its minimum: of two equal
+queues that cost so much more than they have to, each is 3 % off its best width."""
 
 URGENT = 0.05
-"""Widths that were changed a moment ago change again if that takes a larger share off the weighted delay."""
+"""Queue rates that were changed a moment ago change again if that takes a larger share off the weighted delay."""
 
 BEST_EFFORT = 6 / 7
 """The weight of the last class, in parts of its configured width squared: as the paper's lowest queue
@@ -54,7 +54,7 @@ class PortDivision:
 
 @dataclass(frozen=True, slots=True)
 class DividedPort:
-    """The constants of a port: bandwidth, least widths against starvation, and weights of queues.
+    """The constants of a port: bandwidth, least queue rates against starvation, and weights of queues.
 
     The papers' weights are q + 1 for queue q, of which 7 is the highest; ours are those of `weights_by_width`.
     """
@@ -79,7 +79,8 @@ class DividedPort:
 
 
 def weights_by_width(width_bps: Sequence[int]) -> tuple[float, ...]:
-    """Weights for queues with these configured widths, class 0 first: where all hold the same, they get these back.
+    """Weights for queues with these configured queue rates, class 0 first: where all hold the same, they get these
+    back.
 
     Shares go by the root of a weight, so weights are squares. The last class is best effort and counts a little less
     (`BEST_EFFORT`): it is the one to give when all are in need.
@@ -103,7 +104,8 @@ def divide_port(
     needed_bps: ArrayLike = 0.0,
     committed_bps: ArrayLike | None = None,
 ) -> PortDivision:
-    """The widths that minimise the weighted delay of what the queues hold, each within its constraint if it can be.
+    """The queue rates that minimise the weighted delay of what the queues hold, each within its constraint if it can
+    be.
 
     Floors are raised one after the other, as far as bandwidth is left: against starvation; to `committed_bps`, the
     guarantee without its precaution (by default all of the guarantee); then queue by queue, the largest weights first,
@@ -135,15 +137,15 @@ def divide_port(
     cannot_hold = _raise(port, floors, np.where(constrained > 0.0, needed, 0.0), constrained)
     _raise(port, floors, rights)
     _raise(port, floors, needed)
-    widths = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
-    whole = np.maximum(np.floor(widths).astype(np.int64), floors)
+    queue_rates = _optimum(float(port.bandwidth_bps), np.sqrt(weights * held), weights, floors)
+    whole = np.maximum(np.floor(queue_rates).astype(np.int64), floors)
     # Rounding leaves less than a bit per second and queue; the widest takes it, or gives what is too much.
     whole[np.argmax(whole - floors)] += port.bandwidth_bps - int(whole.sum())
     return PortDivision(whole, floors, 8.0 * held / whole, cannot_hold)
 
 
 class WidthControl:
-    """The widths of one port from period to period; they change only where it matters.
+    """The queue rates of one port from period to period; they change only where it matters.
 
     They do when the new ones take more than a share (`hysteresis`) off the weighted delay, or when one in force is
     below a floor: constraints change, and so do the queues they are to hold for. Needs may be missed by a little.
@@ -163,8 +165,8 @@ class WidthControl:
         rest: int = 1,
         width_bps: Sequence[int] | None = None,
     ) -> None:
-        """`width_bps` are those in force to begin with; without them, the first decision is. Widths stay in force for
-        `rest` periods but where floors or much delay forbid it."""
+        """`width_bps` are those in force to begin with; without them, the first decision is. Queue rates stay in force
+        for `rest` periods but where floors or much delay forbid it."""
         self._port = port
         self._hysteresis, self._rest, self._age = hysteresis, rest, rest
         self._width_bps = None if width_bps is None else np.asarray(width_bps, np.int64)
@@ -178,8 +180,8 @@ class WidthControl:
         least_bps: ArrayLike | None = None,
         **floors: ArrayLike,
     ) -> PortDivision:
-        """The division to be in force from now on; see `divide_port`. Widths in force stay down to `least_bps` of what
-        is reserved, a little less than that where nothing is said."""
+        """The division to be in force from now on; see `divide_port`. Queue rates in force stay down to `least_bps` of
+        what is reserved, a little less than that where nothing is said."""
         best = divide_port(
             self._port, queue_bytes, constraint_seconds, guaranteed_bps=guaranteed_bps, **floors
         )
@@ -233,18 +235,18 @@ def _raise(
 def _optimum(
     bandwidth: float, roots: NDArray[np.float64], weights: NDArray[np.float64], floors: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    widths = floors.astype(np.float64)
+    queue_rates = floors.astype(np.float64)
     free = np.ones(len(floors), bool)
     while free.any():
-        left = bandwidth - float(widths[~free].sum())
+        left = bandwidth - float(queue_rates[~free].sum())
         shares = roots[free] if roots[free].any() else np.sqrt(weights[free])
         shares_bps = left * shares / shares.sum()
         below = shares_bps < floors[free]
         if not below.any():
-            widths[free] = shares_bps
+            queue_rates[free] = shares_bps
             break
         free[np.flatnonzero(free)[below]] = False
-    return widths
+    return queue_rates
 
 
 SPAN = 5
@@ -252,10 +254,11 @@ SPAN = 5
 
 CALM_PACKETS, CALM_SECONDS = 2.0, 0.01
 """A queue without a constraint that holds no more than this in the mean is not congested: it holds the packet that is
-being sent, and what chance and reads of different moments make of it. No reason to change widths."""
+being sent, and what chance and reads of different moments make of it. No reason to change queue rates."""
 
 BANDWIDTH_CHANGE = 1e-3
-"""Widths that are read and add up to another bandwidth than the port's by more than this are those of another port."""
+"""Queue rates that are read and add up to another bandwidth than the port's by more than this are those of another
+port."""
 
 LOAD = 0.9
 """A queue needs a width at which what comes is this part of it: closer to its width, chance makes queues long."""
@@ -263,7 +266,8 @@ LOAD = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ControlledPort:
-    """A port of the discipline `widths` as configured, class 0 first. Without weights, they are `weights_by_width`."""
+    """A port of the discipline `queue_rates` as configured, class 0 first. By default, weights are
+    `weights_by_width`."""
 
     name: str
     width_bps: tuple[int, ...]
@@ -288,7 +292,7 @@ class ControlledPort:
 
 @dataclass(frozen=True, slots=True)
 class PortDecision:
-    """The decision for a port in a period; `width_bps` is None where the widths in force stay.
+    """The decision for a port in a period; `width_bps` is None where the queue rates in force stay.
 
     `delay_seconds` are those measured, a mean over a second. `cannot_hold` are classes whose constraint does not fit.
     """
@@ -318,7 +322,7 @@ class PortController:
     ...     decision = controller.feed([busy, *idle])
     ...     if decision.width_bps:
     ...         print(decision.reason)
-    widths 60, 30, 10 -> 88, 10, 2 Mbit/s: class 0 waits 33.3 ms
+    queue rates 60, 30, 10 -> 88, 10, 2 Mbit/s: class 0 waits 33.3 ms
     """
 
     def __init__(
@@ -328,7 +332,7 @@ class PortController:
         *,
         width_bps: tuple[int, ...] | None = None,
     ) -> None:
-        """`width_bps` are the widths in force to begin with, if they are others than those configured."""
+        """`width_bps` are the queue rates in force to begin with, if they are others than those configured."""
         in_force = port.width_bps if width_bps is None else width_bps
         self._queues = [_Queue(estimator()) for _ in port.width_bps]
         self._constraints: dict[int, float] = {}
@@ -340,7 +344,7 @@ class PortController:
         self._rights_bps = divide_port(port.divided, np.ones(len(port.width_bps))).width_bps
 
     def _follow(self, bandwidth_bps: float) -> None:
-        """The port has become faster or slower: widths and floors are the same shares of it as before."""
+        """The port has become faster or slower: queue rates and floors are the same shares of it as before."""
         before = sum(self.port.width_bps)
         if math.isfinite(bandwidth_bps) and abs(bandwidth_bps - before) > BANDWIDTH_CHANGE * before:
             share = bandwidth_bps / before
@@ -447,7 +451,7 @@ def _reason(
     most = int(np.argmax(held))
     waits = f"class {most} waits {1e3 * delays[most]:.3g} ms" if held[most] > 0 else "by what comes"
 
-    def listed(widths: Sequence[int]) -> str:
-        return ", ".join(f"{width / 1e6:.3g}" for width in widths)
+    def listed(queue_rates: Sequence[int]) -> str:
+        return ", ".join(f"{width / 1e6:.3g}" for width in queue_rates)
 
-    return f"widths {listed(before)} -> {listed(after)} Mbit/s: {waits}"
+    return f"queue rates {listed(before)} -> {listed(after)} Mbit/s: {waits}"

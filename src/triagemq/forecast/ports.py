@@ -3,7 +3,7 @@
 Copies of one publication reach a shared port together, so its waits follow the batch model (theory.md section 2), not
 the papers' Poisson arrivals.
 
-At a port whose queues have widths every class is a queue of its own. Partitioned, it is served at its width, and the
+At a port whose queues have rates every class is a queue of its own. Partitioned, it is served at its width, and the
 theory of one class holds as it stands. Where queues borrow, it is taken for a queue that is served at what it would get
 if it always had something to send: its share of all that the others do not use (generalised processor sharing). That is
 a simplification, and flagged: in truth a packet travels at the full rate once it is its turn, and what the others leave
@@ -282,24 +282,24 @@ def by_queues(copies: AtPorts, ports: OutputPorts, first_port: int) -> AtPorts:
     """The copies with a port of its own for each queue with a width, numbered behind the ports, as slow as it is."""
     count = len(copies.buffer_packets)
     numbers = range(first_port, first_port + count)
-    has_widths = ports.discipline[numbers] == Discipline.WIDTHS
-    if not has_widths.any():
+    has_queue_rates = ports.discipline[numbers] == Discipline.QUEUE_RATES
+    if not has_queue_rates.any():
         return copies
-    classes = max(len(ports.widths_bps[number]) for number in numbers)
+    classes = max(len(ports.queue_rates_bps[number]) for number in numbers)
     share = np.ones((count, classes))
-    for row in np.flatnonzero(has_widths).tolist():
-        share[row] = ports.widths_bps[numbers[row]] / ports.bandwidth_bps[numbers[row]]
-    in_width = has_widths[copies.port]
+    for row in np.flatnonzero(has_queue_rates).tolist():
+        share[row] = ports.queue_rates_bps[numbers[row]] / ports.bandwidth_bps[numbers[row]]
+    in_width = has_queue_rates[copies.port]
     level = np.where(in_width, copies.priority_class, 0)
     borrowing = ports.borrowing[numbers] > 0
     if borrowing.any():
         cell = copies.port.astype(np.int64) * classes + level
         load = total_by(cell, np.where(in_width, copies.load, 0.0), count * classes).reshape(count, classes)
         share[borrowing] = available_share(share[borrowing], load[borrowing])
-    first = count + (np.cumsum(has_widths) - 1) * classes
+    first = count + (np.cumsum(has_queue_rates) - 1) * classes
     slower = np.where(in_width, 1 / share[copies.port, level], 1.0)
     port = np.where(in_width, first[copies.port] + level, copies.port).astype(copies.port.dtype)
-    queues = np.repeat(copies.buffer_packets[has_widths], classes)
+    queues = np.repeat(copies.buffer_packets[has_queue_rates], classes)
     return replace(
         copies,
         port=port,

@@ -37,16 +37,21 @@ _NOTHING = 1e-3
 
 
 def port_loads(scenario: Scenario, plan: Plan) -> list[dict[str, Any]]:
-    """What every port is offered, what it has to carry by the plan, and the widths of its queues if they have some."""
+    """What every port is offered, what it has to carry by the plan, and the queue rates of its queues if they have
+    some."""
     ports = scenario.ports
     return [
         {"port": name, "rho_offered": float(offered), "rho_planned": float(planned)}
-        | ({"widths_bps": widths.tolist(), "borrowing": bool(borrowing)} if len(widths) else {})
-        for name, offered, planned, widths, borrowing in zip(
+        | (
+            {"queue_rates_bps": queue_rates.tolist(), "borrowing": bool(borrowing)}
+            if len(queue_rates)
+            else {}
+        )
+        for name, offered, planned, queue_rates, borrowing in zip(
             ports.name,
             plan.ports.rho_offered,
             plan.ports.rho_planned,
-            ports.widths_bps,
+            ports.queue_rates_bps,
             ports.borrowing,
             strict=True,
         )

@@ -13,7 +13,7 @@ from triagemq.errors import ParameterError
 Positive = Annotated[float, Field(gt=0)]
 
 CONTROLS = ("off", "idm", "backlog", "learned")
-"""By what the widths of queues are controlled; off: they are not."""
+"""By what the rates of queues are controlled; off: they are not."""
 
 
 def check_control(control: str, delay_model: object = None) -> None:
@@ -43,7 +43,7 @@ class GatewayConfig:
     `access` is "open", or "required": then no client is let in before the grants have come.
     Without a coordinator, `priorities` are classes by topic filter. `predefined` are topic names by id. Unless it
     `stores`, sessions end with it. `advertise` is where ADVERTISE goes.
-    `queue_control` is what the widths of embedded queues are controlled by, with the learned `delay_model` of a
+    `queue_control` is what the queue rates of embedded queues are controlled by, with the learned `delay_model` of a
     directory (see queue_control.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
     `name` is what the coordinator and other gateways call it. It joins the coordinator at the address `join` with a

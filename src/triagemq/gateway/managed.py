@@ -65,7 +65,7 @@ from triagemq.waiting import end
 if TYPE_CHECKING:
     from triagemq.gateway.core import GatewayCore
     from triagemq.gateway.queue_control import ControlledQueues
-    from triagemq.plan.dataplane import Instructed, OnFate
+    from triagemq.plan.dataplane import Instructed, OnTransmitted
 
 _SAMPLE_EVERY_SECONDS = 0.2
 _BROKER_ANSWERS_NS = 150_000_000
@@ -226,7 +226,7 @@ class ManagedGateway:
     # Orders.
 
     def _make_plane(
-        self, udp_socket: socket.socket, on_fate: OnFate, clock: Callable[[], int]
+        self, udp_socket: socket.socket, on_transmitted: OnTransmitted, clock: Callable[[], int]
     ) -> EmbeddedDataPlane | ReportedDataPlane:
         plane: EmbeddedDataPlane | ReportedDataPlane
         sealed_bytes = 0 if self.gateway.seal is None else RECORD_BYTES
@@ -234,7 +234,7 @@ class ManagedGateway:
         if self._reported:
             plane = ReportedDataPlane(
                 sender,
-                on_fate,
+                on_transmitted,
                 clock=clock,
                 seed=self.config.seed,
                 overhead_bytes_per_packet=UDP_HEADER_BYTES + sealed_bytes,
@@ -242,7 +242,7 @@ class ManagedGateway:
         else:
             plane = EmbeddedDataPlane(
                 sender,
-                on_fate,
+                on_transmitted,
                 clock=clock,
                 control_sender=sender.control,
                 closing=sender.close,

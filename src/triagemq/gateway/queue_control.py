@@ -1,6 +1,6 @@
-"""Local control of queues: the widths of a data plane's ports, divided anew every 200 ms by what its counters say.
+"""Local control of queues: the queue rates of a data plane's ports, divided anew every 200 ms by what its counters say.
 
-It stands before a data plane and passes instructions on. Ports with widths keep those that control gave them when
+It stands before a data plane and passes instructions on. Ports with queue rates keep those that control gave them when
 orders come again; after a restart control begins with the stated ones and finds others within seconds. What the
 coordinator adds, how long each class may wait at each port, and what it needs for that, goes over the control channel.
 """
@@ -44,7 +44,7 @@ class _Controlled:
 
 
 class ControlledQueues:
-    """An Instructed: the data plane behind it follows the instructions, but for the widths in force.
+    """An Instructed: the data plane behind it follows the instructions, but for the queue rates in force.
 
     `feed` it every reading of the counters.
     """
@@ -67,9 +67,9 @@ class ControlledQueues:
     def apply(self, instructions: Sequence[Instruction]) -> None:
         ports, passed = dict(self._ports), list[Instruction]()
         for each in instructions:
-            if isinstance(each, SetPort) and each.widths_bps:
+            if isinstance(each, SetPort) and each.queue_rates_bps:
                 ports[each.port] = there = self._controlled(each, ports.get(each.port))
-                each = _with_widths(each, there.controller.width_bps)
+                each = _with_queue_rates(each, there.controller.width_bps)
             elif isinstance(each, SetPort | RemovePort):
                 ports.pop(each.port, None)
             passed.append(each)
@@ -88,7 +88,7 @@ class ControlledQueues:
         at_ns: int,
         waited: Mapping[str, NDArray[np.void]] | None = None,
     ) -> list[Decision]:
-        """Take what queues have counted by now, and set the widths that follow from it; what was decided.
+        """Take what queues have counted by now, and set the queue rates that follow from it; what was decided.
 
         `waited` is how long packets waited that have left since the last time, by port, where that is measured:
         `priority_class`, `enqueued_ns` and `dequeued_ns` of each.
@@ -108,9 +108,9 @@ class ControlledQueues:
                 self._estimators.measured(name, waited[name])
             decisions += self._estimators.drift(name)
             if decided.width_bps is not None:
-                self._plane.apply([_with_widths(each.stated, decided.width_bps)])
+                self._plane.apply([_with_queue_rates(each.stated, decided.width_bps)])
                 decisions.append(
-                    Decision("widths", name, _words(before), _words(decided.width_bps), decided.reason)
+                    Decision("queue_rates", name, _words(before), _words(decided.width_bps), decided.reason)
                 )
         return decisions
 
@@ -119,14 +119,14 @@ class ControlledQueues:
             return before
         return self._begin(port, None if before is None else before.controller.width_bps)
 
-    def _begin(self, port: SetPort, widths: Sequence[float] | None) -> _Controlled:
-        floors = port.floors_bps or tuple(FLOOR_SHARE * width for width in port.widths_bps)
+    def _begin(self, port: SetPort, queue_rates: Sequence[float] | None) -> _Controlled:
+        floors = port.floors_bps or tuple(FLOOR_SHARE * width for width in port.queue_rates_bps)
         try:
             stated = ControlledPort(
-                port.port, _whole(port.widths_bps), tuple(max(1, int(floor)) for floor in floors)
+                port.port, _whole(port.queue_rates_bps), tuple(max(1, int(floor)) for floor in floors)
             )
             controller = PortController(
-                stated, self._estimators.make(port.port), width_bps=_fitting(stated, widths)
+                stated, self._estimators.make(port.port), width_bps=_fitting(stated, queue_rates)
             )
         except ParameterError as error:
             raise PlanError(f"port {port.port!r} cannot be controlled: {error}") from None
@@ -165,21 +165,21 @@ class ControlBehindGateway:
         return decisions
 
 
-def _whole(widths_bps: Sequence[float]) -> tuple[int, ...]:
+def _whole(queue_rates_bps: Sequence[float]) -> tuple[int, ...]:
     """In whole bits per second, of which the first takes what rounding leaves.
 
     >>> _whole([60.4, 30.3, 9.3])
     (61, 30, 9)
     """
-    rest = [int(width) for width in widths_bps[1:]]
-    return (round(sum(widths_bps)) - sum(rest), *rest)
+    rest = [int(width) for width in queue_rates_bps[1:]]
+    return (round(sum(queue_rates_bps)) - sum(rest), *rest)
 
 
-def _fitting(port: ControlledPort, widths: Sequence[float] | None) -> tuple[int, ...]:
-    """Widths of before as shares of the port of now, if they are any for it: as many, and none below its floor."""
-    if widths is None or len(widths) != len(port.width_bps) or not sum(widths) > 0:
+def _fitting(port: ControlledPort, queue_rates: Sequence[float] | None) -> tuple[int, ...]:
+    """Queue rates of before as shares of the port of now, if they are any for it: as many, and none below its floor."""
+    if queue_rates is None or len(queue_rates) != len(port.width_bps) or not sum(queue_rates) > 0:
         return port.width_bps
-    found = _whole([width * sum(port.width_bps) / sum(widths) for width in widths])
+    found = _whole([width * sum(port.width_bps) / sum(queue_rates) for width in queue_rates])
     return (
         found
         if all(own >= floor for own, floor in zip(found, port.floor_bps, strict=True))
@@ -187,10 +187,10 @@ def _fitting(port: ControlledPort, widths: Sequence[float] | None) -> tuple[int,
     )
 
 
-def _with_widths(port: SetPort, widths_bps: Sequence[int]) -> SetPort:
+def _with_queue_rates(port: SetPort, queue_rates_bps: Sequence[int]) -> SetPort:
     """For the data plane, which has no use for floors."""
-    factor = port.bandwidth_bps / sum(widths_bps)
-    return replace(port, widths_bps=tuple(factor * width for width in widths_bps), floors_bps=())
+    factor = port.bandwidth_bps / sum(queue_rates_bps)
+    return replace(port, queue_rates_bps=tuple(factor * width for width in queue_rates_bps), floors_bps=())
 
 
 def _sample(queue: QueueCounters, at_ns: int, counters: str) -> Sample:
@@ -208,8 +208,8 @@ def _sample(queue: QueueCounters, at_ns: int, counters: str) -> Sample:
     )
 
 
-def _words(widths_bps: Sequence[int]) -> str:
-    return f"{', '.join(f'{width / 1e6:.4g}' for width in widths_bps)} Mbit/s"
+def _words(queue_rates_bps: Sequence[int]) -> str:
+    return f"{', '.join(f'{width / 1e6:.4g}' for width in queue_rates_bps)} Mbit/s"
 
 
 _LOOK_SECONDS = 2.0

@@ -43,9 +43,9 @@ from triagemq.waiting import Tasks
 if TYPE_CHECKING:
     from triagemq.dtls import ServerSecurity
     from triagemq.gateway.live_trace import LiveTrace
-    from triagemq.plan.dataplane import Egress, Fate, OnFate
+    from triagemq.plan.dataplane import Egress, OnTransmitted, TransmitOutcome
 
-MakePlane = Callable[[socket.socket, "OnFate", Callable[[], int]], "Egress"]
+MakePlane = Callable[[socket.socket, "OnTransmitted", Callable[[], int]], "Egress"]
 """Makes a data plane that sends from this socket, reports to that, and takes the time from there."""
 
 Presence = Callable[[Present | Gone], None]
@@ -328,9 +328,9 @@ class Gateway:
     def _tick(self) -> None:
         self.core.advance(self.clock())
 
-    def _settled(self, fates: Sequence[Fate]) -> None:
+    def _settled(self, outcomes: Sequence[TransmitOutcome]) -> None:
         self._tick()
-        self._sender.settled(fates)
+        self._sender.settled(outcomes)
         self._do()
 
     def _due(self) -> None:

@@ -22,7 +22,7 @@ from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
-    from triagemq.plan.dataplane import Egress, Fate, OnFate
+    from triagemq.plan.dataplane import Egress, OnTransmitted, TransmitOutcome
 
 _SOCKET_BUFFER_BYTES = 8 << 20
 # What waits in queues of this machine counts against its sender: room for all that the queues of a port may hold (nine
@@ -87,13 +87,13 @@ class SocketPlane:
     def __init__(
         self,
         udp_socket: socket.socket,
-        on_fate: OnFate,
+        on_transmitted: OnTransmitted,
         *,
         most_waiting: int = 100_000,
         seal: Seal | None = None,
         marks_classes: bool = False,
     ) -> None:
-        self._on_fate = on_fate
+        self._on_transmitted = on_transmitted
         self._socket = udp_socket
         # Datagrams that are encrypted for each client cannot go to all as one.
         self._as_one = seal is None
@@ -121,14 +121,14 @@ class SocketPlane:
             return 0 if treatment is None else treatment.priority_class
 
         unsent = self._sender(_addressed(packets), class_of)
-        fates = [(packet.token, Outcome.delivered, None, None) for packet in packets]
+        outcomes = [(packet.token, Outcome.delivered, None, None) for packet in packets]
         for one in reversed(unsent):
-            token, *_ = fates.pop(one.place) if one.problem is None else fates[one.place]
+            token, *_ = outcomes.pop(one.place) if one.problem is None else outcomes[one.place]
             if one.problem is None:
                 one.token = token
             else:
-                fates[one.place] = token, _outcome(one.problem), None, None
-        self._on_fate(fates)
+                outcomes[one.place] = token, _outcome(one.problem), None, None
+        self._on_transmitted(outcomes)
 
     def send_to_all(self, group: Group, datagram: bytes, treatments: Sequence[Treatment]) -> int:
         """One system call for a group; how many of its members, from the first on, it has been sent to."""
@@ -148,7 +148,7 @@ class SocketPlane:
         self._sender.close()
 
     def _settled_later(self, some: Sequence[Unsent]) -> None:
-        self._on_fate([(one.token, _outcome(one.problem or 0), None, None) for one in some])
+        self._on_transmitted([(one.token, _outcome(one.problem or 0), None, None) for one in some])
 
 
 def _addressed(packets: Iterable[OutgoingPacket]) -> list[tuple[tuple[str, int], bytes]]:
@@ -260,10 +260,10 @@ class Sender:
         if close is not None:
             close()
 
-    def settled(self, fates: Sequence[Fate]) -> None:
+    def settled(self, outcomes: Sequence[TransmitOutcome]) -> None:
         """What the data plane did with some packets."""
         core = self._core
-        for token, outcome, enqueued_ns, dequeued_ns in fates:
+        for token, outcome, enqueued_ns, dequeued_ns in outcomes:
             assert isinstance(token, tuple)
             first, second = token
             times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from triagemq.errors import ParameterError
 from triagemq.scenario import Integers, Scenario, port_depths, port_hops
-from triagemq.simulate.network import DROPPED, LOST_BEFORE, LOST_BEHIND, MOST_HOPS, Fates
+from triagemq.simulate.network import DROPPED, LOST_BEFORE, LOST_BEHIND, MOST_HOPS, RecordedLosses
 from triagemq.simulate.replay import recorded_publications
 from triagemq.trace import Outcome, Trace
 
@@ -26,7 +26,7 @@ class Recording:
     """What `simulate` takes as replay and fates."""
 
     publications: dict[str, Any]
-    fates: Fates
+    losses: RecordedLosses
 
 
 def recording(path: Path, scenario: Scenario, *, from_ns: int | None = None) -> Recording:
@@ -37,7 +37,7 @@ def recording(path: Path, scenario: Scenario, *, from_ns: int | None = None) -> 
     else:
         publications = recorded_at_hosts(path, scenario, from_ns)
     table = _fates(Trace.open(path), scenario, publications["publication_id"])
-    return Recording(publications, recorded_fates(scenario, publications["publication"], table))
+    return Recording(publications, recorded_losses(scenario, publications["publication"], table))
 
 
 def recorded_at_hosts(path: Path, scenario: Scenario, from_ns: int) -> dict[str, Any]:
@@ -57,7 +57,9 @@ def recorded_at_hosts(path: Path, scenario: Scenario, from_ns: int) -> dict[str,
     return {name: column[order] for name, column in columns.items()}
 
 
-def recorded_fates(scenario: Scenario, publication: Integers, table: Mapping[str, ArrayLike]) -> Fates:
+def recorded_losses(
+    scenario: Scenario, publication: Integers, table: Mapping[str, ArrayLike]
+) -> RecordedLosses:
     """Fates of the copies of events (`publication` has one entry for each).
 
     The table has those that are dropped on purpose or lost on a link: event (its row in the replay), subscription,
@@ -65,24 +67,24 @@ def recorded_fates(scenario: Scenario, publication: Integers, table: Mapping[str
     """
     missing = [name for name in _COLUMNS if name not in table]
     if missing:
-        raise ParameterError("fates", f"lacks the columns {', '.join(missing)}")
+        raise ParameterError("losses", f"lacks the columns {', '.join(missing)}")
     columns = [np.asarray(table[name]) for name in _COLUMNS]
     if len({len(column) for column in columns}) > 1:
-        raise ParameterError("fates", "has columns of unequal length")
+        raise ParameterError("losses", "has columns of unequal length")
     event, subscription, outcome, hop = (column.astype(np.int64) for column in columns)
     wanted = scenario.subscriptions
     topic = scenario.publications.topic[publication]
     for name, column, end in (("event", event, len(topic)), ("subscription", subscription, len(wanted))):
         if len(column) and not (column.min() >= 0 and column.max() < end):
-            raise ParameterError("fates", f"{name} must be from 0 to {end - 1}")
+            raise ParameterError("losses", f"{name} must be from 0 to {end - 1}")
     if (wanted.topic[subscription] != topic[event]).any():
-        raise ParameterError("fates", "has copies of events for subscriptions to other topics")
+        raise ParameterError("losses", "has copies of events for subscriptions to other topics")
     dropped, lost = outcome == Outcome.dropped_by_policy, outcome == Outcome.lost_on_link
     if not (dropped | lost).all():
-        raise ParameterError("fates", "outcome must be dropped_by_policy or lost_on_link")
+        raise ParameterError("losses", "outcome must be dropped_by_policy or lost_on_link")
     last = port_depths(scenario)[scenario.subscribers.port[wanted.subscriber[subscription]]]
     if (hop < -1).any() or (hop > np.minimum(last, MOST_HOPS)).any():
-        raise ParameterError("fates", "hop must be -1, or that of a port on the path of the subscription")
+        raise ParameterError("losses", "hop must be -1, or that of a port on the path of the subscription")
     per_topic = np.bincount(wanted.topic, minlength=len(scenario.topics))
     by_topic = np.argsort(wanted.topic, kind="stable")
     rank = np.empty(len(wanted), dtype=np.int32)
@@ -90,13 +92,13 @@ def recorded_fates(scenario: Scenario, publication: Integers, table: Mapping[str
     copies = per_topic[topic]
     ends = np.cumsum(copies)
     first = ends - copies
-    fate = np.zeros(int(copies.sum()), dtype=np.uint8)
-    fate[first[event] + rank[subscription]] = np.where(
+    loss = np.zeros(int(copies.sum()), dtype=np.uint8)
+    loss[first[event] + rank[subscription]] = np.where(
         dropped, DROPPED, np.where(hop < 0, LOST_BEFORE, LOST_BEHIND + hop)
     )
-    lost_so_far = np.concatenate([[0], np.cumsum(fate == LOST_BEFORE)])
+    lost_so_far = np.concatenate([[0], np.cumsum(loss == LOST_BEFORE)])
     lost_at_source = (copies > 0) & (lost_so_far[ends] - lost_so_far[first] == copies)
-    return Fates(first.astype(np.int64), rank, fate, lost_at_source.astype(np.uint8))
+    return RecordedLosses(first.astype(np.int64), rank, loss, lost_at_source.astype(np.uint8))
 
 
 def _fates(trace: Trace, scenario: Scenario, publication_id: NDArray[Any]) -> dict[str, Any]:

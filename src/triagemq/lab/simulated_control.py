@@ -1,4 +1,4 @@
-"""Control of a simulated network: the ports with widths of a scenario, divided while `simulate` runs.
+"""Control of a simulated network: the ports with queue rates of a scenario, divided while `simulate` runs.
 
 Requirements are the subscriptions with `max_latency_seconds` that pass such a port; a plan says their class. The plan
 is that of the start: where conditions plan anew, requirements keep the class that they began with.
@@ -61,14 +61,16 @@ class SimulatedControl:
     def __init__(self, scenario: Scenario, plan: Plan, settings: ControlSettings, seed: int = 0) -> None:
         self._scenario, self._settings = scenario, settings
         self._has_backlog = "backlog_bytes" in check_counters(settings.counters)
-        rows = np.flatnonzero(scenario.ports.discipline == Discipline.WIDTHS).tolist()
+        rows = np.flatnonzero(scenario.ports.discipline == Discipline.QUEUE_RATES).tolist()
         if not rows:
-            raise ParameterError("control", "no port has the discipline widths; there is nothing to divide")
+            raise ParameterError(
+                "control", "no port has the discipline queue rates; there is nothing to divide"
+            )
         self._rows = {scenario.ports.name[row]: row for row in rows}
         self._readers = {
             (row, queue): settings.read_errors.reader((seed, row, queue))
             for row in rows
-            for queue in range(len(scenario.ports.widths_bps[row]))
+            for queue in range(len(scenario.ports.queue_rates_bps[row]))
             if settings.read_errors is not None
         }
         packet_bytes = min(
@@ -89,7 +91,7 @@ class SimulatedControl:
             each.feed(_at_rest(each.width_bps))
 
     def sampled(self, seconds: float, queue_samples: Mapping[str, NDArray[Any]]) -> Steering:
-        """Decide the widths of one period and, every `SPAN` periods, the constraints."""
+        """Decide the queue rates of one period and, every `SPAN` periods, the constraints."""
         decisions, self._first = self._first, []
         samples = self._samples(queue_samples)
         width_bps: dict[int, NDArray[np.float64]] = {}
@@ -102,7 +104,7 @@ class SimulatedControl:
             cannot_hold += ((name, queue) for queue in decision.cannot_hold)
             if decision.width_bps is not None:
                 width_bps[row] = np.array(decision.width_bps, dtype=np.float64)
-                decisions.append(_widths_decision(decision, before))
+                decisions.append(_queue_rates_decision(decision, before))
         self._periods += 1
         if self._periods % SPAN == 0:
             requests = self._administrator.adjust(delays, cannot_hold)
@@ -119,11 +121,11 @@ class SimulatedControl:
 
     def _controller(self, row: int) -> PortController:
         ports, settings = self._scenario.ports, self._settings
-        queues = range(len(ports.widths_bps[row]))
+        queues = range(len(ports.queue_rates_bps[row]))
         port = ControlledPort(
             ports.name[row],
-            widths := tuple(round(width) for width in ports.widths_bps[row].tolist()),
-            tuple(map(min, map(math.ceil, ports.floors_bps[row].tolist()), widths)),
+            queue_rates := tuple(round(width) for width in ports.queue_rates_bps[row].tolist()),
+            tuple(map(min, map(math.ceil, ports.floors_bps[row].tolist()), queue_rates)),
             tuple(8.0 - queue for queue in queues) if settings.paper_weights else (),
         )
         known = switch_constants(self._scenario, row)
@@ -207,14 +209,14 @@ def _refusal(refusal: Refusal) -> Decision:
 
 
 def requirements(scenario: Scenario, plan: Plan) -> list[Requirement]:
-    """Those of subscriptions that say how late events may come, over the ports with widths that they pass."""
+    """Those of subscriptions that say how late events may come, over the ports with queue rates that they pass."""
     ports, subscriptions = scenario.ports, scenario.subscriptions
     hops, level = port_hops(scenario), plan.subscription_class
     found = []
     for row in np.flatnonzero(np.isfinite(subscriptions.max_latency_seconds) & (plan.flow >= 0)).tolist():
         subscriber = int(subscriptions.subscriber[row])
         crossed = [port for port in hops[scenario.subscribers.port[subscriber]].tolist() if port >= 0]
-        path = tuple(ports.name[port] for port in crossed if ports.discipline[port] == Discipline.WIDTHS)
+        path = tuple(ports.name[port] for port in crossed if ports.discipline[port] == Discipline.QUEUE_RATES)
         if path:
             found.append(
                 Requirement(
@@ -232,12 +234,12 @@ def _at_rest(width_bps: tuple[int, ...]) -> list[Sample]:
     return [Sample(0, 0, 0, 0, 0, 0, float(width), 0, 0) for width in width_bps]
 
 
-def _widths_decision(decision: PortDecision, before: tuple[int, ...]) -> Decision:
-    def listed(widths: Iterable[int]) -> str:
-        return " ".join(str(width) for width in widths)
+def _queue_rates_decision(decision: PortDecision, before: tuple[int, ...]) -> Decision:
+    def listed(queue_rates: Iterable[int]) -> str:
+        return " ".join(str(width) for width in queue_rates)
 
     return Decision(
-        "widths", decision.port, listed(before), listed(decision.width_bps or before), decision.reason
+        "queue_rates", decision.port, listed(before), listed(decision.width_bps or before), decision.reason
     )
 
 

@@ -49,7 +49,7 @@ class RigOptions:
     seed: int = 0
     planner: Mapping[str, Any] = field(default_factory=dict)
     control: str = "off"
-    """By what the widths of queues are controlled (see gateway/queue_control.py)."""
+    """By what the rates of queues are controlled (see gateway/queue_control.py)."""
     delay_model: Path | None = None
 
     @property

@@ -25,14 +25,14 @@ from triagemq.datagrams import DatagramSender, Unsent
 from triagemq.network.state import PlanState
 from triagemq.plan.dataplane import (
     Counters,
-    Fate,
     FlowCounters,
     FlowKey,
     Instruction,
-    OnFate,
+    OnTransmitted,
     OutgoingPacket,
     PortCounters,
     QueueCounters,
+    TransmitOutcome,
 )
 from triagemq.trace import Outcome
 
@@ -94,13 +94,13 @@ class ReportedDataPlane:
     def __init__(
         self,
         sender: DatagramSender,
-        on_fate: OnFate,
+        on_transmitted: OnTransmitted,
         *,
         clock: Callable[[], int],
         seed: int | None = None,
         overhead_bytes_per_packet: int = UDP_HEADER_BYTES,
     ) -> None:
-        self._sender, self._on_fate, self._clock = sender, on_fate, clock
+        self._sender, self._on_transmitted, self._clock = sender, on_transmitted, clock
         self._overhead_bytes = overhead_bytes_per_packet
         self._random = random.Random(seed)
         self._state = PlanState(self.priority_classes, replicated=True)
@@ -133,7 +133,7 @@ class ReportedDataPlane:
         control = [(_address(packet.key), packet.datagram) for packet in packets if packet.control]
         if control:
             self._sender.control(control)
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         data = [packet for packet in packets if not packet.control]
         classes = [self._class_of(packet) for packet in data]
         if classes != sorted(classes):
@@ -150,18 +150,18 @@ class ReportedDataPlane:
                 if one is not None and one.problem is None:
                     one.token = packet
                 else:
-                    self._taken(packet, 0 if one is None else one.problem, now_ns, fates)
-        if fates:
-            self._on_fate(fates)
+                    self._taken(packet, 0 if one is None else one.problem, now_ns, outcomes)
+        if outcomes:
+            self._on_transmitted(outcomes)
 
     def settled_later(self, some: Sequence[Unsent]) -> None:
         """What has become of datagrams that had to wait for room in the socket."""
         now_ns = self._clock()
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         for one in some:
-            self._taken(one.token, one.problem, now_ns, fates)
-        if fates:
-            self._on_fate(fates)
+            self._taken(one.token, one.problem, now_ns, outcomes)
+        if outcomes:
+            self._on_transmitted(outcomes)
 
     def report(
         self,
@@ -171,28 +171,28 @@ class ReportedDataPlane:
     ) -> None:
         """What was counted at a moment: by all ports, and of all promised flows."""
         self._ports, self._promised = ports, flows
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         for name, port in ports.items():
             for level, queue in enumerate(port.queues):
                 line = self._lines.setdefault((name, level), _Line())
-                self._apportion(line, queue, at_ns, fates)
+                self._apportion(line, queue, at_ns, outcomes)
         for queue_key, line in list(self._lines.items()):
             waits = bool(line.sent) and not line.queued and line.sent[-1].sent_ns >= at_ns - _UNHEARD_NS
             if queue_key[0] not in ports and not waits:
                 # A port is gone when its last packet has left (plan/dataplane.py).
-                self._forget(queue_key, at_ns, fates)
-        if fates:
-            self._on_fate(fates)
+                self._forget(queue_key, at_ns, outcomes)
+        if outcomes:
+            self._on_transmitted(outcomes)
 
     def close(self) -> None:
         """What was not reported is in flight."""
         if self._closed:
             return
         self._closed = True
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         for key in list(self._lines):
-            self._forget(key, None, fates)
-        self._on_fate(fates)
+            self._forget(key, None, outcomes)
+        self._on_transmitted(outcomes)
         self._sender.close()
 
     def _class_of(self, packet: OutgoingPacket) -> int:
@@ -203,15 +203,17 @@ class ReportedDataPlane:
         wanted = flow.priority_class if packet.treatment is None else packet.treatment.priority_class
         return min(wanted, self._state.ports[flow.port].classes - 1)
 
-    def _taken(self, packet: OutgoingPacket, problem: int | None, now_ns: int, fates: list[Fate]) -> None:
+    def _taken(
+        self, packet: OutgoingPacket, problem: int | None, now_ns: int, outcomes: list[TransmitOutcome]
+    ) -> None:
         """The socket has taken a packet (0), or has not."""
         flow = self._state.flows.get((packet.key, ""))
         if problem:
             outcome = Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
-            _report(packet, outcome, None, None, fates)
+            _report(packet, outcome, None, None, outcomes)
         elif flow is None:
             # It is not counted, and goes last.
-            _report(packet, Outcome.delivered, None, None, fates)
+            _report(packet, Outcome.delivered, None, None, outcomes)
         else:
             key = flow.port, self._class_of(packet)
             line = self._lines.setdefault(key, _Line())
@@ -219,14 +221,16 @@ class ReportedDataPlane:
             self._copies.setdefault(packet.key, _Copies()).sent += 1
             line.sent.append(_Sent(packet, now_ns, fragments))
             if len(line.sent) > _MOST_UNREPORTED:
-                self._settle(line.sent.popleft(), Outcome.in_flight, None, fates)
+                self._settle(line.sent.popleft(), Outcome.in_flight, None, outcomes)
 
-    def _apportion(self, line: _Line, now: QueueCounters, at_ns: int, fates: list[Fate]) -> None:
+    def _apportion(
+        self, line: _Line, now: QueueCounters, at_ns: int, outcomes: list[TransmitOutcome]
+    ) -> None:
         before = line.before
         # Before its port is there, packets go by no queue.
         uncounted = Outcome.delivered if before is None else Outcome.lost_on_link
         if before is None or now.packets_in < before.packets_in:
-            before = self._first_report(line, now, fates)
+            before = self._first_report(line, now, outcomes)
         line.came += now.packets_in - before.packets_in
         line.by_buffer += now.drops - before.drops
         line.left += now.packets_out - before.packets_out
@@ -234,7 +238,7 @@ class ReportedDataPlane:
         missing = sum(one.packets for one in line.sent if one.sent_ns < at_ns - _SLACK_NS) - line.came
         while line.sent and missing >= line.sent[0].packets:
             missing -= line.sent[0].packets
-            self._settle(line.sent.popleft(), uncounted, None, fates)
+            self._settle(line.sent.popleft(), uncounted, None, outcomes)
         came: list[_Sent] = []
         while line.sent and line.came >= line.sent[0].packets:
             came.append(line.sent.popleft())
@@ -242,20 +246,22 @@ class ReportedDataPlane:
         others = 0
         if not line.sent:
             others, line.came = line.came, 0
-        self._drop(line, _mixed(came, others), fates)
+        self._drop(line, _mixed(came, others), outcomes)
         was_empty = before.backlog_packets == 0 == now.backlog_packets
-        self._let_leave(line, at_ns, was_empty, fates)
+        self._let_leave(line, at_ns, was_empty, outcomes)
         if now.backlog_packets == 0:
             # By the queue's own count nothing waits.
             for one in line.queued:
-                self._settle(one, Outcome.lost_on_link, None, fates)
+                self._settle(one, Outcome.lost_on_link, None, outcomes)
             line.queued.clear()
         line.before, line.before_ns = now, at_ns
 
-    def _first_report(self, line: _Line, now: QueueCounters, fates: list[Fate]) -> QueueCounters:
+    def _first_report(
+        self, line: _Line, now: QueueCounters, outcomes: list[TransmitOutcome]
+    ) -> QueueCounters:
         """What counts as the report before: nothing, unless the queues have counted for another before us."""
         for one in line.queued:
-            self._settle(one, Outcome.in_flight, None, fates)
+            self._settle(one, Outcome.in_flight, None, outcomes)
         line.queued.clear()
         line.came = line.by_buffer = line.left = 0
         sent = sum(one.packets for one in line.sent)
@@ -266,12 +272,12 @@ class ReportedDataPlane:
         line.queued.extend([None] * max(0, waiting - sent))
         while line.sent and sent > waiting:
             sent -= line.sent[0].packets
-            self._settle(line.sent.popleft(), Outcome.in_flight, None, fates)
+            self._settle(line.sent.popleft(), Outcome.in_flight, None, outcomes)
         line.queued.extend(line.sent)
         line.sent.clear()
         return now
 
-    def _drop(self, line: _Line, came: Sequence[_Sent | None], fates: list[Fate]) -> None:
+    def _drop(self, line: _Line, came: Sequence[_Sent | None], outcomes: list[TransmitOutcome]) -> None:
         """Draw which of those that came were dropped; the others are in the queue."""
         dropped: set[int] = set()
         if line.by_buffer:
@@ -283,15 +289,15 @@ class ReportedDataPlane:
                     dropped.add(place)
         for place, one in enumerate(came):
             if place in dropped:
-                self._settle(one, Outcome.dropped_by_buffer, None, fates)
+                self._settle(one, Outcome.dropped_by_buffer, None, outcomes)
             else:
                 line.queued.append(one)
         # More than came: a queue lost what it held.
         while line.queued and line.by_buffer >= _packets(line.queued[0]):
             line.by_buffer -= _packets(line.queued[0])
-            self._settle(line.queued.popleft(), Outcome.dropped_by_buffer, None, fates)
+            self._settle(line.queued.popleft(), Outcome.dropped_by_buffer, None, outcomes)
 
-    def _let_leave(self, line: _Line, at_ns: int, was_empty: bool, fates: list[Fate]) -> None:
+    def _let_leave(self, line: _Line, at_ns: int, was_empty: bool, outcomes: list[TransmitOutcome]) -> None:
         leaving: list[_Sent | None] = []
         while line.queued and line.left >= _packets(line.queued[0]):
             line.left -= _packets(line.queued[0])
@@ -303,17 +309,19 @@ class ReportedDataPlane:
             if one is not None:
                 spread_ns = begin_ns + (at_ns - begin_ns) * number // len(leaving)
                 left_ns = one.sent_ns if was_empty else max(one.sent_ns, spread_ns)
-                self._settle(one, Outcome.delivered, left_ns, fates)
+                self._settle(one, Outcome.delivered, left_ns, outcomes)
 
-    def _forget(self, key: QueueKey, gone_ns: int | None, fates: list[Fate]) -> None:
+    def _forget(self, key: QueueKey, gone_ns: int | None, outcomes: list[TransmitOutcome]) -> None:
         """A queue is gone, and with it what waited; what was not reported is unknown."""
         line = self._lines.pop(key)
         for one in line.queued:
-            self._settle(one, Outcome.in_flight if gone_ns is None else Outcome.delivered, gone_ns, fates)
+            self._settle(one, Outcome.in_flight if gone_ns is None else Outcome.delivered, gone_ns, outcomes)
         for one in line.sent:
-            self._settle(one, Outcome.in_flight, None, fates)
+            self._settle(one, Outcome.in_flight, None, outcomes)
 
-    def _settle(self, one: _Sent | None, outcome: Outcome, left_ns: int | None, fates: list[Fate]) -> None:
+    def _settle(
+        self, one: _Sent | None, outcome: Outcome, left_ns: int | None, outcomes: list[TransmitOutcome]
+    ) -> None:
         if one is None:
             return
         copies = self._copies.get(one.packet.key)
@@ -322,7 +330,7 @@ class ReportedDataPlane:
                 copies.dropped += 1
             else:
                 copies.left += 1
-        _report(one.packet, outcome, one.sent_ns, left_ns, fates)
+        _report(one.packet, outcome, one.sent_ns, left_ns, outcomes)
 
 
 def _mixed(ours: Sequence[_Sent], others: int) -> Sequence[_Sent | None]:
@@ -344,10 +352,14 @@ def _mixed(ours: Sequence[_Sent], others: int) -> Sequence[_Sent | None]:
 
 
 def _report(
-    packet: OutgoingPacket, outcome: Outcome, came_ns: int | None, left_ns: int | None, fates: list[Fate]
+    packet: OutgoingPacket,
+    outcome: Outcome,
+    came_ns: int | None,
+    left_ns: int | None,
+    outcomes: list[TransmitOutcome],
 ) -> None:
     if packet.token is not None:
-        fates.append((packet.token, outcome, came_ns, left_ns))
+        outcomes.append((packet.token, outcome, came_ns, left_ns))
 
 
 def _packets(one: _Sent | None) -> int:

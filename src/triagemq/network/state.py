@@ -182,8 +182,8 @@ class PlanState:
                 f"port {port.port!r} is to have {port.classes} priority classes, and this data plane has "
                 f"{self.priority_classes}; write planning: {{priority_classes: {self.priority_classes}}}"
             )
-        if port.widths_bps or port.borrowing:
-            _check_widths(port)
+        if port.queue_rates_bps or port.borrowing:
+            _check_queue_rates(port)
         before = self.ports.get(port.port)
         if before is not None and _discipline(before) != _discipline(port):
             # Queues of the kernel that hold packets go on as before, and others cannot be moved.
@@ -258,18 +258,20 @@ def _set(change: StateChange, at: FlowAt, flow: SetFlow[FlowKey] | None) -> None
 
 
 def _discipline(port: SetPort) -> tuple[bool, bool]:
-    return bool(port.widths_bps), port.borrowing
+    return bool(port.queue_rates_bps), port.borrowing
 
 
-def _check_widths(port: SetPort) -> None:
-    widths, total = port.widths_bps, math.fsum(port.widths_bps)
-    if len(widths) != port.classes:
-        raise PlanError(f"port {port.port!r} has {len(widths)} widths for {port.classes} priority classes")
-    if not all(0 < width < math.inf for width in widths):
+def _check_queue_rates(port: SetPort) -> None:
+    queue_rates, total = port.queue_rates_bps, math.fsum(port.queue_rates_bps)
+    if len(queue_rates) != port.classes:
+        raise PlanError(
+            f"port {port.port!r} has {len(queue_rates)} queue rates for {port.classes} priority classes"
+        )
+    if not all(0 < width < math.inf for width in queue_rates):
         raise PlanError(f"port {port.port!r} has a width that is not positive and finite")
     if not abs(total - port.bandwidth_bps) <= WIDTH_ROUNDING * port.bandwidth_bps:
         raise PlanError(
-            f"port {port.port!r} has widths that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
+            f"port {port.port!r} has queue rates that add up to {total:g} of its {port.bandwidth_bps:g} bit/s"
         )
 
 

@@ -5,7 +5,7 @@ In comes a Scenario, out goes a Plan (`model`); `files` writes and reads one, `e
 - `planner` goes through it: `demands` is what a subscription asks of the network, with a margin for steps; `ranking`
   orders subscriptions by worth and cuts flows and classes; `drops` decides, by algorithms that pass one `contract`.
 - `admission` comes before: it proves what guaranteed subscriptions are promised, and leaves the rest to these.
-- `campus` is a scenario with clusters of brokers: `placement` says which broker serves which topic, `balancing` who
+- `clusters` is a scenario with clusters of brokers: `placement` says which broker serves which topic, `balancing` who
   moves when one has too much.
 - `rounds` leads: it plans, forecasts and plans again where worth depends on latency (`plan`); one round is `make_plan`.
 - `difference` says what changed between two plans, and what an earlier plan still says.

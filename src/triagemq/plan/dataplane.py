@@ -85,31 +85,31 @@ class FlowKey:
 class SetPort:
     """Make an output port, or change it. The buffer counts packets, the one in transmission included.
 
-    With `widths_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together they are
-    the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when widths
-    change; a port that serves otherwise is another port, and made when this one has been removed. Control that divides
-    the port anew while it runs leaves each queue at least its floor, `floors_bps`.
+    With `queue_rates_bps` the queue of each class has a bandwidth, class 0 first, and a buffer of its own; together
+    they are the port's. Where they are `borrowing`, a queue also gets what others leave. Packets that wait stay when
+    queue rates change; a port that serves otherwise is another port, and made when this one has been removed. Control
+    that divides the port anew while it runs leaves each queue at least its floor, `floors_bps`.
     """
 
     port: str
     bandwidth_bps: float
     buffer_packets: float
     classes: int
-    widths_bps: tuple[float, ...] = ()
+    queue_rates_bps: tuple[float, ...] = ()
     borrowing: bool = False
     floors_bps: tuple[float, ...] = ()
 
     def with_bandwidth(self, bandwidth_bps: float) -> SetPort:
         """The same with another bandwidth, of which each queue has the same share as before.
 
-        >>> SetPort("radio", 10.0, 100, 2, (6.0, 4.0)).with_bandwidth(5.0).widths_bps
+        >>> SetPort("radio", 10.0, 100, 2, (6.0, 4.0)).with_bandwidth(5.0).queue_rates_bps
         (3.0, 2.0)
         """
         factor = bandwidth_bps / self.bandwidth_bps
         return replace(
             self,
             bandwidth_bps=bandwidth_bps,
-            widths_bps=tuple(width * factor for width in self.widths_bps),
+            queue_rates_bps=tuple(width * factor for width in self.queue_rates_bps),
             floors_bps=tuple(floor * factor for floor in self.floors_bps),
         )
 
@@ -379,7 +379,7 @@ class OutgoingPacket:
     treatment: Treatment | None = None
 
 
-Fate = tuple[object, "Outcome", int | None, int | None]
+TransmitOutcome = tuple[object, "Outcome", int | None, int | None]
 """Token, outcome, enqueued_ns, dequeued_ns, with the meaning they have in the trace's deliveries.
 
 `delivered` means sent; its dequeued_ns is the moment at which it was. What has left its port and could not be sent is
@@ -388,13 +388,13 @@ for an unmanaged packet and for one limited, dequeued_ns for one dropped by the 
 (`in_flight`) still queued when the data plane was closed.
 """
 
-OnFate = Callable[[Sequence[Fate]], None]
+OnTransmitted = Callable[[Sequence[TransmitOutcome]], None]
 
 
 class Egress(Protocol):
     """A data plane inside the gateway's own process, which hands its datagrams over instead of sending them.
 
-    The fate of every packet that is not control and has a token is reported, once, through an `OnFate` given at
+    The fate of every packet that is not control and has a token is reported, once, through an `OnTransmitted` given at
     construction, in batches, from inside `send` or later from the event loop.
     """
 

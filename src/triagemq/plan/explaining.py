@@ -52,8 +52,8 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
     share = float(demand(scenario).ideal_success[row] * (1 - flows.drop_rate[flow]))
     level, last = int(flows.priority_class[flow]), int(flows.priority_class.max())
     gets = "everything" if share > 0.9995 else "nothing" if share < 0.0005 else f"about {share:.0%}"
-    if len(widths := scenario.ports.widths_bps[flows.port[flow]]):
-        turn = f"in a queue with {widths[level]:g} bit/s"
+    if len(queue_rates := scenario.ports.queue_rates_bps[flows.port[flow]]):
+        turn = f"in a queue with {queue_rates[level]:g} bit/s"
     elif last == 0:
         turn = "in turn with all others"
     elif level in (0, last):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from triagemq.errors import PlanError
 from triagemq.plan.balancing.detection import Thresholds
-from triagemq.plan.campus import CAPACITIES, Campus, Flags, Metric, Placement
+from triagemq.plan.clusters import CAPACITIES, BrokerClusters, Flags, Metric, Placement
 from triagemq.plan.model import Decision
 from triagemq.plan.planner import resolve
 from triagemq.scenario import Floats, Integers, Scenario, Table
@@ -61,7 +61,7 @@ class PlacementProblem:
     none can. `bundle` is the bundle of every subscription.
     """
 
-    campus: Campus
+    clusters: BrokerClusters
     cluster: Integers
     topic: Integers
     bundle: Integers
@@ -73,23 +73,23 @@ class PlacementProblem:
 
     @classmethod
     def of(
-        cls, campus: Campus, correlations: Correlations = NO_CORRELATIONS, seed: int = 0
+        cls, clusters: BrokerClusters, correlations: Correlations = NO_CORRELATIONS, seed: int = 0
     ) -> PlacementProblem:
-        wanted, topics = campus.scenario.subscriptions, len(campus.scenario.topics)
-        home = campus.cluster[campus.stated.subscriptions]
-        events_of, bytes_of = (each.sum(axis=0) for each in campus.published(campus.stated))
+        wanted, topics = clusters.scenario.subscriptions, len(clusters.scenario.topics)
+        home = clusters.cluster[clusters.stated.subscriptions]
+        events_of, bytes_of = (each.sum(axis=0) for each in clusters.published(clusters.stated))
         cell = home.astype(np.int64) * topics + wanted.topic
-        parts = _parts(campus, cell, bytes_of)
+        parts = _parts(clusters, cell, bytes_of)
         most = int(parts.max(initial=0)) + 1
         cells, bundle = np.unique(cell * most + parts, return_inverse=True)
         cluster, topic = np.divmod(cells // most, topics)
         events, size = events_of[topic], bytes_of[topic]
         count = np.bincount(bundle, minlength=len(cells))
-        possible = _possible(campus, home, bundle, len(cells))
-        edges = campus.edge & (campus.cluster == cluster[:, None])
+        possible = _possible(clusters, home, bundle, len(cells))
+        edges = clusters.edge & (clusters.cluster == cluster[:, None])
         late = possible.sum(axis=1) == 0
         return cls(
-            campus=campus,
+            clusters=clusters,
             cluster=cluster.astype(np.int32),
             topic=topic.astype(np.int32),
             bundle=bundle.astype(np.int32),
@@ -106,20 +106,23 @@ class PlacementProblem:
     @property
     def use(self) -> Floats:
         """Per bundle, the largest part that it asks for of any capacity of the average edge of its cluster."""
-        campus = self.campus
+        clusters = self.clusters
         mean = [
-            campus.capacity[:, campus.edges_of(cluster)].mean(axis=1)
-            for cluster in range(len(campus.clusters))
+            clusters.capacity[:, clusters.edges_of(cluster)].mean(axis=1)
+            for cluster in range(len(clusters.names))
         ]
         return np.asarray((self.need / np.stack(mean, axis=1)[:, self.cluster]).max(axis=0))
 
 
-def _parts(campus: Campus, cell: NDArray[np.int64], bytes_of: Floats) -> NDArray[np.int64]:
+def _parts(clusters: BrokerClusters, cell: NDArray[np.int64], bytes_of: Floats) -> NDArray[np.int64]:
     """Per subscription, which of equal parts of its topic it belongs to; 0 where one broker can serve all of them."""
     topics = len(bytes_of)
     cells, row, count = np.unique(cell, return_inverse=True, return_counts=True)
     largest = np.array(
-        [campus.capacity[Metric.UPLINK, campus.edges_of(each)].max() for each in range(len(campus.clusters))]
+        [
+            clusters.capacity[Metric.UPLINK, clusters.edges_of(each)].max()
+            for each in range(len(clusters.names))
+        ]
     )
     wanted = count * bytes_of[cells % topics] / (Thresholds().low * largest[cells // topics])
     order = np.argsort(row, kind="stable")
@@ -128,13 +131,16 @@ def _parts(campus: Campus, cell: NDArray[np.int64], bytes_of: Floats) -> NDArray
     return np.asarray(place * np.ceil(np.maximum(wanted, 1)).astype(np.int64)[row] // count[row])
 
 
-def _possible(campus: Campus, home: Integers, bundle: NDArray[np.int64], bundles: int) -> Flags:
+def _possible(clusters: BrokerClusters, home: Integers, bundle: NDArray[np.int64], bundles: int) -> Flags:
     """Per bundle and broker, whether it is an edge of the cluster, where an event that waits nowhere keeps every
     deadline."""
-    found, delays = np.zeros((bundles, len(campus.cluster)), dtype=np.bool_), campus.delays(campus.stated)
-    for cluster in range(len(campus.clusters)):
+    found, delays = (
+        np.zeros((bundles, len(clusters.cluster)), dtype=np.bool_),
+        clusters.delays(clusters.stated),
+    )
+    for cluster in range(len(clusters.names)):
         rows = np.flatnonzero(home == cluster)
-        for broker in campus.edges_of(cluster).tolist():
+        for broker in clusters.edges_of(cluster).tolist():
             at_broker = np.full(len(rows), broker, dtype=np.int32)
             late = delays.allowed_seconds(at_broker, rows) <= 0
             found[np.unique(bundle[rows]), broker] = True
@@ -161,7 +167,7 @@ def least_used(problem: PlacementProblem) -> Integers:
 
 def stated(problem: PlacementProblem) -> Integers:
     """As the scenario says."""
-    return problem.campus.stated.subscriptions
+    return problem.clusters.stated.subscriptions
 
 
 PLACEMENTS: Mapping[str, PlacementAlgorithm] = MappingProxyType(
@@ -184,9 +190,9 @@ def _partners(problem: PlacementProblem) -> dict[int, list[int]]:
 
 
 def _least_used(problem: PlacementProblem, partners: Mapping[int, list[int]]) -> Integers:
-    campus, low = problem.campus, Thresholds().low
-    edges_of = [campus.edges_of(cluster) for cluster in range(len(campus.clusters))]
-    capacity = [campus.capacity[:, edges] for edges in edges_of]
+    clusters, low = problem.clusters, Thresholds().low
+    edges_of = [clusters.edges_of(cluster) for cluster in range(len(clusters.names))]
+    capacity = [clusters.capacity[:, edges] for edges in edges_of]
     used = [np.zeros_like(each) for each in capacity]
     chosen = np.full(len(problem), -1, dtype=np.int64)
     need, cluster_of, topics = problem.need, problem.cluster.tolist(), problem.topic.tolist()
@@ -218,7 +224,7 @@ def _first(together: Floats, after: Floats, low: float) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CampusPlan:
+class ClusterPlan:
     """A placement, what made it, and how much of every broker it uses."""
 
     algorithm: str
@@ -227,25 +233,25 @@ class CampusPlan:
     use: Floats
 
     @property
-    def campus(self) -> Campus:
-        return self.problem.campus
+    def clusters(self) -> BrokerClusters:
+        return self.problem.clusters
 
     @property
     def imbalance(self) -> float:
         """The most used metric of the most used edge, over the mean of all edges."""
-        most = self.use.max(axis=0)[self.campus.edge]
+        most = self.use.max(axis=0)[self.clusters.edge]
         return float(most.max() / most.mean()) if most.any() else 1.0
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Topics that no edge serves in time."""
-        names, problem = self.campus.scenario.topics.name, self.problem
+        names, problem = self.clusters.scenario.topics.name, self.problem
         return tuple(
             Decision(
                 "placement",
                 names[problem.topic[row]],
                 "",
-                self.campus.scenario.brokers.name[self._brokers(row)[0]],
+                self.clusters.scenario.brokers.name[self._brokers(row)[0]],
                 "the path to every edge broker of the cluster takes longer than a subscriber allows",
             )
             for row in np.flatnonzero(problem.late).tolist()
@@ -256,7 +262,7 @@ class CampusPlan:
 
     def as_json(self) -> dict[str, Any]:
         """One object: what every broker has of topics and subscriptions, and how much of it is used."""
-        scenario, served = self.campus.scenario, self.placement.subscriptions
+        scenario, served = self.clusters.scenario, self.placement.subscriptions
         topic = scenario.subscriptions.topic
         rows = []
         for broker, name in enumerate(scenario.brokers.name):
@@ -285,29 +291,29 @@ def place(
     correlations: Correlations = NO_CORRELATIONS,
     seed: int = 0,
     known: Mapping[str, PlacementAlgorithm] = PLACEMENTS,
-) -> CampusPlan:
+) -> ClusterPlan:
     """The placement of the named algorithm: a key of `known`, or a function of your own as `module:function`."""
-    campus = Campus.of(scenario)
-    problem = PlacementProblem.of(campus, correlations, seed)
+    clusters = BrokerClusters.of(scenario)
+    problem = PlacementProblem.of(clusters, correlations, seed)
     found = np.asarray(resolve("placement", algorithm, known)(problem))
     if found.shape != problem.bundle.shape or not np.issubdtype(found.dtype, np.integer):
         raise PlanError(
             f"placement {algorithm!r} returned {found.dtype} of shape {found.shape}; "
             f"{len(problem.bundle)} integers are needed"
         )
-    if not np.isin(found, np.flatnonzero(campus.edge)).all():
+    if not np.isin(found, np.flatnonzero(clusters.edge)).all():
         raise PlanError(f"placement {algorithm!r} put subscriptions where there is no edge broker")
-    placement = Placement(found.astype(np.int32), campus.stated.publications)
-    return CampusPlan(algorithm, problem, placement, campus.use(placement))
+    placement = Placement(found.astype(np.int32), clusters.stated.publications)
+    return ClusterPlan(algorithm, problem, placement, clusters.use(placement))
 
 
-def explain_placement(placed: CampusPlan, row: int) -> str:
+def explain_placement(placed: ClusterPlan, row: int) -> str:
     """Why a subscription is served by its broker, in words."""
-    campus, problem, scenario = placed.campus, placed.problem, placed.campus.scenario
+    clusters, problem, scenario = placed.clusters, placed.problem, placed.clusters.scenario
     bundle = int(problem.bundle[row])
     broker = int(placed.placement.subscriptions[row])
     name = scenario.brokers.name[broker]
-    cluster = campus.clusters[problem.cluster[bundle]]
+    cluster = clusters.names[problem.cluster[bundle]]
     shares = ", ".join(f"{metric.words} {placed.use[metric, broker]:.1%}" for metric in CAPACITIES)
     lines = [f"Broker: {name} of {cluster}, with {shares} in use."]
     if placed.algorithm in ("apart", "least_used"):
@@ -329,10 +335,10 @@ def explain_placement(placed: CampusPlan, row: int) -> str:
         )
     if problem.late[bundle]:
         lines.append("No edge broker of the cluster is near enough for what a subscriber allows.")
-    elif not problem.possible[bundle, campus.edges_of(int(problem.cluster[bundle]))].all():
+    elif not problem.possible[bundle, clusters.edges_of(int(problem.cluster[bundle]))].all():
         far = [
             scenario.brokers.name[each]
-            for each in campus.edges_of(int(problem.cluster[bundle])).tolist()
+            for each in clusters.edges_of(int(problem.cluster[bundle])).tolist()
             if not problem.possible[bundle, each]
         ]
         lines.append(f"Too far for what a subscriber allows: {', '.join(far)}.")
@@ -347,15 +353,15 @@ def _is_wanted_there(problem: PlacementProblem, bundle: int, topic: int) -> bool
 class Newcomers:
     """`take` says where each is to be served, and counts it there."""
 
-    def __init__(self, campus: Campus, placement: Placement) -> None:
+    def __init__(self, clusters: BrokerClusters, placement: Placement) -> None:
         """Beside those who are served as `placement` says; subscriptions at broker -1 are nowhere."""
-        topic, broker = campus.scenario.subscriptions.topic, placement.subscriptions
+        topic, broker = clusters.scenario.subscriptions.topic, placement.subscriptions
         served = broker >= 0
-        self._campus = campus
-        self._use = campus.use(placement, present=served)
-        self._serves = np.zeros((len(campus.cluster), len(campus.scenario.topics)), dtype=np.bool_)
+        self._clusters = clusters
+        self._use = clusters.use(placement, present=served)
+        self._serves = np.zeros((len(clusters.cluster), len(clusters.scenario.topics)), dtype=np.bool_)
         self._serves[broker[served], topic[served]] = True
-        events, size = campus.published(placement)
+        events, size = clusters.published(placement)
         self._need = np.stack([size.sum(axis=0), events.sum(axis=0)])
 
     def take(self, topics: Sequence[int], brokers: Sequence[int]) -> int:
@@ -368,7 +374,7 @@ class Newcomers:
         size, events = self._need[:, wanted]
         new = ~self._serves[np.ix_(edges, wanted)]
         required = np.stack([new @ size, new @ events, np.full(len(edges), size.sum())])
-        after = self._use[:, edges] + required / self._campus.capacity[:, edges]
+        after = self._use[:, edges] + required / self._clusters.capacity[:, edges]
         most = after.max(axis=0)
         anew = np.where(most < Thresholds().low, required[Metric.DOWNLINK], np.inf)
         best = int(np.lexsort((most, anew))[0])

@@ -175,7 +175,7 @@ def make_plan(
         choice.priority_classes,
     )
     made = replace(made, priority_class=classes + np.int32(admission.levels))
-    check_widths(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
+    check_queue_rates(scenario, int(made.priority_class.max(initial=0)) + 1, with_drops=drops != "none")
     where = places(scenario, made)
     problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, admission)
     if earlier is not None and earlier.made_by == choice:
@@ -218,10 +218,10 @@ def places(scenario: Scenario, flows: Flows) -> ContendedPlaces:
     """The places that flows cross. Queues that borrow compete for the whole port, and are none."""
     ports = scenario.ports
     crossed = port_paths(scenario)[flows.port]
-    partitioned = (ports.discipline == Discipline.WIDTHS) & (ports.borrowing == 0)
+    partitioned = (ports.discipline == Discipline.QUEUE_RATES) & (ports.borrowing == 0)
     rows = np.flatnonzero(partitioned)
-    widths = [ports.widths_bps[row] for row in rows.tolist()]
-    counts = np.array([len(each) for each in widths], dtype=np.int32)
+    queue_rates = [ports.queue_rates_bps[row] for row in rows.tolist()]
+    counts = np.array([len(each) for each in queue_rates], dtype=np.int32)
     first = np.zeros(len(ports), dtype=np.int32)
     first[rows] = len(ports) + np.cumsum(counts) - counts
     in_queue = (crossed >= 0) & partitioned[crossed]
@@ -233,22 +233,22 @@ def places(scenario: Scenario, flows: Flows) -> ContendedPlaces:
             *(
                 f"{ports.name[row]} queue {queue}"
                 for row in rows
-                for queue in range(len(ports.widths_bps[row]))
+                for queue in range(len(ports.queue_rates_bps[row]))
             ),
         ),
         port=np.concatenate([np.arange(len(ports)), np.repeat(rows, counts)]).astype(np.int32),
-        bandwidth_bps=np.concatenate([ports.bandwidth_bps, *widths]),
+        bandwidth_bps=np.concatenate([ports.bandwidth_bps, *queue_rates]),
     )
 
 
-def check_widths(scenario: Scenario, classes: int, *, with_drops: bool) -> None:
-    """Refuse more classes than queues with widths, and drop rates where places are no trees."""
+def check_queue_rates(scenario: Scenario, classes: int, *, with_drops: bool) -> None:
+    """Refuse more classes than queues with queue rates, and drop rates where places are no trees."""
     ports = scenario.ports
-    for row in np.flatnonzero(ports.discipline == Discipline.WIDTHS).tolist():
-        name, count = ports.name[row], len(ports.widths_bps[row])
+    for row in np.flatnonzero(ports.discipline == Discipline.QUEUE_RATES).tolist():
+        name, count = ports.name[row], len(ports.queue_rates_bps[row])
         if classes > count:
             raise PlanError(
-                f"{classes} priority classes do not fit port {name!r}, which has {count} widths; "
+                f"{classes} priority classes do not fit port {name!r}, which has {count} queue rates; "
                 f"ask for at most {count} classes"
             )
         if with_drops and not ports.borrowing[row]:
@@ -259,12 +259,12 @@ def _check_tree(scenario: Scenario, row: int) -> None:
     """Drop rates are set along trees: what shares a place further down shares all places before it."""
     ports = scenario.ports
     fed = np.flatnonzero(scenario.switches.fed_by_port == row)
-    together = (ports.discipline != Discipline.WIDTHS) | (ports.borrowing > 0)
+    together = (ports.discipline != Discipline.QUEUE_RATES) | (ports.borrowing > 0)
     behind = np.flatnonzero(np.isin(ports.switch, fed) & together & (ports.to_switch < 0))
     if behind.size:
         raise PlanError(
             f"port {ports.name[row]!r} is partitioned, and port {ports.name[behind[0]]!r} behind it is not: no drop "
-            "rates can be set for both; give that one widths without borrowing, or plan with drops: none"
+            "rates can be set for both; give that one queue rates without borrowing, or plan with drops: none"
         )
 
 
@@ -388,7 +388,7 @@ def _drop_problem(
 ) -> DropProblem:
     survival = survival_to_port(scenario)[where.port]
     capacity = where.bandwidth_bps / 8 * (1 - choice.rho_tolerance)
-    # No promise leads over a port with widths.
+    # No promise leads over a port with queue rates.
     capacity = np.maximum(capacity - admission.port_bytes_per_second[where.port], 0.0)
     wanted = with_margin(scenario, demanded)
     return DropProblem(

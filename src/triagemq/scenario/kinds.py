@@ -50,7 +50,7 @@ class Discipline(IntEnum):
     """The first of the highest class that has one; a packet on the wire is finished."""
     FAIR = 1
     """Flow by flow in turn, a packet each, whatever their classes: best effort. It keeps no promise."""
-    WIDTHS = 2
+    QUEUE_RATES = 2
     """Every class has a queue with a bandwidth of its own, and none waits for another. It keeps no promise."""
 
 

@@ -39,7 +39,7 @@ FLOOR_SHARE = 0.1
 """The part of its width that a queue keeps at least where the scenario names no floors."""
 
 WIDTH_ROUNDING = 1e-6
-"""Widths may miss the bandwidth of their port by this part of it: thirds have no end."""
+"""Queue rates may miss the bandwidth of their port by this part of it: thirds have no end."""
 
 
 class Table:
@@ -90,7 +90,7 @@ DEFAULTS: dict[str, Any] = {
     "access_bps": np.inf,
     "to_switch": -1,
     "discipline": Discipline.PRIORITY,
-    "widths_bps": np.empty(0),
+    "queue_rates_bps": np.empty(0),
     "floors_bps": np.empty(0),
     "borrowing": 0,
     "model": "",
@@ -111,8 +111,8 @@ DEFAULTS: dict[str, Any] = {
 
 LATER_COLUMNS = frozenset(
     (
-        # Of ports with widths.
-        *("widths_bps", "floors_bps", "borrowing"),
+        # Of ports with queue rates.
+        *("queue_rates_bps", "floors_bps", "borrowing"),
         # Of promises.
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
         *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter", "limiter_precision"),
@@ -246,9 +246,9 @@ class OutputPorts(Table):
     is in its row. `queues` is 0 where the scenario does not state it. `to_switch` is the switch at the other end of
     a link that is not one of the tree that `fed_by_port` makes; only promises use it.
 
-    Where the discipline is WIDTHS, `widths_bps` is the bandwidth of each queue, class 0 first; together they are the
-    port's. With `borrowing` a queue also gets what others leave. Widths that are changed during a run stay above
-    `floors_bps`. All other ports have empty lists.
+    Where the discipline is QUEUE_RATES, `queue_rates_bps` is the bandwidth of each queue, class 0 first; together they
+    are the port's. With `borrowing` a queue also gets what others leave. Queue rates that are changed during a run stay
+    above `floors_bps`. All other ports have empty lists.
     """
 
     name: Names
@@ -260,12 +260,12 @@ class OutputPorts(Table):
     propagation_seconds: Floats
     to_switch: Integers
     discipline: Codes
-    widths_bps: Lists
+    queue_rates_bps: Lists
     floors_bps: Lists
     borrowing: Codes
 
     def with_bandwidths(self, bandwidth_bps: Floats) -> OutputPorts:
-        """With other bandwidths; the widths of queues are the same shares of them as before."""
+        """With other bandwidths; the rates of queues are the same shares of them as before."""
 
         def scaled(lists: Lists) -> Lists:
             rows = zip(lists, bandwidth_bps, self.bandwidth_bps, strict=True)
@@ -274,7 +274,7 @@ class OutputPorts(Table):
         return replace(
             self,
             bandwidth_bps=bandwidth_bps,
-            widths_bps=scaled(self.widths_bps),
+            queue_rates_bps=scaled(self.queue_rates_bps),
             floors_bps=scaled(self.floors_bps),
         )
 

@@ -17,7 +17,7 @@ from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.changes import Epochs, epoch_at
 from triagemq.simulate.endings import IN_FLIGHT, LOST_ON_LINK, SUBSCRIBER_GONE, end_copy
-from triagemq.simulate.network import LOST_BEFORE, BrokerSide, fate_of, reaches_broker
+from triagemq.simulate.network import LOST_BEFORE, BrokerSide, loss_of, reaches_broker
 from triagemq.simulate.random import Purpose, Seeds, bits, exponential, uniform
 from triagemq.simulate.records import Buffer, Record, append, room
 
@@ -116,7 +116,7 @@ def _send_to_broker(state: BrokerState, event: Record) -> None:
         )
         queues.unmanaged_free[switch] = time
     error_rate = epochs.publisher_error[epoch_at(epochs.ends, 0, time), publication]
-    if not reaches_broker(above.fates, event.event) or _event_lost(
+    if not reaches_broker(above.losses, event.event) or _event_lost(
         error_rate, event.packets, state.seeds[_PUBLISHER_LINK], event.event
     ):
         _lose_event(state, event, above.interested[above.topic[publication]], time)
@@ -267,7 +267,7 @@ def fan_out(state: BrokerState, epoch: int, begin: int, until: float) -> int:
         for place in range(first, last):
             subscription = above.member[place]
             active = epochs.active[epoch, subscription]
-            lost = active and fate_of(above.fates, event.event, subscription) == LOST_BEFORE
+            lost = active and loss_of(above.losses, event.event, subscription) == LOST_BEFORE
             if lost or not active:
                 before = epoch_at(epochs.ends, 0, event.published_ns * 1e-9)
                 if lost or epochs.active[before, subscription]:

@@ -43,8 +43,8 @@ class Change:
     were queued. `active_subscriptions` has one entry per subscription. A new bandwidth applies to packets whose
     transmission starts from then on; `bandwidth_bps` has one entry per output port, `publication_rate` (events
     per second) one per publication. New error rates, one per port, publisher or subscriber, apply to packets that leave
-    from then on. `utility_weight`, one per subscription, is what events published from then on are worth. Widths of
-    queues stay the same shares of a bandwidth that changes.
+    from then on. `utility_weight`, one per subscription, is what events published from then on are worth. Queue rates
+    of queues stay the same shares of a bandwidth that changes.
     """
 
     at_seconds: float
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steering:
-    """What a control changes: the widths of ports (by their number), the part of its rate that each publication
+    """What a control changes: the queue rates of ports (by their number), the part of its rate that each publication
     publishes at (None: as before), and why. Transmissions that have begun are finished at the old width."""
 
     width_bps: Mapping[int, Floats] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Epochs(NamedTuple):
 
     Columns are subscriptions (`active`, `priority_class`, `drop_rate`, `subscriber_error`), ports (`seconds_per_byte`,
     `port_error`) or publications (`publisher_error`). `queue_seconds_per_byte` is that of every port and class at the
-    width of its queue; where a port has no widths, at its bandwidth.
+    width of its queue; where a port has no queue rates, at its bandwidth.
     """
 
     ends: Floats
@@ -162,8 +162,8 @@ def timeline(
     classes = 1 + max(int(each.flows.priority_class.max(initial=0)) for each in plans)
     classes = max(classes, direct.classes)
     bandwidth = table("bandwidth_bps", scenario.ports.bandwidth_bps)
-    widths = _width_course(scenario, classes, bandwidth)
-    classes = widths.shape[2]
+    queue_rates = _width_course(scenario, classes, bandwidth)
+    classes = queue_rates.shape[2]
     if classes > MOST_CLASSES:
         raise ParameterError("plan", f"has {classes} priority classes; the simulator takes {MOST_CLASSES}")
     publishers, subscribers, ports = scenario.publishers, scenario.subscribers, scenario.ports
@@ -173,7 +173,7 @@ def timeline(
         priority_class=np.array([each.subscription_class for each in plans], dtype=np.int32, ndmin=2),
         drop_rate=np.array([1 - each.subscription_keep for each in plans], dtype=np.float64, ndmin=2),
         seconds_per_byte=8 / bandwidth,
-        queue_seconds_per_byte=8 / widths,
+        queue_seconds_per_byte=8 / queue_rates,
         port_error=table("port_error", scenario.ports.error_rate),
         publisher_error=table("publisher_error", publishers.error_rate, scenario.publications.publisher),
         subscriber_error=table("subscriber_error", subscribers.error_rate, scenario.subscriptions.subscriber),
@@ -209,14 +209,15 @@ def _phases(ends: Floats, weights: Sequence[Floats]) -> tuple[Phase, ...]:
 
 
 def steered(epochs: Epochs, scenario: Scenario, epoch: int, width_bps: Mapping[int, Floats]) -> None:
-    """Set widths from an epoch on, in place; where a later one has another bandwidth they are the same shares of it."""
+    """Set queue rates from an epoch on, in place; where a later one has another bandwidth they are the same shares of
+    it."""
     ports, per_byte = scenario.ports, epochs.queue_seconds_per_byte
-    for port, widths in width_bps.items():
-        own = np.asarray(widths, dtype=np.float64)
+    for port, queue_rates in width_bps.items():
+        own = np.asarray(queue_rates, dtype=np.float64)
         scale = epochs.seconds_per_byte[epoch:, port] / epochs.seconds_per_byte[epoch, port]
         bandwidth = 8 / epochs.seconds_per_byte[epoch, port]
         floors = ports.floors_bps[port] * (bandwidth / ports.bandwidth_bps[port])
-        _check_widths(ports.name[port], own, floors, bandwidth)
+        _check_queue_rates(ports.name[port], own, floors, bandwidth)
         per_byte[epoch:, port] = scale[:, None] * (8 / own)
 
 
@@ -263,25 +264,25 @@ def _width_course(scenario: Scenario, classes: int, bandwidth_bps: Floats) -> Fl
     `classes` is how many the plans use, and `bandwidth_bps` has a row per epoch.
     """
     ports = scenario.ports
-    rows = np.flatnonzero(ports.discipline == Discipline.WIDTHS)
-    counts = {len(ports.widths_bps[row]) for row in rows.tolist()}
+    rows = np.flatnonzero(ports.discipline == Discipline.QUEUE_RATES)
+    counts = {len(ports.queue_rates_bps[row]) for row in rows.tolist()}
     if len(counts) > 1 or (counts and min(counts) < classes):
-        name, count = min((ports.name[row], len(ports.widths_bps[row])) for row in rows.tolist())
-        raise ParameterError("plan", f"has {classes} priority classes, and port {name!r} {count} widths")
+        name, count = min((ports.name[row], len(ports.queue_rates_bps[row])) for row in rows.tolist())
+        raise ParameterError("plan", f"has {classes} priority classes, and port {name!r} {count} queue rates")
     columns = max(counts, default=classes)
     found = np.repeat(bandwidth_bps[:, :, None], columns, axis=2)
     for row in rows.tolist():
-        widths, before = ports.widths_bps[row], ports.bandwidth_bps[row]
+        queue_rates, before = ports.queue_rates_bps[row], ports.bandwidth_bps[row]
         for epoch, bandwidth in enumerate(bandwidth_bps[:, row]):
-            widths, before = widths * (bandwidth / before), bandwidth
-            found[epoch, row] = widths
+            queue_rates, before = queue_rates * (bandwidth / before), bandwidth
+            found[epoch, row] = queue_rates
     return found
 
 
-def _check_widths(name: str, own: Floats, least: Floats, bandwidth: float) -> None:
-    """Widths of one port that do not fit are an error."""
+def _check_queue_rates(name: str, own: Floats, least: Floats, bandwidth: float) -> None:
+    """Queue rates of one port that do not fit are an error."""
     if not (own.shape == least.shape and np.isfinite(own).all() and (own > 0).all()):
-        raise ParameterError("width_bps", f"port {name!r} must have finite, positive widths")
+        raise ParameterError("width_bps", f"port {name!r} must have finite, positive queue rates")
     if not abs(own.sum() - bandwidth) <= WIDTH_ROUNDING * bandwidth:
         what = f"those of port {name!r} add up to {own.sum():g} of its {bandwidth:g} bit/s"
         raise ParameterError("width_bps", what)

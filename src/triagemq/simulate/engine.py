@@ -20,7 +20,7 @@ from triagemq.simulate.endings import (
     count_late,
     new_tally,
 )
-from triagemq.simulate.network import drawn_fates
+from triagemq.simulate.network import drawn_losses
 from triagemq.simulate.path import MixedPath, Path
 from triagemq.simulate.promised.state import PromiseTally
 from triagemq.simulate.random import seeds_for
@@ -96,7 +96,7 @@ class Run:
     ) -> None:
         self._scenario, self._extent, self._control = scenario, extent, control
         if control is not None:
-            # Its widths are those of this replication only.
+            # Its queue rates are those of this replication only.
             own = timeline.epochs.queue_seconds_per_byte.copy()
             timeline = replace(timeline, epochs=timeline.epochs._replace(queue_seconds_per_byte=own))
         self._timeline = timeline
@@ -118,12 +118,12 @@ class Run:
             sample_seconds=np.inf if sink is None and control is None else SAMPLE_SECONDS,
             with_hops=bool(getattr(sink, "with_hops", False)),
         )
-        fates = drawn_fates() if replay is None else replay.fates
+        losses = drawn_losses() if replay is None else replay.losses
         common = (
             scenario,
             timeline.epochs,
             timeline.classes,
-            fates,
+            losses,
             seeds,
             clock,
             extent.block_events,
@@ -296,8 +296,8 @@ class Run:
             self._trace.deliveries(path.ended, self._timeline.plans[epoch])
             self._trace.hops(path.hops)
         if self._trace or self._control:
-            widths_bps = 8 / self._timeline.epochs.queue_seconds_per_byte[epoch]
-            sampled = queue_sample_columns(path.samples, widths_bps)
+            queue_rates_bps = 8 / self._timeline.epochs.queue_seconds_per_byte[epoch]
+            sampled = queue_sample_columns(path.samples, queue_rates_bps)
             if self._trace:
                 self._trace.queue_samples(sampled)
             if self._control:

@@ -1,9 +1,9 @@
 """A scenario as the flat arrays that kernels read: everything that does not change during a run.
 
-And what became of copies that a trace recorded (`Fates`), if they are given: then nothing else is dropped or lost.
-Drops and losses are chances, and the only ones that no queue explains. A simulation that draws them anew has other
-packets in its queues than the run that it repeats, and near overload other waits. What buffers drop is no chance: the
-simulator finds that out itself.
+And what became of copies that a trace recorded (`RecordedLosses`), if they are given: then nothing else is dropped or
+lost. Drops and losses are chances, and the only ones that no queue explains. A simulation that draws them anew has
+other packets in its queues than the run that it repeats, and near overload other waits. What buffers drop is no chance:
+the simulator finds that out itself.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class BrokerSide(NamedTuple):
     subscriptions: int
     overhead_bytes: float
     by_class: bool
-    fates: Fates
+    losses: RecordedLosses
 
 
 class NetworkSide(NamedTuple):
@@ -87,7 +87,7 @@ class NetworkSide(NamedTuple):
     subscriptions: int
     overhead_bytes: float
     payload_bytes: float
-    fates: Fates
+    losses: RecordedLosses
 
 
 def word_count(brokers: int) -> int:
@@ -95,7 +95,7 @@ def word_count(brokers: int) -> int:
     return (brokers + 63) // 64
 
 
-def broker_side(scenario: Scenario, fates: Fates) -> BrokerSide:
+def broker_side(scenario: Scenario, losses: RecordedLosses) -> BrokerSide:
     """The arrays of the upper half; copies, because kernels are compiled for writable arrays only."""
     publications, publishers = scenario.publications, scenario.publishers
     links, brokers = scenario.broker_links, scenario.brokers
@@ -119,7 +119,7 @@ def broker_side(scenario: Scenario, fates: Fates) -> BrokerSide:
         outbound_seconds=_floats(1 / brokers.outbound_rate_per_second),
         link_target=_integers(links.target_broker),
         link_seconds_per_byte=_floats(8 / links.bandwidth_bps),
-        link_error=_floats(np.zeros(len(links)) if fates.are_recorded else links.error_rate),
+        link_error=_floats(np.zeros(len(links)) if losses.are_recorded else links.error_rate),
         link_propagation=_floats(links.propagation_seconds),
         tree_first=tree_first,
         tree_link=tree_link,
@@ -136,11 +136,11 @@ def broker_side(scenario: Scenario, fates: Fates) -> BrokerSide:
         subscriptions=len(subscriptions),
         overhead_bytes=float(scenario.overhead_bytes),
         by_class=scenario.sending_order is SendingOrder.BY_CLASS,
-        fates=fates,
+        losses=losses,
     )
 
 
-def network_side(scenario: Scenario, classes: int, fates: Fates) -> NetworkSide:
+def network_side(scenario: Scenario, classes: int, losses: RecordedLosses) -> NetworkSide:
     """The arrays of the lower half, for plans with `classes` priority classes."""
     ports, subscribers = scenario.ports, scenario.subscribers
     subscriber = scenario.subscriptions.subscriber
@@ -161,7 +161,7 @@ def network_side(scenario: Scenario, classes: int, fates: Fates) -> NetworkSide:
         subscriptions=len(subscriber),
         overhead_bytes=float(scenario.overhead_bytes),
         payload_bytes=float(scenario.mtu_bytes - scenario.overhead_bytes),
-        fates=fates,
+        losses=losses,
     )
 
 
@@ -200,7 +200,7 @@ def _integers(values: Any) -> Integers:
     return np.array(values, dtype=np.int32, order="C")
 
 
-class Fates(NamedTuple):
+class RecordedLosses(NamedTuple):
     """One octet a copy: those of an event begin at `first`, in the order of its topic's subscriptions (`rank`).
 
     All are empty where fates are drawn. `lost_at_source` marks events that reached no broker.
@@ -208,7 +208,7 @@ class Fates(NamedTuple):
 
     first: NDArray[np.int64]
     rank: Integers
-    fate: NDArray[np.uint8]
+    loss: NDArray[np.uint8]
     lost_at_source: NDArray[np.uint8]
 
     @property
@@ -216,10 +216,10 @@ class Fates(NamedTuple):
         return len(self.first) > 0
 
 
-def drawn_fates() -> Fates:
+def drawn_losses() -> RecordedLosses:
     """None is recorded: drop rates and error rates decide."""
     nothing = np.zeros(0, dtype=np.uint8)
-    return Fates(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), nothing, nothing)
+    return RecordedLosses(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32), nothing, nothing)
 
 
 def without_chances(epochs: Epochs) -> Epochs:
@@ -229,14 +229,14 @@ def without_chances(epochs: Epochs) -> Epochs:
 
 
 @step
-def fate_of(fates: Fates, event: int, subscription: int) -> int:
+def loss_of(losses: RecordedLosses, event: int, subscription: int) -> int:
     """What is recorded of a copy."""
-    if len(fates.first) == 0:
+    if len(losses.first) == 0:
         return PASSES
-    return fates.fate[fates.first[event] + fates.rank[subscription]]  # type: ignore[no-any-return]
+    return losses.loss[losses.first[event] + losses.rank[subscription]]  # type: ignore[no-any-return]
 
 
 @step
-def reaches_broker(fates: Fates, event: int) -> bool:
+def reaches_broker(losses: RecordedLosses, event: int) -> bool:
     """Whether an event reaches its broker, as far as is recorded."""
-    return len(fates.lost_at_source) == 0 or fates.lost_at_source[event] == 0
+    return len(losses.lost_at_source) == 0 or losses.lost_at_source[event] == 0

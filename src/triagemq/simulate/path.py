@@ -23,7 +23,7 @@ from triagemq.simulate.brokers import (
     pass_brokers,
 )
 from triagemq.simulate.changes import Epochs
-from triagemq.simulate.network import Fates, broker_side, network_side
+from triagemq.simulate.network import RecordedLosses, broker_side, network_side
 from triagemq.simulate.ports import catch_up_all
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.event_list import run_events
@@ -72,7 +72,7 @@ class Path:
         scenario: Scenario,
         epochs: Epochs,
         classes: int,
-        fates: Fates,
+        losses: RecordedLosses,
         seeds: Seeds,
         clock: Clock,
         block_events: int,
@@ -80,8 +80,8 @@ class Path:
     ) -> None:
         self.clock = clock
         self._epochs, self._seeds, self._collect = epochs, seeds, collect
-        self._above = broker_side(scenario, fates)
-        self._below = network_side(scenario, classes, fates)
+        self._above = broker_side(scenario, losses)
+        self._below = network_side(scenario, classes, losses)
         self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)

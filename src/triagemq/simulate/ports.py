@@ -20,7 +20,7 @@ from triagemq.simulate.endings import (
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.network import LOST_BEHIND, NetworkSide, fate_of
+from triagemq.simulate.network import LOST_BEHIND, NetworkSide, loss_of
 from triagemq.simulate.random import Purpose, split, uniform
 from triagemq.simulate.records import (
     BYTES_DROPPED,
@@ -183,7 +183,7 @@ def leave(state: PortState, port: int, number: int, epoch: int, finished: float)
     subscription, hop = packet.subscription, below.hop_of_port[port]
     counter = packet.event * below.subscriptions + subscription
     # Of an event in several packets that is recorded as lost, the first is.
-    lost = packet.fragment == 0 and fate_of(below.fates, packet.event, subscription) == LOST_BEHIND + hop
+    lost = packet.fragment == 0 and loss_of(below.losses, packet.event, subscription) == LOST_BEHIND + hop
     if hop + 1 < below.path_length[subscription]:
         error_rate = epochs.port_error[epoch_at(epochs.ends, epoch, finished), port]
         seed = split(split(seeds[_PORT_LINK], hop), packet.fragment)

@@ -202,8 +202,8 @@ BYTES_IN, PACKETS_IN, BYTES_OUT, PACKETS_OUT, DROPS, BYTES_DROPPED = range(6)
 class PortQueues(NamedTuple):
     """The state of every output port: when it is free, and per class the first and last packet that waits.
 
-    Behind the rows of the ports there are those of access links and of queues with widths, where the event list has
-    some; `counters` are in the rows of ports.
+    Behind the rows of the ports there are those of access links and of queues with queue rates, where the event list
+    has some; `counters` are in the rows of ports.
     """
 
     free_at: Floats

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from triagemq.errors import ParameterError, TraceError
 from triagemq.scenario import Floats, Scenario
-from triagemq.simulate.network import Fates, drawn_fates
+from triagemq.simulate.network import RecordedLosses, drawn_losses
 from triagemq.simulate.records import Buffer
 from triagemq.trace import Trace
 
@@ -65,11 +65,11 @@ class Replayed:
     """Publishes the rows of a table with the columns published_ns, publication and size_bytes, in order of time.
 
     With a column under_way_ns each event sets out only then, and that is the order: what it took hosts to send it was
-    measured, and is part of its latency. `fates` are those of their copies; without them they are drawn.
+    measured, and is part of its latency. `losses` are those of their copies; without them they are drawn.
     """
 
     def __init__(
-        self, scenario: Scenario, table: Mapping[str, ArrayLike], fates: Fates | None = None
+        self, scenario: Scenario, table: Mapping[str, ArrayLike], losses: RecordedLosses | None = None
     ) -> None:
         missing = [name for name in _REPLAYED if name not in table]
         if missing:
@@ -96,7 +96,7 @@ class Replayed:
         payload = scenario.mtu_bytes - scenario.overhead_bytes
         self._packets = np.maximum(np.ceil(self._size_bytes / payload), 1).astype(np.int32)
         self._seconds = under_way_ns * 1e-9
-        self.fates = fates or drawn_fates()
+        self.losses = losses or drawn_losses()
         self._next = 0
 
     def again(self) -> Replayed:

@@ -168,7 +168,7 @@ class SimulationResult:
 
     A run by a number of publications goes on until every queue is empty. Where that takes long, because a queue is
     overloaded or the run is short, what arrived after the last publication is no success: `late_deliveries` of the
-    deliveries did, the last one `drained_seconds` after it, and `late_is_no_success` says whether success rates
+    deliveries did, the last one `drained_seconds` after it, and `late_excluded` says whether success rates
     and utility leave them out. Latencies are of all that arrived.
 
     `promises` has a row for each promise of the plan. `decisions` are those of the network in the run: publishers whose
@@ -183,7 +183,7 @@ class SimulationResult:
     copies: int
     deliveries: int
     late_deliveries: int
-    late_is_no_success: bool
+    late_excluded: bool
     drained_seconds: float
     replications: int
     wall_seconds: float
@@ -247,7 +247,7 @@ def summarise(
         copies=int(total.outcomes.sum()),
         deliveries=int(total.outcomes[:, Outcome.delivered].sum()),
         late_deliveries=int(total.late.sum()),
-        late_is_no_success=late_excluded,
+        late_excluded=late_excluded,
         drained_seconds=max(each.drained_seconds for each in replications),
         replications=len(replications),
         wall_seconds=wall_seconds,

@@ -18,7 +18,7 @@ from triagemq.plan.model import Plan
 from triagemq.scenario import Scenario
 from triagemq.simulate.changes import Change, Control, Timeline, timeline
 from triagemq.simulate.engine import COPIES_PER_BLOCK, LARGEST_BLOCK, Extent, Replication, Run
-from triagemq.simulate.network import Fates, without_chances
+from triagemq.simulate.network import RecordedLosses, without_chances
 from triagemq.simulate.promised.direct import DirectRoutes
 from triagemq.simulate.replay import Replayed
 from triagemq.simulate.result import SimulationResult, class_latencies, summarise
@@ -47,7 +47,7 @@ def simulate(
     precision: float | None = None,
     changes: Sequence[Change] = (),
     replay: Mapping[str, ArrayLike] | None = None,
-    fates: Fates | None = None,
+    losses: RecordedLosses | None = None,
     sink: Sink | None = None,
     progress: Callable[[float], None] | None = None,
     threads: int | None = None,
@@ -71,8 +71,8 @@ def simulate(
 
     `precision` adds replications until the 95 % interval of every class's mean latency is within that share of it on
     either side. `replay` publishes a recorded table (published_ns, publication, size_bytes) instead of random events.
-    `fates` says which of their copies are dropped on purpose or lost on a link. Then nothing else is, whatever plan and
-    error rates say; only buffers may still be full.
+    `losses` says which of their copies are dropped on purpose or lost on a link. Then nothing else is, whatever plan
+    and error rates say; only buffers may still be full.
 
     Promised messages take direct routes next to the others, and are released periodically, at the least separation of
     their publication, in a random phase; all at time 0 if they are `synchronised`. Publishers that are named as
@@ -81,7 +81,7 @@ def simulate(
     publisher send up to a message more than a `window` (docs/background/experiments.md, MIDAS). `routes` are direct
     routes in the place of those that the plan promises (see triagemq.simulate.promised.direct).
 
-    `control` makes, for the number of a replication, what decides the widths of queues while it runs, every 200 ms.
+    `control` makes, for the number of a replication, what decides the rates of queues while it runs, every 200 ms.
 
     `percentiles` counts those of every subscription, too, which takes 16 KB for each. `sink` records one replication as
     a Trace. `progress` is called with the share done, from 0 to 1.
@@ -96,10 +96,10 @@ def simulate(
     when = timeline(
         scenario, plan, changes, routes=routes, babbling=babbling, synchronised=synchronised, limiter=limiter
     )
-    if fates is not None and replay is None:
-        raise ParameterError("fates", "are those of the copies of recorded events: give replay, too")
-    recorded = None if replay is None else Replayed(scenario, replay, fates)
-    if fates is not None:
+    if losses is not None and replay is None:
+        raise ParameterError("losses", "are those of the copies of recorded events: give replay, too")
+    recorded = None if replay is None else Replayed(scenario, replay, losses)
+    if losses is not None:
         when = replace(when, epochs=without_chances(when.epochs))
     extent = _extent(scenario, when, publications, duration_seconds, warmup, recorded, block_events)
     extent = replace(extent, percentiles=percentiles)
@@ -123,7 +123,7 @@ def simulate(
     done = _replicate(run_one, range(wanted), threads, progress)
     reached = None if precision is None else _tight(done, precision)
     while precision is not None and not reached and len(done) < MOST_REPLICATIONS:
-        # Half-widths shrink with the square root of the number: take about what is needed, at most double.
+        # Half-queue rates shrink with the square root of the number: take about what is needed, at most double.
         more = range(len(done), min(2 * len(done), MOST_REPLICATIONS))
         done += _replicate(run_one, more, threads, progress)
         reached = _tight(done, precision)

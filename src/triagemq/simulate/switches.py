@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
 from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
-from triagemq.simulate.network import DROPPED, fate_of
+from triagemq.simulate.network import DROPPED, loss_of
 from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, exponential, split, uniform
 from triagemq.simulate.records import (
@@ -179,7 +179,7 @@ def is_dropped(state: PortState, copy: Record, counter: int) -> bool:
     subscription = copy.subscription
     drop_rate = state.epochs.drop_rate[state.clock.epoch, subscription]
     drawn = drop_rate > 0.0 and uniform(state.seeds[_DROP], counter) <= drop_rate
-    return drawn or fate_of(state.below.fates, copy.event, subscription) == DROPPED
+    return drawn or loss_of(state.below.losses, copy.event, subscription) == DROPPED
 
 
 @step

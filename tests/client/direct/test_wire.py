@@ -36,20 +36,20 @@ def packets(of: DirectMessage, payload_bytes: int = SMALLEST_PAYLOAD) -> list[by
 @given(
     sizes=st.lists(st.integers(0, LARGEST), min_size=1, max_size=20),
     payload_bytes=st.integers(SMALLEST_PAYLOAD, 9_000),
-    fates=st.randoms(use_true_random=False),
+    losses=st.randoms(use_true_random=False),
 )
 def test_messages_come_once_and_whole_however_packets_are_lost_repeated_and_mixed(
-    sizes: list[int], payload_bytes: int, fates: random.Random
+    sizes: list[int], payload_bytes: int, losses: random.Random
 ) -> None:
     sent = [message(number, size) for number, size in enumerate(sizes, 1)]
     arriving: list[bytes] = []
     whole = []
     for each in sent:
-        copies = [(packet, fates.choice((0, 1, 1, 1, 2))) for packet in packets(each, payload_bytes)]
+        copies = [(packet, losses.choice((0, 1, 1, 1, 2))) for packet in packets(each, payload_bytes)]
         arriving += [packet for packet, count in copies for _ in range(count)]
         if all(count for _, count in copies):
             whole.append(each)
-    fates.shuffle(arriving)
+    losses.shuffle(arriving)
     reassembly = Reassembly(TOPIC, LARGEST)
     found = [done for packet in arriving if (done := reassembly.add(packet, 0)) is not None]
     assert sorted(found) == whole

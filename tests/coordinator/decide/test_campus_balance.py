@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from triagemq.coordinator.decide.placement import (
-    CampusBalance,
     ClientMove,
+    ClusterBalance,
     GatewayLoad,
     Placements,
     Site,
@@ -17,7 +17,7 @@ from triagemq.coordinator.decide.placement import (
 )
 from triagemq.coordinator.intents.registry import Key
 from triagemq.plan.balancing.detection import LoadReport, Migration
-from triagemq.plan.campus import Campus, Metric
+from triagemq.plan.clusters import BrokerClusters, Metric
 from triagemq.plan.dataplane import FlowCounters
 from triagemq.scenario import Scenario, load
 from triagemq.scenario.model import Brokers
@@ -41,7 +41,7 @@ def loads_with(**matched: float) -> dict[str, GatewayLoad]:
 
 
 def moves_of(
-    balance: CampusBalance, loads: dict[str, GatewayLoad], now: float, burst: float = 1.0
+    balance: ClusterBalance, loads: dict[str, GatewayLoad], now: float, burst: float = 1.0
 ) -> list[ClientMove]:
     published = CAMPUS.publications
     is_of_labs = np.array([topic.startswith("labs") for topic in CAMPUS.topics.name])[published.topic]
@@ -52,12 +52,12 @@ def moves_of(
 
 
 def test_nobody_moves_while_brokers_have_room() -> None:
-    balance = CampusBalance()
+    balance = ClusterBalance()
     assert [moves_of(balance, loads_with(), now) for now in range(5)] == [[]] * 5
 
 
 def test_clients_leave_a_broker_that_has_too_much_to_match_for_one_that_has_room() -> None:
-    balance = CampusBalance()
+    balance = ClusterBalance()
     assert not moves_of(balance, loads_with(), 0.0)
     found = moves_of(balance, loads_with(labs=290.0), 1.0, burst=6.0)
     assert found
@@ -68,7 +68,7 @@ def test_clients_leave_a_broker_that_has_too_much_to_match_for_one_that_has_room
 
 
 def test_a_move_is_over_when_its_clients_have_come_and_the_old_gateway_serves_them_no_more() -> None:
-    balance = CampusBalance()
+    balance = ClusterBalance()
     moves_of(balance, loads_with(), 0.0)
     found = moves_of(balance, loads_with(labs=290.0), 1.0, burst=6.0)
     there = {f"{each.key[1]}~0": FlowCounters(1) for each in found}
@@ -83,27 +83,27 @@ def test_a_move_is_over_when_its_clients_have_come_and_the_old_gateway_serves_th
 
 
 def test_ways_between_brokers_are_those_that_were_measured() -> None:
-    balance, loads = CampusBalance(), loads_with()
+    balance, loads = ClusterBalance(), loads_with()
     loads["hall"] = replace(loads["hall"], broker_seconds={"library": 0.25, "labs": 9.0})
     moves_of(balance, loads, 0.0)
-    assert balance._campus is not None
+    assert balance._clusters is not None
     names = CAMPUS.brokers.name
-    measured = dict(zip(names, balance._campus.delay_seconds[0].tolist(), strict=True))
+    measured = dict(zip(names, balance._clusters.delay_seconds[0].tolist(), strict=True))
     assert measured["hall"] == 0.25
     assert measured["labs"] < 0.25
 
 
 def test_ways_of_clients_are_those_that_their_own_gateway_measured() -> None:
-    balance, loads = CampusBalance(), loads_with()
+    balance, loads = ClusterBalance(), loads_with()
     name, publisher = "hall-crew-1", "alarm-panel"
     loads["hall"] = replace(loads["hall"], client_seconds={f"{name}~0": 0.2, publisher: 9.0})
     loads["library"] = replace(loads["library"], client_seconds={f"{name}~0": 9.0, publisher: 0.1})
     moves_of(balance, loads, 0.0)
-    campus = balance._campus
-    assert campus is not None
-    assert campus.subscriber_seconds[CAMPUS.subscribers.name.index(name)] == 0.2
-    assert campus.publisher_seconds[CAMPUS.publishers.name.index(publisher)] == 0.1
-    assert np.count_nonzero(campus.subscriber_seconds) == 1
+    clusters = balance._clusters
+    assert clusters is not None
+    assert clusters.subscriber_seconds[CAMPUS.subscribers.name.index(name)] == 0.2
+    assert clusters.publisher_seconds[CAMPUS.publishers.name.index(publisher)] == 0.1
+    assert np.count_nonzero(clusters.subscriber_seconds) == 1
 
 
 def test_subscribers_go_with_all_that_they_want_and_only_so_many_as_the_target_takes() -> None:
@@ -117,20 +117,20 @@ def test_subscribers_go_with_all_that_they_want_and_only_so_many_as_the_target_t
     def gone_with(uplink_bps: float) -> list[int]:
         uplinks = brokers.uplink_bps.copy()
         uplinks[hall] = uplink_bps
-        campus = Campus.of(CAMPUS.with_tables(brokers=replace(brokers, uplink_bps=uplinks)))
+        clusters = BrokerClusters.of(CAMPUS.with_tables(brokers=replace(brokers, uplink_bps=uplinks)))
         many, none = len(wanted), np.zeros(len(wanted))
         report = LoadReport(
             0.0,
-            campus.stated,
+            clusters.stated,
             np.ones(many, dtype=bool),
-            campus.use(campus.stated),
+            clusters.use(clusters.stated),
             np.zeros(3),
             rate,
             none,
             none,
         )
         found, after = whole_subscribers(
-            campus, report, Migration(1, 0.0, 0, hall, Metric.MATCHING, "", rows)
+            clusters, report, Migration(1, 0.0, 0, hall, Metric.MATCHING, "", rows)
         )
         assert (after.use[:, hall] <= 0.98).all()
         moved = np.isin(wanted.subscriber, found)
@@ -153,7 +153,7 @@ def test_without_clusters_nobody_is_balanced() -> None:
     assert isinstance(plain.brokers, Brokers)
     placements = placements_of(plain)
     loads = loads_with(labs=1e6)
-    assert not CampusBalance().moves(plain, placements, loads, 0.0)
+    assert not ClusterBalance().moves(plain, placements, loads, 0.0)
 
 
 def test_clients_of_a_dead_broker_stay_in_their_cluster_and_with_their_kind() -> None:

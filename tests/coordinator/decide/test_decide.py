@@ -87,12 +87,13 @@ def test_orders_grow_by_a_generation_and_name_every_port() -> None:
     assert second.orders.ports["building-wifi"] == first.orders.ports["building-wifi"]
 
 
-def test_widths_of_queues_are_ordered_and_stay_shares_of_the_bandwidth() -> None:
+def test_queue_rates_of_queues_are_ordered_and_stay_shares_of_the_bandwidth() -> None:
     hall = loads("""
 planning: {priority_classes: 2}
 brokers: {hall: }
 switches: {core: }
-ports: {radio: {switch: core, bandwidth_bps: 1e6, discipline: widths, widths_bps: [7e5, 3e5], borrowing: true}}
+ports:
+  radio: {switch: core, bandwidth_bps: 1e6, discipline: queue_rates, queue_rates_bps: [7e5, 3e5], borrowing: true}
 publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
 subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 """)
@@ -100,7 +101,7 @@ subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
     expected = SetPort("radio", 1e6, np.inf, 2, (7e5, 3e5), borrowing=True, floors_bps=(7e4, 3e4))
     assert first.orders.ports["radio"] == expected
     second = decide(Question(wider(hall, "radio", 2.0)), first)
-    assert second.orders.ports["radio"].widths_bps == (1.4e6, 6e5)
+    assert second.orders.ports["radio"].queue_rates_bps == (1.4e6, 6e5)
     written = dump_orders(second.orders)
     assert parse_orders(written) == parse_orders(json.loads(written)) == second.orders
 

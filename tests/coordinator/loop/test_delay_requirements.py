@@ -24,8 +24,9 @@ planning: {priority_classes: 2, flows_per_subscriber: 2}
 brokers: {b: }
 switches: {near: , far: {fed_by: trunk}}
 ports:
-  trunk: {switch: near, bandwidth_bps: 10e6, discipline: widths, widths_bps: [8e6, 2e6]}
-  radio: {switch: far, bandwidth_bps: 2e6, discipline: widths, widths_bps: [1.5e6, 0.5e6], floors_bps: [0.5e6, 0.2e6]}
+  trunk: {switch: near, bandwidth_bps: 10e6, discipline: queue_rates, queue_rates_bps: [8e6, 2e6]}
+  radio: {switch: far, bandwidth_bps: 2e6, discipline: queue_rates,
+    queue_rates_bps: [1.5e6, 0.5e6], floors_bps: [0.5e6, 0.2e6]}
 publishers:
   pump: {publishes: {pressure: {rate_per_second: 100, size_bytes: 1000}, notes: {rate_per_second: 10, size_bytes: 500}}}
 subscribers:
@@ -73,7 +74,7 @@ def test_a_requirement_is_divided_among_the_ports_of_its_way_and_an_impossible_o
     assert crew.ports == ("trunk", "radio")
 
 
-@pytest.mark.parametrize("discipline", ["", ", discipline: widths, widths_bps: [1e6, 1e6]"])
+@pytest.mark.parametrize("discipline", ["", ", discipline: queue_rates, queue_rates_bps: [1e6, 1e6]"])
 def test_without_control_each_subscription_is_refused_a_delay_that_sending_takes_longer_than(
     discipline: str,
 ) -> None:
@@ -177,7 +178,7 @@ def test_publishers_slow_down_when_a_port_cannot_be_quick_enough_and_come_back()
     assert delays.slow_down("pump", over + 1e-6) == {}
 
 
-def test_ports_without_widths_and_judged_latencies_require_nothing() -> None:
+def test_ports_without_queue_rates_and_judged_latencies_require_nothing() -> None:
     plain = loads(
         TEXT.replace("max_latency_seconds: 0.2", "max_latency_seconds: 0.2, max_latency_share: 0.9"), "x"
     )
@@ -198,7 +199,7 @@ class ControllingLink(FakeLink):
         return replace(await super().measure(flows=flows, topics=topics, after=after), managed=self.managed)
 
 
-def test_rest_tells_refusals_widths_and_whom_to_slow_down(tmp_path: Path) -> None:
+def test_rest_tells_refusals_queue_rates_and_whom_to_slow_down(tmp_path: Path) -> None:
     async def scene() -> None:
         link = ControllingLink()
         async with running(
@@ -233,7 +234,7 @@ def test_rest_tells_refusals_widths_and_whom_to_slow_down(tmp_path: Path) -> Non
             words = (await here.client.get("/v1/explanation", params=query)).json()["explanation"]
             assert "sending takes there; ask for 5.2" in words
             ports = {each["name"]: each for each in (await here.client.get("/v1/ports")).json()}
-            assert ports["radio"]["widths_bps"] == [1_500_000, 500_000]
+            assert ports["radio"]["queue_rates_bps"] == [1_500_000, 500_000]
             assert ports["radio"]["delay_seconds"] == [0.01, 0.0]
             assert ports["radio"]["constraint_seconds"] == [pytest.approx(0.09), None]
 

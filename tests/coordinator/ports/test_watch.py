@@ -305,14 +305,14 @@ def test_a_queue_that_waits_at_its_own_width_says_nothing_of_the_port(
 ) -> None:
     """Half of what is stated leaves the port; that is all it has only if every queue waits."""
     watch = PortWatch({"radio": STATED_BPS})
-    widths = (20_000, 20_000)
+    queue_rates = (20_000, 20_000)
     for look in range(1500):
         octets = round(look * LOOK_SECONDS * 20_000 / 8)
         queues = tuple(
             QueueCounters(
                 bytes_in=octets, bytes_out=octets * (place == 0), backlog_packets=packets, width_bps=width
             )
-            for place, (packets, width) in enumerate(zip(waiting, widths, strict=True))
+            for place, (packets, width) in enumerate(zip(waiting, queue_rates, strict=True))
         )
         counters = PortCounters(queues, QueueCounters(width_bps=40_000))
         watch.observe(look * LOOK_SECONDS, {"radio": counters}, "epoch")

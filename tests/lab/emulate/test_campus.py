@@ -67,7 +67,7 @@ def test_the_keys_are_those_of_simulate_and_more(run: Run) -> None:
     simulated = run.figures["simulated"]
     of_the_program = {"wall_seconds", "compile_seconds", "replications", "precision_reached", "ports"}
     # A real run ends in time: nothing is drained or comes late.
-    of_its_end = {"drained_seconds", "late_deliveries", "late_is_no_success"}
+    of_its_end = {"drained_seconds", "late_deliveries", "late_excluded"}
     assert set(simulated) - set(run.figures) == of_the_program | of_its_end
     assert set(run.figures["classes"][0]) >= set(simulated["classes"][0])
     assert set(run.figures["utility"]) >= {"achieved", "maximum", "rate", "rate_mean"}

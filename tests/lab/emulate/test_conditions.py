@@ -99,8 +99,8 @@ def test_a_port_that_loses_half_its_bandwidth_is_planned_anew_at_once(run: Run) 
     (decided, *_) = run.decided("bandwidth of port entrance-radio from 400000 to 200000")
     assert CUT - 0.5 <= decided <= CUT + LATE
     row = SCENARIO.ports.name.index("entrance-radio")
-    widths = run.samples[run.samples["port_id"] == row].sort_values("at")["width_bps"]
-    assert (widths.iloc[0], widths.iloc[-1]) == (400_000, 200_000)
+    queue_rates = run.samples[run.samples["port_id"] == row].sort_values("at")["width_bps"]
+    assert (queue_rates.iloc[0], queue_rates.iloc[-1]) == (400_000, 200_000)
     crew = of(run, "police", "ambulance", "fire-engine-1", "fire-engine-2", "incident-commander")
     later = crew[crew["at"] > decided]
     # What is now too much is dropped by policy, before it can fill the queue.

@@ -1,4 +1,4 @@
-"""`--control` with real packets: widths of the kernel's queues follow what waits in them."""
+"""`--control` with real packets: queue rates of the kernel's queues follow what waits in them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_what_controls_is_said_rightly_or_refused_in_a_line(command: str, tmp_pa
 
 
 def emulated(alone: Machine, folder: Path, control: str) -> tuple[float, list[str]]:
-    """The share that queue 7 lost, and the reasons for other widths."""
+    """The share that queue 7 lost, and the reasons for other queue rates."""
     done = alone.run(
         *(TRIAGE, "emulate", "shi.yaml", "--for", "8", "--drops", "none", "--control", control, "--json"),
         *("--state", control),
@@ -42,14 +42,14 @@ def emulated(alone: Machine, folder: Path, control: str) -> tuple[float, list[st
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     decisions = Trace.open(folder / control / "trace").table("decisions").to_pylist()
-    reasons = [row["reason"] for row in decisions if row["kind"] == "widths"]
+    reasons = [row["reason"] for row in decisions if row["kind"] == "queue_rates"]
     return 1 - found["classes"][0]["success_rate"], reasons
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.needs_root("it makes namespaces of the network")
-def test_a_controlled_port_loses_less_than_one_with_static_widths(tmp_path: Path) -> None:
+def test_a_controlled_port_loses_less_than_one_with_static_queue_rates(tmp_path: Path) -> None:
     (tmp_path / "shi.yaml").write_text(yaml.safe_dump(one_port(CASES["one"])))
     with machine() as alone:
         static, unchanged = emulated(alone, tmp_path, "off")

@@ -25,7 +25,7 @@ planning: {priority_classes: 2, flows_per_subscriber: 2}
 brokers: {b: }
 switches: {s: }
 ports:
-  radio: {switch: s, bandwidth_bps: 4e5, buffer_packets: 500, discipline: widths, widths_bps: [3e5, 1e5],
+  radio: {switch: s, bandwidth_bps: 4e5, buffer_packets: 500, discipline: queue_rates, queue_rates_bps: [3e5, 1e5],
           floors_bps: [1e5, 4e4]}
 publishers: {nobody: {publishes: {silence: {rate_per_second: 0.01, size_bytes: 10}}}}
 subscribers: {nobody-else: {port: radio, subscribes: {silence: "log:1"}}}
@@ -70,7 +70,7 @@ def test_a_publisher_asked_to_slow_down_does_and_the_delay_falls(tmp_path: Path)
     asyncio.run(scene())
     (run,) = runs(tmp_path / "state" / "trace").complete
     kinds = {row["kind"] for row in Trace.open(run).table("decisions").to_pylist()}
-    assert {"widths", "slow_down"} <= kinds
+    assert {"queue_rates", "slow_down"} <= kinds
 
 
 def mean_latency(came: list[tuple[float, float]]) -> float:

@@ -13,7 +13,15 @@ from tests.network.virtual_time import VirtualTime
 
 from triagemq.datagrams import Datagrams
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan.dataplane import Fate, FlowKey, OutgoingPacket, RemoveFlow, RemovePort, SetFlow, SetPort
+from triagemq.plan.dataplane import (
+    FlowKey,
+    OutgoingPacket,
+    RemoveFlow,
+    RemovePort,
+    SetFlow,
+    SetPort,
+    TransmitOutcome,
+)
 from triagemq.trace import Outcome
 
 KEYS = [FlowKey("10.0.0.1", 20000 + number) for number in range(4)]
@@ -93,7 +101,7 @@ class Comparison:
         self.model = Model()
         self.departed: dict[int, int] = {}
         self.order: list[int] = []
-        self.fates: dict[int, Fate] = {}
+        self.outcomes: dict[int, TransmitOutcome] = {}
         self.control: set[int] = set()
         self.numbers = 0
         self.draining: dict[str, OraclePort] = {}
@@ -160,11 +168,11 @@ class Comparison:
             self.departed[number] = self.time.now_ns
             self.order.append(number)
 
-    def _note(self, fates: list[Fate]) -> None:
-        for fate in fates:
-            assert isinstance(fate[0], int)
-            assert fate[0] not in self.fates
-            self.fates[fate[0]] = fate
+    def _note(self, outcomes: list[TransmitOutcome]) -> None:
+        for outcome in outcomes:
+            assert isinstance(outcome[0], int)
+            assert outcome[0] not in self.outcomes
+            self.outcomes[outcome[0]] = outcome
 
     def check(self) -> None:
         model = self.model
@@ -185,10 +193,10 @@ class Comparison:
             **dict.fromkeys(buffer_drops, Outcome.dropped_by_buffer),
         }
         assert len(outcomes) == self.numbers
-        assert {number: fate[1] for number, fate in self.fates.items()} == {
+        assert {number: outcome[1] for number, outcome in self.outcomes.items()} == {
             number: outcome for number, outcome in outcomes.items() if number not in self.control
         }
-        for number, (_, _, enqueued_ns, dequeued_ns) in self.fates.items():
+        for number, (_, _, enqueued_ns, dequeued_ns) in self.outcomes.items():
             assert dequeued_ns == (self.departed[number] if number in sent else None)
             assert (enqueued_ns is None) == (number in model.unmanaged)
         for port_counters in self.plane.counters().ports.values():

@@ -28,18 +28,20 @@ def test_same_arrivals_same_departures(rho: float, buffer_packets: str) -> None:
 
 @pytest.mark.parametrize("borrowing", [False, True])
 @pytest.mark.parametrize(("rho", "buffer_packets"), [(0.8, ".inf"), (1.5, "12")])
-def test_same_departures_from_queues_with_widths(rho: float, buffer_packets: str, borrowing: bool) -> None:
+def test_same_departures_from_queues_with_queue_rates(
+    rho: float, buffer_packets: str, borrowing: bool
+) -> None:
     scenario = eight_classes(rho, buffer_packets)
-    widths = BANDWIDTH_BPS * np.array([5, 3, 3, 2, 2, 2, 2, 1]) / 20
+    queue_rates = BANDWIDTH_BPS * np.array([5, 3, 3, 2, 2, 2, 2, 1]) / 20
     ports = replace(
         scenario.ports,
-        discipline=np.array([Discipline.WIDTHS], dtype=np.int8),
-        widths_bps=(widths,),
-        floors_bps=(0.1 * widths,),
+        discipline=np.array([Discipline.QUEUE_RATES], dtype=np.int8),
+        queue_rates_bps=(queue_rates,),
+        floors_bps=(0.1 * queue_rates,),
         borrowing=np.array([borrowing], dtype=np.int8),
     )
     limit = float(buffer_packets.strip("."))
-    port = SetPort("radio", BANDWIDTH_BPS, limit, 8, tuple(widths.tolist()), borrowing)
+    port = SetPort("radio", BANDWIDTH_BPS, limit, 8, tuple(queue_rates.tolist()), borrowing)
     # Several queues send at once, and what ends soon after a wake-up leaves with the next one.
     _compare(scenario.with_tables(ports=ports), port, off_ns=2 if borrowing else WAKE_UPS_APART_NS + 100)
 

@@ -13,13 +13,13 @@ from triagemq.datagrams import Datagrams, Unsent
 from triagemq.errors import PlanError
 from triagemq.network import EmbeddedDataPlane
 from triagemq.plan.dataplane import (
-    Fate,
     FlowKey,
     OutgoingPacket,
     RemoveFlow,
     RemovePort,
     SetFlow,
     SetPort,
+    TransmitOutcome,
     Treatment,
 )
 from triagemq.trace import Outcome
@@ -39,10 +39,10 @@ class Rig:
         self.classes: list[int] = []
         self.time = VirtualTime(late_ns)
         self.sent: list[tuple[int, int]] = []
-        self.fates: list[Fate] = []
+        self.outcomes: list[TransmitOutcome] = []
         self.batches = 0
         self.plane = EmbeddedDataPlane(
-            self._receive, self.fates.extend, clock=self.time.clock, alarm=self.time.alarm, **settings
+            self._receive, self.outcomes.extend, clock=self.time.clock, alarm=self.time.alarm, **settings
         )
         self.plane.apply(
             [
@@ -78,7 +78,7 @@ def test_packets_leave_at_the_end_of_their_transmission() -> None:
     rig.send(0, 1, 2)
     rig.time.run_until_quiet()
     assert rig.sent == [(1, 1000 + PACKET_NS), (2, 1000 + 2 * PACKET_NS)]
-    assert rig.fates == [
+    assert rig.outcomes == [
         (1, Outcome.delivered, 1000, 1000 + PACKET_NS),
         (2, Outcome.delivered, 1000, 1000 + 2 * PACKET_NS),
     ]
@@ -99,7 +99,7 @@ def test_a_full_buffer_keeps_the_highest_classes_of_the_moment(flows: tuple[int,
     rig.plane.send([OutgoingPacket(KEYS[flow], datagram(flow), False, flow) for flow in flows])
     rig.time.run_until_quiet()
     assert rig.order == [0, 1]
-    assert {token for token, outcome, *_ in rig.fates if outcome is Outcome.dropped_by_buffer} == {2, 3}
+    assert {token for token, outcome, *_ in rig.outcomes if outcome is Outcome.dropped_by_buffer} == {2, 3}
 
 
 def test_fates_of_dropped_and_unmanaged_packets() -> None:
@@ -109,7 +109,7 @@ def test_fates_of_dropped_and_unmanaged_packets() -> None:
     rig.send(0, 3)
     rig.send(2, 5)
     assert rig.sent == [(5, 0)]
-    assert rig.fates == [
+    assert rig.outcomes == [
         (2, Outcome.dropped_by_buffer, 0, None),
         (5, Outcome.delivered, None, None),
     ]
@@ -127,7 +127,7 @@ def test_control_packets_and_packets_without_token_have_no_fate() -> None:
     rig.plane.send([OutgoingPacket(KEYS[0], datagram(5), control=False)])
     rig.time.run_until_quiet()
     assert rig.order == [1, 2, 3, 5]
-    assert rig.fates == []
+    assert rig.outcomes == []
     assert rig.plane.counters().flows[KEYS[0]].dropped_by_buffer == 2
 
 
@@ -138,7 +138,7 @@ def test_what_the_socket_refuses_is_lost_on_the_link_and_not_delivered() -> None
     rig.send(1, 1, 2, 3)
     rig.send(3, 8, 9)
     rig.time.run_until_quiet()
-    assert {number: outcome for number, outcome, _, _ in rig.fates} == {
+    assert {number: outcome for number, outcome, _, _ in rig.outcomes} == {
         1: Outcome.delivered,
         2: Outcome.lost_on_link,
         3: Outcome.delivered,
@@ -153,13 +153,13 @@ def test_what_waits_for_a_full_socket_has_no_fate_until_it_has_left() -> None:
     rig.refused = {1: None, 2: None, 3: None}
     rig.send(1, 1, 2, 3, 4)
     rig.time.run_until_quiet()
-    assert [number for number, *_ in rig.fates] == [4]
+    assert [number for number, *_ in rig.outcomes] == [4]
     assert rig.classes == [1] * 4
     rig.time.run_until(rig.time.now_ns + 5000)
     for one, problem in zip(rig.waiting, (0, errno.ENOBUFS, errno.EAGAIN), strict=True):
         one.problem = problem
     rig.plane.settled_later(rig.waiting)
-    assert rig.fates[1:] == [
+    assert rig.outcomes[1:] == [
         (1, Outcome.delivered, 0, rig.time.now_ns),
         (2, Outcome.lost_on_link, 0, 2 * PACKET_NS),
         (3, Outcome.in_flight, 0, None),
@@ -196,7 +196,7 @@ def test_a_removed_port_is_drained_and_then_forgotten() -> None:
     assert counters.ports["radio"].control.backlog_packets == 1
     rig.time.run_until_quiet()
     assert rig.sent == [(1, PACKET_NS), (3, 2 * PACKET_NS), (2, 3 * PACKET_NS)]
-    assert [fate[1] for fate in rig.fates] == [Outcome.delivered] * 2
+    assert [outcome[1] for outcome in rig.outcomes] == [Outcome.delivered] * 2
     counters = rig.plane.counters()
     assert (counters.ports, counters.flows) == ({}, {})
 
@@ -221,7 +221,7 @@ def test_a_smaller_buffer_drops_nothing_that_is_queued() -> None:
     rig.send(0, 11)
     rig.time.run_until_quiet()
     assert rig.order == [0, 11, *range(1, 9)]
-    assert [fate[0] for fate in rig.fates if fate[1] == Outcome.dropped_by_buffer] == [10, 9]
+    assert [outcome[0] for outcome in rig.outcomes if outcome[1] == Outcome.dropped_by_buffer] == [10, 9]
 
 
 def test_fewer_classes_still_report_what_the_others_hold() -> None:
@@ -247,7 +247,7 @@ def test_closing_sends_control_packets_and_reports_the_rest_in_flight() -> None:
     rig.time.run_until(PACKET_NS)
     rig.plane.close()
     assert rig.order == [1, 3]
-    assert rig.fates[1:] == [(2, Outcome.in_flight, 0, None)]
+    assert rig.outcomes[1:] == [(2, Outcome.in_flight, 0, None)]
     rig.time.run_until_quiet()
     with pytest.raises(RuntimeError, match="closed"):
         rig.send(0, 4)
@@ -289,8 +289,8 @@ def test_a_report_may_send_again() -> None:
     time, sent = VirtualTime(), []
     left = iter(range(2, 6))
 
-    def send_next(fates: list[Fate]) -> None:
-        for number in [next(left, None) for _ in fates]:
+    def send_next(outcomes: list[TransmitOutcome]) -> None:
+        for number in [next(left, None) for _ in outcomes]:
             if number is not None:
                 plane.send([OutgoingPacket(KEYS[0], datagram(number), False, number)])
 
@@ -384,7 +384,7 @@ def test_a_buffer_full_of_unseen_topics_gives_the_last_in_order_away() -> None:
     rig.send(3, 13)
     rig.time.run_until_quiet()
     assert rig.order == [1, 10, 3, 11]
-    dropped = [token for token, outcome, *_ in rig.fates if outcome is Outcome.dropped_by_buffer]
+    dropped = [token for token, outcome, *_ in rig.outcomes if outcome is Outcome.dropped_by_buffer]
     assert dropped == [2, 4, 12, 13]
 
 

@@ -459,8 +459,8 @@ def test_fragments_share_the_fate_of_the_first(classifier: Classifier, version: 
         ]
 
     classifier.set(**both())
-    fates = [[classifier.queue_of(each) for each in fragments(n, long_publish())] for n in range(300)]
-    assert all(fate == [CLASS_2] * 3 for fate in fates)
+    losses = [[classifier.queue_of(each) for each in fragments(n, long_publish())] for n in range(300)]
+    assert all(loss == [CLASS_2] * 3 for loss in losses)
     counted = classifier.table.flow_counters()[:2][0 if version == 4 else 1].tolist()
     assert counted[0] == 900
     # Control, in turn, is never dropped, and its fragments go with it.

@@ -13,7 +13,7 @@ from triagemq.datagrams import DatagramSender
 from triagemq.network import ReportedDataPlane
 from triagemq.network.linux import LinuxDataPlane, TrustedAddress
 from triagemq.network.linux.netlink import Netlink, interface_index
-from triagemq.plan.dataplane import Fate, FlowKey, OutgoingPacket, SetFlow, SetPort
+from triagemq.plan.dataplane import FlowKey, OutgoingPacket, SetFlow, SetPort, TransmitOutcome
 from triagemq.trace import Outcome
 
 pytestmark = pytest.mark.needs_root("it changes queues of the kernel")
@@ -34,10 +34,10 @@ class Exchange:
         self.output = self.wires.sending_socket()
         self.inputs = [self.wires.receiving_socket() for _ in CLASSES]
         self.keys = [FlowKey(*each.getsockname()) for each in self.inputs]
-        self.fates: list[Fate] = []
+        self.outcomes: list[TransmitOutcome] = []
         self.sender = DatagramSender(self.output, marks_classes=True)
         self.queues.trust([TrustedAddress("udp", *self.output.getsockname())])
-        self.plane = ReportedDataPlane(self.sender, self.fates.extend, clock=time.time_ns, seed=1)
+        self.plane = ReportedDataPlane(self.sender, self.outcomes.extend, clock=time.time_ns, seed=1)
         plan = [
             SetPort("radio", BANDWIDTH_BPS, 40, 3),
             *(SetFlow(key, "radio", number, CLASSES[number], 0.0) for number, key in enumerate(self.keys)),
@@ -85,7 +85,9 @@ class Exchange:
             self.report()
 
     def outcomes(self, outcome: Outcome) -> Counter[int]:
-        return Counter(flow for flow, found, _, _ in self.fates if found is outcome and isinstance(flow, int))
+        return Counter(
+            flow for flow, found, _, _ in self.outcomes if found is outcome and isinstance(flow, int)
+        )
 
     def set_link(self, *, up: bool) -> None:
         netlink = Netlink(self.wires.switch)
@@ -119,7 +121,7 @@ def test_delivered_is_what_arrived_over_queues_that_drop_and_hold() -> None:
         assert sum(lost.values()) == sum(queue.drops for queue in counted.ports["radio"].queues) > 100
         assert exchange.outcomes(Outcome.lost_on_link) == {}
         assert counted.flows == {}
-        assert len(exchange.fates) == sum(queue.packets_in for queue in counted.ports["radio"].queues)
+        assert len(exchange.outcomes) == sum(queue.packets_in for queue in counted.ports["radio"].queues)
     finally:
         exchange.close()
 

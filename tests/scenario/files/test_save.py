@@ -78,21 +78,21 @@ def pairs(draw: st.DrawFn, first: int, second: int, most: int) -> tuple[Integers
     return columns[:, 0].copy(), columns[:, 1].copy()
 
 
-def draw_widths(
+def draw_queue_rates(
     draw: st.DrawFn, discipline: Codes, bandwidth: Floats, classes: int
 ) -> tuple[tuple[Floats, ...], tuple[Floats, ...], Codes]:
-    """Widths and floors of the ports that have some, and whether their queues borrow."""
-    has_widths = discipline == Discipline.WIDTHS
+    """Queue rates and floors of the ports that have some, and whether their queues borrow."""
+    has_queue_rates = discipline == Discipline.QUEUE_RATES
     shares = [
         np.array(draw(st.lists(st.integers(1, 9), min_size=classes, max_size=classes))) for _ in bandwidth
     ]
-    widths = [
+    queue_rates = [
         bps * share / share.sum() if there else np.empty(0)
-        for bps, share, there in zip(bandwidth, shares, has_widths, strict=True)
+        for bps, share, there in zip(bandwidth, shares, has_queue_rates, strict=True)
     ]
-    floors = [each * draw(st.sampled_from([0.1, 0.25, 1.0])) for each in widths]
-    borrowing = has_widths & (rows(draw, 0, 1, len(bandwidth)) == 1)
-    return tuple(widths), tuple(floors), borrowing.astype(np.int8)
+    floors = [each * draw(st.sampled_from([0.1, 0.25, 1.0])) for each in queue_rates]
+    borrowing = has_queue_rates & (rows(draw, 0, 1, len(bandwidth)) == 1)
+    return tuple(queue_rates), tuple(floors), borrowing.astype(np.int8)
 
 
 @st.composite
@@ -163,7 +163,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             floats(draw, share, len(ports)),
             to_switch,
             discipline,
-            *draw_widths(draw, discipline, bandwidth, classes),
+            *draw_queue_rates(draw, discipline, bandwidth, classes),
         ),
         publishers=Publishers(
             publishers,

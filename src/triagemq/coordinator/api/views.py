@@ -96,7 +96,7 @@ class PortAnswer(PortFacts):
 
     name: str
     generation: int
-    widths_bps: list[int] | None = None
+    queue_rates_bps: list[int] | None = None
     delay_seconds: list[float] | None = None
     constraint_seconds: list[float | None] | None = None
 
@@ -109,9 +109,11 @@ def port_answers(coordinator: ControlPlane) -> dict[str, PortAnswer]:
         controlled: dict[str, Any] = {}
         if latest is not None and name in latest.managed:
             port, constraints = latest.managed[name], coordinator.delays.constraints.get(name, {})
-            controlled["widths_bps"] = list(port.widths_bps)
+            controlled["queue_rates_bps"] = list(port.queue_rates_bps)
             controlled["delay_seconds"] = list(port.delay_seconds)
-            controlled["constraint_seconds"] = [constraints.get(row) for row in range(len(port.widths_bps))]
+            controlled["constraint_seconds"] = [
+                constraints.get(row) for row in range(len(port.queue_rates_bps))
+            ]
         found[name] = PortAnswer(**vars(facts), name=name, generation=generation, **controlled)
     return found
 

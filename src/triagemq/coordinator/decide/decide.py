@@ -237,13 +237,13 @@ def _ports(scenario: Scenario, classes: int, question: Question) -> dict[str, Se
     ports = scenario.ports
     found = {}
     for row, name in enumerate(ports.name):
-        widths = tuple(ports.widths_bps[row].tolist())
+        queue_rates = tuple(ports.queue_rates_bps[row].tolist())
         stated = SetPort(
             name,
             float(ports.bandwidth_bps[row]),
             float(ports.buffer_packets[row]),
-            len(widths) or classes,
-            widths,
+            len(queue_rates) or classes,
+            queue_rates,
             bool(ports.borrowing[row]),
             tuple(ports.floors_bps[row].tolist()),
         )

@@ -1,11 +1,11 @@
 """Which gateway serves which client: as the scenario says, else as the rules of placement choose; and balancing.
 
-Balancing a live campus: what its gateways measure becomes a load report, and migrations become moves of clients. The
-decisions are those of `triagemq.plan.balancing`. A subscriber has one gateway: if one of its subscriptions is to go,
-all of them do, if the other broker takes them all. While it moves both gateways serve it: it waits for nothing, but
-the old one is relieved of it only when it has left, and a balancing is complete then. What a head sends to others is
-worked out from the rates of the plan: it is their gateways that take it. How long events wait in front of brokers is
-not measured, and taken to be nothing.
+Balancing live clusters of brokers: what its gateways measure becomes a load report, and migrations become moves of
+clients. The decisions are those of `triagemq.plan.balancing`. A subscriber has one gateway: if one of its subscriptions
+is to go, all of them do, if the other broker takes them all. While it moves both gateways serve it: it waits for
+nothing, but the old one is relieved of it only when it has left, and a balancing is complete then. What a head sends to
+others is worked out from the rates of the plan: it is their gateways that take it. How long events wait in front of
+brokers is not measured, and taken to be nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from triagemq.intents import PUBLISHER, SUBSCRIBER, SubscriberIntent
 from triagemq.mqttsn.filters import matches
 from triagemq.plan.balancing.balancer import Balancer, BalancingPolicy, balancing_policy
 from triagemq.plan.balancing.detection import BalancingSettings, Completed, LoadReport, Migration, Thresholds
-from triagemq.plan.campus import Campus, Metric, Placement
+from triagemq.plan.clusters import BrokerClusters, Metric, Placement
 from triagemq.plan.dataplane import FlowCounters
 from triagemq.plan.placement import Newcomers
 from triagemq.scenario import Floats, Integers, Scenario
@@ -68,13 +68,13 @@ FRESH_SECONDS = 1.0
 """How long newcomers are added to the same load: many come at once, and it is measured every second."""
 
 
-class CampusPlaces:
-    """Knows the load of a campus for a moment, and counts those who have come since."""
+class ClusterPlaces:
+    """Knows the load of broker clusters for a moment, and counts those who have come since."""
 
     def __init__(self) -> None:
         self._made_at = -np.inf
         self._scenario: Scenario | None = None
-        self._campus: Campus | None = None
+        self._clusters: BrokerClusters | None = None
         self._arrivals: Newcomers | None = None
 
     def choice(
@@ -88,12 +88,12 @@ class CampusPlaces:
         """Which of these sites serves a subscriber with these filters; None without brokers that have bandwidths."""
         if scenario is not self._scenario or now - self._made_at > FRESH_SECONDS:
             self._look(scenario, placements, now)
-        campus, arrivals = self._campus, self._arrivals
+        clusters, arrivals = self._clusters, self._arrivals
         rows = {name: row for row, name in enumerate(scenario.brokers.name)}
         brokers = [rows[site] for site in sites if site in rows]
-        if campus is None or arrivals is None or len(brokers) != len(sites):
+        if clusters is None or arrivals is None or len(brokers) != len(sites):
             return None
-        if not np.isfinite(campus.capacity[np.ix_(LINKS, brokers)]).any():
+        if not np.isfinite(clusters.capacity[np.ix_(LINKS, brokers)]).any():
             return None
         topics = [
             row
@@ -104,16 +104,16 @@ class CampusPlaces:
 
     def _look(self, scenario: Scenario, placements: Mapping[Key, str], now: float) -> None:
         """Who is served where now."""
-        self._scenario, self._made_at, self._campus = scenario, now, None
+        self._scenario, self._made_at, self._clusters = scenario, now, None
         try:
-            campus = Campus.of(scenario)
+            clusters = BrokerClusters.of(scenario)
         except TriageError:
             return
         rows = {name: row for row, name in enumerate(scenario.brokers.name)}
         at = [rows.get(placements.get((SUBSCRIBER, name), ""), -1) for name in scenario.subscribers.name]
         broker = np.array(at, dtype=np.int32)[scenario.subscriptions.subscriber]
-        self._campus = campus
-        self._arrivals = Newcomers(campus, Placement(broker, campus.stated.publications))
+        self._clusters = clusters
+        self._arrivals = Newcomers(clusters, Placement(broker, clusters.stated.publications))
 
 
 class Placements:
@@ -135,7 +135,7 @@ class Placements:
         # Of clients that are gone: where a stored session may wait for them.
         self._previous: dict[Key, str] = {}
         self._changed = False
-        self._campus = CampusPlaces()
+        self._clusters = ClusterPlaces()
         self.scenario: Scenario | None = None
         """Of the last plan: newcomers are placed by its brokers and rates."""
 
@@ -225,7 +225,7 @@ class Placements:
         if self.scenario is None or record is None or not isinstance(record.intent, SubscriberIntent):
             return None
         filters = [each.topic for each in record.intent.subscriptions]
-        return self._campus.choice(filters, sites, self.scenario, self._gateways, time.monotonic())
+        return self._clusters.choice(filters, sites, self.scenario, self._gateways, time.monotonic())
 
 
 MOVING_SECONDS = 3.0
@@ -256,15 +256,15 @@ class _Moving:
     """Of subscribers, by the gateways from which and to which they go."""
 
 
-class CampusBalance:
+class ClusterBalance:
     """`moves` is called once a second. Without clusters there is nothing to balance."""
 
     def __init__(self, balancing: str = "ours") -> None:
-        self._policy: Callable[[Campus], BalancingPolicy] = balancing_policy(balancing)
+        self._policy: Callable[[BrokerClusters], BalancingPolicy] = balancing_policy(balancing)
         if balancing == "ours":
             self._policy = partial(Balancer, settings=BalancingSettings(relief_seconds=MOVING_SECONDS))
         self._shape: object = None
-        self._campus: Campus | None = None
+        self._clusters: BrokerClusters | None = None
         self._balancer: BalancingPolicy | None = None
         self._moving: dict[int, _Moving] = {}
 
@@ -276,16 +276,16 @@ class CampusBalance:
         now: float,
     ) -> list[ClientMove]:
         """Who is to go where, by what was measured in the last second; no client while a gateway is not measured."""
-        campus = self._known(scenario)
-        if campus is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
+        clusters = self._known(scenario)
+        if clusters is None or self._balancer is None or set(loads) != set(scenario.brokers.name):
             return []
         self._complete(loads, now)
-        _take_measured_delays(campus, placements, loads)
-        report = _report(campus, scenario, placements, loads, now)
+        _take_measured_delays(clusters, placements, loads)
+        report = _report(clusters, scenario, placements, loads, now)
         found: list[ClientMove] = []
         names, brokers = scenario.subscribers.name, scenario.brokers.name
         for migration in self._balancer.handle(report):
-            rows, report = whole_subscribers(campus, report, migration)
+            rows, report = whole_subscribers(clusters, report, migration)
             publishing = np.unique(scenario.publications.publisher[migration.publications]).tolist()
             clients = [(SUBSCRIBER, names[row]) for row in rows]
             clients += [(PUBLISHER, scenario.publishers.name[row]) for row in publishing]
@@ -295,19 +295,20 @@ class CampusBalance:
             under_way.clients.setdefault((source, target), []).extend(names[row] for row in rows)
         return found
 
-    def _known(self, scenario: Scenario) -> Campus | None:
-        """The campus of a scenario; a balancer goes on as long as the same clients want and publish the same."""
+    def _known(self, scenario: Scenario) -> BrokerClusters | None:
+        """The broker clusters of a scenario; a balancer goes on as long as the same clients want and publish the
+        same."""
         shape = (scenario.brokers.name, scenario.subscribers.name, scenario.publishers.name, scenario.topics.name,
                  len(scenario.subscriptions), len(scenario.publications))  # fmt: skip
         if shape != self._shape:
-            self._shape, self._campus, self._balancer, self._moving = shape, None, None, {}
+            self._shape, self._clusters, self._balancer, self._moving = shape, None, None, {}
             if all(scenario.brokers.cluster) and len(scenario.subscriptions):
                 try:
-                    self._campus = Campus.of(scenario)
+                    self._clusters = BrokerClusters.of(scenario)
                 except TriageError:
                     return None
-                self._balancer = self._policy(self._campus)
-        return self._campus
+                self._balancer = self._policy(self._clusters)
+        return self._clusters
 
     def _complete(self, loads: Mapping[str, GatewayLoad], now: float) -> None:
         assert self._balancer is not None
@@ -323,21 +324,21 @@ class CampusBalance:
 
 
 def whole_subscribers(
-    campus: Campus, report: LoadReport, migration: Migration
+    clusters: BrokerClusters, report: LoadReport, migration: Migration
 ) -> tuple[list[int], LoadReport]:
     """The subscribers that go with a migration, and the report as it would be then: they go with all that they want, of
     which the migration has perhaps only a part. So many of them go as the target takes without having too much."""
-    wanted, thresholds = campus.scenario.subscriptions, Thresholds()
+    wanted, thresholds = clusters.scenario.subscriptions, Thresholds()
     most = np.array([thresholds.high, thresholds.high, thresholds.full])
     named, first = np.unique(wanted.subscriber[migration.subscriptions], return_index=True)
     order = named[np.argsort(first)]
-    before = campus.use(report.placement, report.rate_per_second)
+    before = clusters.use(report.placement, report.rate_per_second)
 
     def after(count: int) -> LoadReport:
         broker = report.placement.subscriptions.copy()
         broker[np.isin(wanted.subscriber, order[:count])] = migration.target
         placement = replace(report.placement, subscriptions=broker)
-        use = report.use + campus.use(placement, report.rate_per_second) - before
+        use = report.use + clusters.use(placement, report.rate_per_second) - before
         return replace(report, placement=placement, use=use)
 
     count = len(order)
@@ -352,13 +353,13 @@ def whole_subscribers(
 
 
 def _take_measured_delays(
-    campus: Campus, placements: Mapping[Key, str], loads: Mapping[str, GatewayLoad]
+    clusters: BrokerClusters, placements: Mapping[Key, str], loads: Mapping[str, GatewayLoad]
 ) -> None:
     """Measured delays from heads to brokers, and to and from clients, replace those of the scenario."""
-    scenario = campus.scenario
+    scenario = clusters.scenario
     for kind, clients, own_seconds in (
-        (PUBLISHER, scenario.publishers.name, campus.publisher_seconds),
-        (SUBSCRIBER, scenario.subscribers.name, campus.subscriber_seconds),
+        (PUBLISHER, scenario.publishers.name, clusters.publisher_seconds),
+        (SUBSCRIBER, scenario.subscribers.name, clusters.subscriber_seconds),
     ):
         for row, client in enumerate(clients):
             load = loads.get(placements.get((kind, client), ""))
@@ -366,15 +367,15 @@ def _take_measured_delays(
             if load is not None and called in load.client_seconds:
                 own_seconds[row] = load.client_seconds[called]
     names = scenario.brokers.name
-    for cluster, head in enumerate(campus.heads.tolist()):
+    for cluster, head in enumerate(clusters.heads.tolist()):
         for broker, name in enumerate(names):
             seconds = loads[name].broker_seconds.get(names[head])
             if seconds is not None:
-                campus.delay_seconds[cluster, broker] = seconds
+                clusters.delay_seconds[cluster, broker] = seconds
 
 
 def _report(
-    campus: Campus,
+    clusters: BrokerClusters,
     scenario: Scenario,
     placements: Mapping[Key, str],
     loads: Mapping[str, GatewayLoad],
@@ -396,13 +397,13 @@ def _report(
     placement = Placement(
         of_subscriber[scenario.subscriptions.subscriber], of_publisher[scenario.publications.publisher]
     )
-    use = campus.use(placement, rate)
+    use = clusters.use(placement, rate)
     for name, load in loads.items():
         row = row_of[name]
-        use[Metric.DOWNLINK, row] = load.downlink_bps / 8 / campus.capacity[Metric.DOWNLINK, row]
-        use[Metric.MATCHING, row] = load.matched_per_second / campus.capacity[Metric.MATCHING, row]
-        if campus.edge[row]:
-            use[Metric.UPLINK, row] = load.uplink_bps / 8 / campus.capacity[Metric.UPLINK, row]
+        use[Metric.DOWNLINK, row] = load.downlink_bps / 8 / clusters.capacity[Metric.DOWNLINK, row]
+        use[Metric.MATCHING, row] = load.matched_per_second / clusters.capacity[Metric.MATCHING, row]
+        if clusters.edge[row]:
+            use[Metric.UPLINK, row] = load.uplink_bps / 8 / clusters.capacity[Metric.UPLINK, row]
     queued, left = _queues(scenario, placements, loads)
     return LoadReport(
         at_seconds=now,

@@ -356,7 +356,7 @@ class Gateways:
             each.reconciler.want_grants()
 
     def want_constraints(self, constraints: PortConstraints) -> bool:
-        """How long packets may wait at ports whose widths are controlled; whether that is news to anyone."""
+        """How long packets may wait at ports whose queue rates are controlled; whether that is news to anyone."""
         self._constraints = constraints
         news = [each.reconciler.want_constraints(constraints) for each in self]
         return any(news)

@@ -58,7 +58,7 @@ class GatewayReconciler:
             self._want(replace(self._wanted, orders=orders))
 
     def want_constraints(self, constraints: PortConstraints) -> bool:
-        """How long packets may wait at ports whose widths are controlled; whether that is news."""
+        """How long packets may wait at ports whose queue rates are controlled; whether that is news."""
         if constraints == (self._wanted.constraints or {}):
             return False
         self._want(replace(self._wanted, constraints=constraints))

@@ -3,7 +3,7 @@
 * `runtime`: gathers reasons to plan, plans, stores, and has the gateways follow
 * `replanning`: planning in a thread of its own
 * `measuring`: once a second, the gateways' counts
-* `delay_requirements`: constraints of ports whose widths are controlled, and publishers that are to slow down
+* `delay_requirements`: constraints of ports whose queue rates are controlled, and publishers that are to slow down
 * `assignments`: what is in force, seen by client, and long polls for a change
 * `figures`: the last second, and what each subscription gets
 * `health`: the state of the coordinator itself

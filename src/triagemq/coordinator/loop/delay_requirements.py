@@ -1,8 +1,8 @@
 """Global control of delays: what subscriptions require becomes constraints of ports, refusals, and slower publishers.
 
 `max_latency_seconds` of a subscription, with neither a share nor a guarantee, is a requirement at the ports
-with widths on its path. The administrator (delay.constraints) divides it among them, and again every second by the
-delays that control of their widths has found. What no port can be quick enough for slows publishers down. Where no
+with queue rates on its path. The administrator (delay.constraints) divides it among them, and again every second by the
+delays that control of their queue rates has found. What no port can be quick enough for slows publishers down. Where no
 queue is controlled, a delay is refused that is shorter than sending the event takes.
 
 Pure: the caller has the clock.
@@ -191,16 +191,16 @@ class DelayRequirements:
 
 
 def _smallest_seconds(scenario: Scenario) -> dict[str, float]:
-    """What each port with widths takes at least: the largest packet, at the most that class 0 can have."""
+    """What each port with queue rates takes at least: the largest packet, at the most that class 0 can have."""
     ports, sizes = scenario.ports, scenario.publications.size_bytes
     packet = min(float(scenario.mtu_bytes), float(sizes.max(initial=1.0)) + scenario.overhead_bytes)
     return {
         ports.name[row]: ControlledPort(
             ports.name[row],
-            tuple(map(int, ports.widths_bps[row])),
+            tuple(map(int, ports.queue_rates_bps[row])),
             tuple(map(int, ports.floors_bps[row])),
         ).smallest_seconds(packet)
-        for row in np.flatnonzero(ports.discipline == Discipline.WIDTHS).tolist()
+        for row in np.flatnonzero(ports.discipline == Discipline.QUEUE_RATES).tolist()
     }
 
 
@@ -212,7 +212,7 @@ def _requirements(
     Behind ports that are not controlled, what sending an event takes longer than is allowed.
     """
     scenario, wanted = decided.scenario, decided.scenario.subscriptions
-    ports, is_controlled = scenario.ports, controlled & (scenario.ports.discipline == Discipline.WIDTHS)
+    ports, is_controlled = scenario.ports, controlled & (scenario.ports.discipline == Discipline.QUEUE_RATES)
     is_required = (
         np.isfinite(wanted.max_latency_seconds) & (wanted.max_latency_share == 0) & (wanted.guaranteed == 0)
     )
@@ -246,7 +246,7 @@ def _publications_at(decided: Decided) -> dict[Place, list[tuple[str, str, float
     paths = port_paths(scenario)[scenario.subscribers.port[wanted.subscriber]]
     publishers, topics = scenario.publishers.name, scenario.topics.name
     found: dict[Place, list[tuple[str, str, float]]] = {}
-    for port in np.flatnonzero(scenario.ports.discipline == Discipline.WIDTHS).tolist():
+    for port in np.flatnonzero(scenario.ports.discipline == Discipline.QUEUE_RATES).tolist():
         passing = (paths == port).any(axis=1)
         for priority in np.unique(decided.plan.subscription_class[passing]).tolist():
             waiting = wanted.topic[passing & (decided.plan.subscription_class == priority)]

@@ -21,7 +21,7 @@ from triagemq.channel.orders import Orders, client_id_of
 from triagemq.coordinator import store as tables
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network, mean_error_rates
-from triagemq.coordinator.decide.placement import CampusBalance, ClientMove
+from triagemq.coordinator.decide.placement import ClientMove, ClusterBalance
 from triagemq.coordinator.gateways.joined import Gateways
 from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop.assignments import Assignments
@@ -118,7 +118,7 @@ class Runtime:
         self._orders_stored = True
         self._changed_for: dict[str, None] = {}
         self._refusal_noted: str | None = None
-        self._balancing = CampusBalance(settings.balancing)
+        self._balancing = ClusterBalance(settings.balancing)
         # When plain clients of a gateway that cannot serve are sent away again.
         self._plain_again: dict[str, float] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="planning")
@@ -202,7 +202,7 @@ class Runtime:
         self._tasks.start(self._record(decisions))
 
     def constrain(self, constraints: PortConstraints) -> None:
-        """How long packets may wait at ports whose widths are controlled."""
+        """How long packets may wait at ports whose queue rates are controlled."""
         if self.gateways.want_constraints(constraints):
             self._tasks.start(self._send())
 

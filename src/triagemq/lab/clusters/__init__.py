@@ -1,4 +1,5 @@
-"""A campus over time: brokers with bandwidths, matching rates and output queues, and balancing that moves clients.
+"""Clusters of brokers over time: brokers with bandwidths, matching rates and output queues, and balancing that moves
+clients.
 
 In come a scenario with clusters, what happens in it, a placement and a policy; out comes a CampusResult, interval by
 interval. Events are a fluid here: what matters are bandwidths, queues and deadlines of seconds, and policies act on
@@ -11,8 +12,8 @@ what they see on their path, which the event simulator's epochs cannot. Nothing 
 
 from triagemq.lab.clusters.peer import BASELINES
 from triagemq.lab.clusters.placements import ALL_PLACEMENTS
-from triagemq.lab.clusters.result import CampusResult, Moved
-from triagemq.lab.clusters.run import simulate_campus
+from triagemq.lab.clusters.result import ClustersResult, Moved
+from triagemq.lab.clusters.run import simulate_clusters
 from triagemq.lab.clusters.sharing import SHARINGS
 
-__all__ = ["ALL_PLACEMENTS", "BASELINES", "SHARINGS", "CampusResult", "Moved", "simulate_campus"]
+__all__ = ["ALL_PLACEMENTS", "BASELINES", "SHARINGS", "ClustersResult", "Moved", "simulate_clusters"]

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.balancing.detection import Completed, LoadReport, Migration, Thresholds
-from triagemq.plan.campus import Campus, Flags, Metric, Placement
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric, Placement
 from triagemq.scenario import Floats, Integers
 
 MOST_ROUNDS = 50
@@ -43,8 +43,8 @@ BASELINES = {"peer": f"{__name__}:Peer"}
 class Peer:
     """PEER as a state machine with the events of `Balancer`."""
 
-    def __init__(self, campus: Campus, settings: PeerSettings | None = None) -> None:
-        self._campus = campus
+    def __init__(self, clusters: BrokerClusters, settings: PeerSettings | None = None) -> None:
+        self._clusters = clusters
         self._settings = settings or PeerSettings()
         self._under_way: dict[int, tuple[tuple[int, int], float]] = {}
         self._begun = 0
@@ -56,18 +56,18 @@ class Peer:
             return ()
         now = event.at_seconds
         self._under_way = {number: each for number, each in self._under_way.items() if now < each[1]}
-        free = np.ones(len(self._campus.cluster), dtype=bool)
+        free = np.ones(len(self._clusters.cluster), dtype=bool)
         for busy, _ in self._under_way.values():
             free[list(busy)] = False
         found = []
-        for cluster in range(len(self._campus.clusters)):
+        for cluster in range(len(self._clusters.names)):
             # Of its bandwidth a broker uses no more than all, whatever waits.
             used = np.minimum(event.use, 1.0)
-            pair = unlike(self._campus, self._settings, cluster, used, event.wait_seconds, free)
+            pair = unlike(self._clusters, self._settings, cluster, used, event.wait_seconds, free)
             if pair is None:
                 continue
             source, target, metric = pair
-            rows = evened(self._campus, event.placement, event.rate_per_second, event.present, pair)
+            rows = evened(self._clusters, event.placement, event.rate_per_second, event.present, pair)
             if not len(rows):
                 continue
             self._begun += 1
@@ -80,10 +80,15 @@ class Peer:
 
 
 def unlike(
-    campus: Campus, settings: PeerSettings, cluster: int, use: Floats, wait_seconds: Floats, free: Flags
+    clusters: BrokerClusters,
+    settings: PeerSettings,
+    cluster: int,
+    use: Floats,
+    wait_seconds: Floats,
+    free: Flags,
 ) -> tuple[int, int, Metric] | None:
     """The edges of a cluster that have most and least of a metric, if they differ by too much."""
-    edges = campus.edges_of(cluster)
+    edges = clusters.edges_of(cluster)
     edges = edges[free[edges]]
     if len(edges) < 2:
         return None
@@ -99,7 +104,7 @@ def unlike(
 
 
 def evened(
-    campus: Campus,
+    clusters: BrokerClusters,
     placement: Placement,
     rate_per_second: Floats,
     present: Flags,
@@ -107,8 +112,8 @@ def evened(
 ) -> Integers:
     """The subscriptions that leave the first broker for the second so that both would use as much, largest first."""
     source, target, metric = pair
-    topic = campus.scenario.subscriptions.topic
-    events, size = campus.published(placement, rate_per_second)
+    topic = clusters.scenario.subscriptions.topic
+    events, size = clusters.published(placement, rate_per_second)
     at_source = np.flatnonzero((placement.subscriptions == source) & present)
     of_topic = (size if metric is Metric.UPLINK else events).sum(axis=0)
     load = of_topic[topic[at_source]]
@@ -121,7 +126,7 @@ def evened(
         if metric is Metric.UPLINK
         else float(of_topic[np.unique(topic[there])].sum())
     )
-    one, other = campus.capacity[metric, source], campus.capacity[metric, target]
+    one, other = clusters.capacity[metric, source], clusters.capacity[metric, target]
     target_load = (float(load.sum()) * other - at_target * one) / (one + other)
     return at_source[_largest_within(load, target_load)].astype(np.int32)
 
@@ -141,18 +146,20 @@ def _largest_within(load: Floats, target_load: float) -> NDArray[np.int64]:
     return np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
 
 
-def settled(campus: Campus, placement: Placement, settings: PeerSettings | None = None) -> Placement:
+def settled(
+    clusters: BrokerClusters, placement: Placement, settings: PeerSettings | None = None
+) -> Placement:
     """Where PEER ends from a placement, with the rates that the scenario states."""
     settings = settings or PeerSettings()
     broker = placement.subscriptions.copy()
-    rate, present = campus.scenario.publications.rate_per_second, np.ones(len(broker), dtype=bool)
-    nothing, everyone = np.zeros(len(campus.cluster)), np.ones(len(campus.cluster), dtype=bool)
+    rate, present = clusters.scenario.publications.rate_per_second, np.ones(len(broker), dtype=bool)
+    nothing, everyone = np.zeros(len(clusters.cluster)), np.ones(len(clusters.cluster), dtype=bool)
     for _ in range(MOST_ROUNDS):
         now = Placement(broker.copy(), placement.publications)
-        use, still = campus.use(now), True
-        for cluster in range(len(campus.clusters)):
-            pair = unlike(campus, settings, cluster, use, nothing, everyone)
-            rows = evened(campus, now, rate, present, pair) if pair is not None else ()
+        use, still = clusters.use(now), True
+        for cluster in range(len(clusters.names)):
+            pair = unlike(clusters, settings, cluster, use, nothing, everyone)
+            rows = evened(clusters, now, rate, present, pair) if pair is not None else ()
             if pair is not None and len(rows):
                 broker[rows] = pair[1]
                 still = False

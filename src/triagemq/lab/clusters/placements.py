@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.lab.clusters.peer import settled
-from triagemq.plan.campus import Placement
+from triagemq.plan.clusters import Placement
 from triagemq.plan.placement import PLACEMENTS, PlacementAlgorithm, PlacementProblem
 from triagemq.scenario import Integers
 
@@ -27,10 +27,10 @@ def random(problem: PlacementProblem) -> Integers:
 
 def peer(problem: PlacementProblem) -> Integers:
     """All at the first edge broker of the cluster, from where PEER moves subscribers until loads differ no more."""
-    campus = problem.campus
-    first = np.array([campus.edges_of(cluster)[0] for cluster in range(len(campus.clusters))])
+    clusters = problem.clusters
+    first = np.array([clusters.edges_of(cluster)[0] for cluster in range(len(clusters.names))])
     begins = first[problem.cluster[problem.bundle]].astype(np.int32)
-    return settled(campus, Placement(begins, campus.stated.publications)).subscriptions
+    return settled(clusters, Placement(begins, clusters.stated.publications)).subscriptions
 
 
 ALL_PLACEMENTS: Mapping[str, PlacementAlgorithm] = MappingProxyType(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.lab.clusters.sharing import Weights, shared
-from triagemq.plan.campus import Campus, Flags, Metric
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric
 from triagemq.scenario import Floats, Integers
 
 EMPTY = 1e-6
@@ -19,16 +19,16 @@ class OutputQueues:
     """Row n is the queue of subscription n where it is served now; further rows are queues that are left behind."""
 
     def __init__(
-        self, campus: Campus, broker: Integers, weights: Weights, steps: int, step_seconds: float
+        self, clusters: BrokerClusters, broker: Integers, weights: Weights, steps: int, step_seconds: float
     ) -> None:
         """With so many steps from one mark in the memory of arrivals to the next: between marks they are taken to come
         evenly."""
-        scenario = campus.scenario
+        scenario = clusters.scenario
         count = len(scenario.subscriptions)
-        self._campus, self._weights, self._step_seconds = campus, weights, step_seconds
+        self._clusters, self._weights, self._step_seconds = clusters, weights, step_seconds
         self._topic = scenario.subscriptions.topic
-        self._size = campus.topic_bytes[self._topic]
-        rates = campus.published(campus.stated)[0].sum(axis=0)
+        self._size = clusters.topic_bytes[self._topic]
+        rates = clusters.published(clusters.stated)[0].sum(axis=0)
         self._stated = rates[self._topic] * self._size
         self._marks = [np.zeros(count)]
         self._steps = steps
@@ -62,7 +62,7 @@ class OutputQueues:
         size = self._size[rows]
         held = self.depth * size
         weight = self._weights(self._stated[rows], self.broker, self._topic[rows])
-        given = shared(held, weight, self.broker, self._campus.capacity[Metric.UPLINK] * seconds) / size
+        given = shared(held, weight, self.broker, self._clusters.capacity[Metric.UPLINK] * seconds) / size
         before = self._left.copy()
         self._left = self._left + given
         self._judge(before, allowed_seconds)

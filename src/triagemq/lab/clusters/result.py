@@ -1,4 +1,4 @@
-"""What came of a campus: loads and queues at the end of every interval, migrations, and who was late."""
+"""What came of broker clusters: loads and queues at the end of every interval, migrations, and who was late."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from triagemq.plan.balancing.detection import Migration
-from triagemq.plan.campus import CAPACITIES, Campus, Metric
+from triagemq.plan.clusters import CAPACITIES, BrokerClusters, Metric
 from triagemq.scenario import Floats
 
 LATE_EVENT = 0.5
@@ -24,14 +24,14 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class CampusResult:
+class ClustersResult:
     """One run. `use` has a row for each interval, then for each metric and broker, with what waits counted as wanted;
     `queue_events` one for each interval and subscription.
 
     `overload_seconds` is how long each broker's output queues were not empty or more came than it takes.
     """
 
-    campus: Campus
+    clusters: BrokerClusters
     balancing: str
     at_seconds: Floats
     use: Floats
@@ -59,11 +59,13 @@ class CampusResult:
 
     def topic_queue(self, topic: int) -> Floats:
         """Events that wait for all subscribers of a topic, at the end of every interval."""
-        return np.asarray(self.queue_events[:, self.campus.scenario.subscriptions.topic == topic].sum(axis=1))
+        return np.asarray(
+            self.queue_events[:, self.clusters.scenario.subscriptions.topic == topic].sum(axis=1)
+        )
 
     def as_json(self) -> dict[str, Any]:
         """One object."""
-        scenario = self.campus.scenario
+        scenario = self.clusters.scenario
         late = np.where(self.late_events > LATE_EVENT, self.late_events, 0.0)
         brokers = [
             {
@@ -84,7 +86,7 @@ class CampusResult:
                 "needed": each.needed,
                 "subscriptions": len(each.migration.subscriptions),
                 "publications": len(each.migration.publications),
-                "topics": each.migration.topics(self.campus),
+                "topics": each.migration.topics(self.clusters),
                 "source": scenario.brokers.name[each.migration.source],
                 "target": scenario.brokers.name[each.migration.target],
                 "reason": each.migration.reason,

@@ -10,7 +10,7 @@ import numpy as np
 from triagemq.errors import ParameterError
 from triagemq.lab.clusters.peer import BASELINES
 from triagemq.lab.clusters.queues import OutputQueues
-from triagemq.lab.clusters.result import CampusResult, Moved
+from triagemq.lab.clusters.result import ClustersResult, Moved
 from triagemq.lab.clusters.sharing import SHARINGS
 from triagemq.plan.balancing.balancer import BalancingPolicy, balancing_policy
 from triagemq.plan.balancing.detection import (
@@ -21,7 +21,7 @@ from triagemq.plan.balancing.detection import (
     LoadWatch,
     Migration,
 )
-from triagemq.plan.campus import Campus, Flags, Metric, Placement
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric, Placement
 from triagemq.scenario import Floats, Scenario
 from triagemq.scenario.conditions import Conditions, situations
 
@@ -29,17 +29,17 @@ INTERVAL_SECONDS = 1.0
 STEP_SECONDS = 0.05
 
 
-def simulate_campus(
+def simulate_clusters(
     scenario: Scenario,
     conditions: Conditions | None = None,
     *,
     placement: Placement | None = None,
-    balancing: str | Callable[[Campus], BalancingPolicy] = "ours",
+    balancing: str | Callable[[BrokerClusters], BalancingPolicy] = "ours",
     seconds: float = 60.0,
     step_seconds: float = STEP_SECONDS,
     sharing: str = "stated",
     progress: Callable[[float], None] | None = None,
-) -> CampusResult:
+) -> ClustersResult:
     """What becomes of a scenario's clusters. Without a `placement`, clients are where the scenario says.
 
     Of conditions, rates and who is there are followed. A step that is not a whole part of an interval is refused.
@@ -56,12 +56,12 @@ def simulate_campus(
     policy = balancing
     if isinstance(policy, str):
         policy = balancing_policy(BASELINES.get(policy, policy))
-    campus = Campus.of(scenario)
+    clusters = BrokerClusters.of(scenario)
     run = _Run(
-        campus,
+        clusters,
         conditions or Conditions(),
-        placement or campus.stated,
-        policy(campus),
+        placement or clusters.stated,
+        policy(clusters),
         seconds,
         steps,
         sharing,
@@ -96,20 +96,20 @@ class _Traffic:
     allowed_seconds: Floats
 
     @classmethod
-    def of(cls, campus: Campus, placement: Placement, rate: Floats, present: Flags) -> _Traffic:
-        use = campus.use(placement, rate, present)
+    def of(cls, clusters: BrokerClusters, placement: Placement, rate: Floats, present: Flags) -> _Traffic:
+        use = clusters.use(placement, rate, present)
         through = use.copy()
-        through[Metric.UPLINK, campus.edge] = 0.0
-        published = campus.published(placement, rate)[0]
-        arriving = published.sum(axis=0)[campus.scenario.subscriptions.topic]
-        allowed = campus.delays(placement).allowed_seconds(placement.subscriptions)
+        through[Metric.UPLINK, clusters.edge] = 0.0
+        published = clusters.published(placement, rate)[0]
+        arriving = published.sum(axis=0)[clusters.scenario.subscriptions.topic]
+        allowed = clusters.delays(placement).allowed_seconds(placement.subscriptions)
         return cls(use, through.max(axis=0), published, np.where(present, arriving, 0.0), allowed)
 
 
 class _Run:
     def __init__(
         self,
-        campus: Campus,
+        clusters: BrokerClusters,
         conditions: Conditions,
         placement: Placement,
         policy: BalancingPolicy,
@@ -117,23 +117,23 @@ class _Run:
         steps: int,
         sharing: str,
     ) -> None:
-        scenario = campus.scenario
+        scenario = clusters.scenario
         self.intervals = int(seconds / INTERVAL_SECONDS + 1e-9)
-        self._campus, self._policy = campus, policy
+        self._clusters, self._policy = clusters, policy
         self._steps, self._step_seconds = steps, INTERVAL_SECONDS / steps
         self._course = situations(scenario, conditions)
-        self._watch = LoadWatch(campus, BalancingSettings())
+        self._watch = LoadWatch(clusters, BalancingSettings())
         self._publications = placement.publications.copy()
         self._queues = OutputQueues(
-            campus, placement.subscriptions, SHARINGS[sharing], steps, self._step_seconds
+            clusters, placement.subscriptions, SHARINGS[sharing], steps, self._step_seconds
         )
-        self._backlog_seconds = np.zeros(len(campus.cluster))
+        self._backlog_seconds = np.zeros(len(clusters.cluster))
         self._orders: list[_Order] = []
         self._notified: dict[int, float] = {}
         self._moved: list[Moved] = []
         self._use: list[Floats] = []
         self._depth: list[Floats] = []
-        self._overload_seconds = np.zeros(len(campus.cluster))
+        self._overload_seconds = np.zeros(len(clusters.cluster))
         self._present = np.zeros(len(scenario.subscriptions), dtype=bool)
         self._traffic: _Traffic | None = None
         self._follow(0.0)
@@ -147,9 +147,9 @@ class _Run:
         """How things stand now."""
         while self._course and self._course[0].at_seconds <= now + 1e-9:
             current = self._course.pop(0)
-            present = current.active_subscriptions(self._campus.scenario)
+            present = current.active_subscriptions(self._clusters.scenario)
             self._queues.discard(self._present & ~present)
-            self._present, self._rate = present, current.publication_rate(self._campus.scenario)
+            self._present, self._rate = present, current.publication_rate(self._clusters.scenario)
             self._traffic = None
 
     def interval(self, number: int) -> None:
@@ -157,7 +157,7 @@ class _Run:
         began = number * INTERVAL_SECONDS
         output = np.zeros(len(self._present))
         queued = self._waiting_bytes()
-        offered, published = np.zeros_like(self._campus.capacity), np.zeros_like(self._rate)
+        offered, published = np.zeros_like(self._clusters.capacity), np.zeros_like(self._rate)
         for step in range(self._steps):
             now = began + step * self._step_seconds
             self._follow(now)
@@ -168,7 +168,7 @@ class _Run:
             output += left
         offered /= self._steps
         ends = began + INTERVAL_SECONDS
-        offered[Metric.UPLINK] += queued / (self._campus.capacity[Metric.UPLINK] * INTERVAL_SECONDS)
+        offered[Metric.UPLINK] += queued / (self._clusters.capacity[Metric.UPLINK] * INTERVAL_SECONDS)
         self._use.append(offered)
         depth = self._queues.depth[: len(self._present)]
         self._depth.append(depth)
@@ -195,9 +195,9 @@ class _Run:
         Before the output queues events pass a head and an edge, each first in, first out: when more comes than the
         tightest of its links and its matching take, all wait alike.
         """
-        campus = self._campus
+        clusters = self._clusters
         traffic = self._traffic = self._traffic or _Traffic.of(
-            campus, self._placement, self._rate, self._present
+            clusters, self._placement, self._rate, self._present
         )
         tightest = traffic.tightest
         waiting = self._backlog_seconds > 0
@@ -207,10 +207,10 @@ class _Run:
             grown = self._backlog_seconds + (tightest - 1) * self._step_seconds
             self._backlog_seconds = np.maximum(grown, 0.0)
             placement, broker = self._placement, self._placement.subscriptions
-            forwarded = (traffic.published * passing[campus.heads][:, None]).sum(axis=0)
-            topic = campus.scenario.subscriptions.topic
+            forwarded = (traffic.published * passing[clusters.heads][:, None]).sum(axis=0)
+            topic = clusters.scenario.subscriptions.topic
             arriving = np.where(self._present, forwarded[topic] * passing[broker], 0.0)
-            allowed = campus.delays(placement, self._backlog_seconds).allowed_seconds(broker)
+            allowed = clusters.delays(placement, self._backlog_seconds).allowed_seconds(broker)
         left = self._queues.step(arriving, allowed)
         overloaded = tightest > 1
         overloaded[self._queues.broker[self._queues.depth > 0]] = True
@@ -219,9 +219,9 @@ class _Run:
         return traffic.use, left
 
     def _waiting_bytes(self) -> Floats:
-        queues, campus = self._queues, self._campus
-        size = campus.topic_bytes[campus.scenario.subscriptions.topic[queues.subscription]]
-        return np.bincount(queues.broker, queues.depth * size, minlength=len(campus.cluster)).astype(
+        queues, clusters = self._queues, self._clusters
+        size = clusters.topic_bytes[clusters.scenario.subscriptions.topic[queues.subscription]]
+        return np.bincount(queues.broker, queues.depth * size, minlength=len(clusters.cluster)).astype(
             np.float64
         )
 
@@ -229,7 +229,7 @@ class _Run:
         """Notify the clients of a migration; the longest of their delays passes until all know."""
         rows = migration.subscriptions
         broker = np.full(len(rows), migration.target, dtype=np.int32)
-        cost = float(self._campus.notification_seconds(broker, rows).max(initial=0.0))
+        cost = float(self._clusters.notification_seconds(broker, rows).max(initial=0.0))
         self._orders.append(_Order(migration, migration.at_seconds + cost))
         self._notified[migration.balancing] = max(cost, self._notified.get(migration.balancing, 0.0))
         self._moved.append(Moved(migration, needed))
@@ -254,11 +254,11 @@ class _Run:
                 self._watch.completed(completed)
                 self._policy.handle(completed)
 
-    def result(self, balancing: str) -> CampusResult:
+    def result(self, balancing: str) -> ClustersResult:
         """All figures."""
         queues = self._queues
-        return CampusResult(
-            campus=self._campus,
+        return ClustersResult(
+            clusters=self._clusters,
             balancing=balancing,
             at_seconds=INTERVAL_SECONDS * np.arange(1.0, self.intervals + 1),
             use=np.stack(self._use),

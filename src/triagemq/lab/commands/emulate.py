@@ -118,7 +118,7 @@ async def _run(
             trace=trace,
             on_ready=ready,
             on_tick=tick,
-            # A simulation of the same packets has the widths of the scenario for the whole run.
+            # A simulation of the same packets has the queue rates of the scenario for the whole run.
             compared=rig_options.control == "off",
         )
 

@@ -201,7 +201,7 @@ async def run_emulation(
         # The very publications of the box, and the same copies dropped and lost; and as there, what waits at the end
         # still arrives, and counts.
         replay=sent,
-        fates=happened.fates,
+        losses=happened.losses,
         late_counts=True,
         warmup=min(0.99, (from_ns - begun_ns) / max(1, int(sent["under_way_ns"][-1]))),
         seed=options.seed,
@@ -278,14 +278,14 @@ def _present(scenario: Scenario, begun_ns: int, course: Sequence[Situation]) -> 
 
 
 def _transmission(
-    scenario: Scenario, widths: Sequence[tuple[int, Floats]], promises: Sequence[MeasuredPromise]
+    scenario: Scenario, queue_rates: Sequence[tuple[int, Floats]], promises: Sequence[MeasuredPromise]
 ) -> Transmission:
     """What the ports on the path of each subscription need for a byte, from each time on; of promised messages their
     access link, too."""
     paths = port_paths(scenario)[scenario.subscribers.port[scenario.subscriptions.subscriber]]
-    found = np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in widths])
+    found = np.stack([np.append(8.0 / bps, 0.0)[paths].sum(axis=1) for _, bps in queue_rates])
     for each in promises:
         access = scenario.publishers.access_bps[scenario.publications.publisher[each.publication]]
-        for number, (_, bps) in enumerate(widths):
+        for number, (_, bps) in enumerate(queue_rates):
             found[number, each.subscription] = (8.0 / bps)[list(each.ports)].sum() + 8.0 / access
-    return Transmission(since_ns=np.array([since_ns for since_ns, _ in widths]), seconds_per_byte=found)
+    return Transmission(since_ns=np.array([since_ns for since_ns, _ in queue_rates]), seconds_per_byte=found)

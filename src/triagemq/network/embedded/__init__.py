@@ -2,7 +2,7 @@
 
 plane        instructions and packets in; datagrams to a sender, and their fates, out
 output_port  one port: queues, buffer and transmitter, without a clock
-widths       ports whose queues have a bandwidth each
+queue rates       ports whose queues have a bandwidth each
 """
 
 from triagemq.network.embedded.plane import UDP_OVER_ETHERNET_BYTES, EmbeddedDataPlane

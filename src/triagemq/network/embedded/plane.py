@@ -22,17 +22,17 @@ from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
 from triagemq.errors import PlanError
 from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
-from triagemq.network.embedded.widths import Port, kind_of, new_port
+from triagemq.network.embedded.queue_rates import Port, kind_of, new_port
 from triagemq.network.state import PlanState
 from triagemq.plan.dataplane import (
     Counters,
-    Fate,
     FlowKey,
     Instruction,
-    OnFate,
+    OnTransmitted,
     OutgoingPacket,
     SetFlow,
     SetPort,
+    TransmitOutcome,
     Treatment,
     UnmanagedCounters,
 )
@@ -133,7 +133,7 @@ class EmbeddedDataPlane:
     def __init__(
         self,
         sender: SendDatagrams,
-        on_fate: OnFate | None = None,
+        on_transmitted: OnTransmitted | None = None,
         *,
         clock: Callable[[], int] | None = None,
         alarm: Callable[[Callable[[], None]], Alarm] = TimerAlarm,
@@ -142,7 +142,7 @@ class EmbeddedDataPlane:
         overhead_bytes_per_packet: int = UDP_OVER_ETHERNET_BYTES,
         wake_ups_apart_ns: int = _WAKE_UPS_APART_NS,
     ) -> None:
-        self._sender, self._on_fate = sender, on_fate
+        self._sender, self._on_transmitted = sender, on_transmitted
         self._control_sender, self._closing = control_sender, closing
         self._clock = unix_clock() if clock is None else clock
         self._overhead_bytes = overhead_bytes_per_packet
@@ -190,7 +190,7 @@ class EmbeddedDataPlane:
         flows, overhead_bytes = self._flows, self._overhead_bytes
         sent: list[Queued] = []
         dropped: list[Queued] = []
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         unmanaged: list[OutgoingPacket] = []
         # They all come at this moment: a port that was idle starts with the highest class, whichever is seen first.
         idle: dict[OutputPort, None] = {}
@@ -218,13 +218,13 @@ class EmbeddedDataPlane:
             port.arrive(Queued(packet, flow, queue, wire_bytes, now_ns, worth), dropped)
         self._start(idle, now_ns, sent, dropped)
         if unmanaged:
-            self._pass_unmanaged(unmanaged, fates)
-        self._hand_over(sent, dropped, fates, now_ns)
+            self._pass_unmanaged(unmanaged, outcomes)
+        self._hand_over(sent, dropped, outcomes, now_ns)
 
     def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
         """Put what waits where a new plan wants it, by what packets have for a token.
 
-        Queues with widths have buffers of their own: a packet for a full one stays where it is.
+        Queues with queue rates have buffers of their own: a packet for a full one stays where it is.
         """
         now_ns = self._clock()
         sent, dropped = self._finish(now_ns), list[Queued]()
@@ -270,15 +270,15 @@ class EmbeddedDataPlane:
         sent = self._finish(now_ns)
         self._closed = True
         self._alarm.close()
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         for port in (*self._ports.values(), *self._draining_ports.values()):
             for queued in port.empty():
                 if queued.packet.control:
                     sent.append(queued)
                 elif queued.packet.token is not None:
-                    fates.append((queued.packet.token, Outcome.in_flight, queued.enqueued_ns, None))
+                    outcomes.append((queued.packet.token, Outcome.in_flight, queued.enqueued_ns, None))
         self._due.clear()
-        self._hand_over(sent, [], fates, now_ns)
+        self._hand_over(sent, [], outcomes, now_ns)
         self._closing()
 
     def _require_open(self) -> None:
@@ -309,7 +309,7 @@ class EmbeddedDataPlane:
         flow.configure(settings, self._ports[settings.port])
         self._flows[key] = flow
 
-    def _pass_unmanaged(self, packets: Sequence[OutgoingPacket], fates: list[Fate]) -> None:
+    def _pass_unmanaged(self, packets: Sequence[OutgoingPacket], outcomes: list[TransmitOutcome]) -> None:
         marked = []
         for packet in packets:
             self._unmanaged_packets += 1
@@ -331,7 +331,7 @@ class EmbeddedDataPlane:
         not_sent = {one.place: one for one in unsent or ()}
         for place, packet in enumerate(packets):
             if packet.token is not None and not packet.control:
-                self._report(packet.token, not_sent.get(place), None, None, fates)
+                self._report(packet.token, not_sent.get(place), None, None, outcomes)
 
     def _report(
         self,
@@ -339,30 +339,32 @@ class EmbeddedDataPlane:
         unsent: Unsent | None,
         enqueued_ns: int | None,
         dequeued_ns: int | None,
-        fates: list[Fate],
+        outcomes: list[TransmitOutcome],
     ) -> None:
         """The fate of a packet that has left its port, now or as soon as it has left the socket."""
         if unsent is None:
-            fates.append((token, Outcome.delivered, enqueued_ns, dequeued_ns))
+            outcomes.append((token, Outcome.delivered, enqueued_ns, dequeued_ns))
         elif unsent.problem is None:
             unsent.token = (token, enqueued_ns, dequeued_ns)
         else:
-            fates.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
+            outcomes.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
 
     def settled_later(self, some: Sequence[Unsent]) -> None:
         """What has become of datagrams that had to wait for room in a socket."""
         now_ns = self._clock()
-        fates: list[Fate] = []
+        outcomes: list[TransmitOutcome] = []
         for one in some:
             token, enqueued_ns, dequeued_ns = one.token
             if one.problem == 0:
-                fates.append((token, Outcome.delivered, enqueued_ns, None if dequeued_ns is None else now_ns))
+                outcomes.append(
+                    (token, Outcome.delivered, enqueued_ns, None if dequeued_ns is None else now_ns)
+                )
             elif one.problem == errno.EAGAIN:
-                fates.append((token, Outcome.in_flight, enqueued_ns, None))
+                outcomes.append((token, Outcome.in_flight, enqueued_ns, None))
             else:
-                fates.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
-        if self._on_fate is not None:
-            self._on_fate(fates)
+                outcomes.append((token, Outcome.lost_on_link, enqueued_ns, dequeued_ns))
+        if self._on_transmitted is not None:
+            self._on_transmitted(outcomes)
 
     def _send(self, sent: list[Queued]) -> Sequence[Unsent]:
         """Control first, where it has a sender of its own; what could not be sent has its place among `sent`."""
@@ -418,7 +420,9 @@ class EmbeddedDataPlane:
                     del self._draining_ports[port.name]
         return sent
 
-    def _hand_over(self, sent: list[Queued], dropped: list[Queued], fates: list[Fate], now_ns: int) -> None:
+    def _hand_over(
+        self, sent: list[Queued], dropped: list[Queued], outcomes: list[TransmitOutcome], now_ns: int
+    ) -> None:
         """Send, count and report. Last in every call: the receiver of a fate may call `send` again."""
         unsent: Sequence[Unsent] = ()
         try:
@@ -429,18 +433,18 @@ class EmbeddedDataPlane:
         for packet, flow, _, _, enqueued_ns, _ in dropped:
             flow.dropped_by_buffer += 1
             if packet.token is not None:
-                fates.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
+                outcomes.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
         not_sent = {one.place: one for one in unsent}
         for place, (packet, flow, _, _, enqueued_ns, _) in enumerate(sent):
             if not packet.control:
                 flow.packets_out += 1
                 if packet.token is not None:
                     if not not_sent:
-                        fates.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
+                        outcomes.append((packet.token, Outcome.delivered, enqueued_ns, now_ns))
                     else:
-                        self._report(packet.token, not_sent.get(place), enqueued_ns, now_ns, fates)
-        if fates and self._on_fate is not None:
-            self._on_fate(fates)
+                        self._report(packet.token, not_sent.get(place), enqueued_ns, now_ns, outcomes)
+        if outcomes and self._on_transmitted is not None:
+            self._on_transmitted(outcomes)
 
 
 def _address(key: FlowKey) -> tuple[str, int]:

@@ -172,13 +172,15 @@ class LinuxDataPlane:
         self._require_open()
         found = {} if self._times is None else self._times.take()
         return {
-            name: with_transmission_time(rows, self._widths_bps(name)) if name in self._state.ports else rows
+            name: with_transmission_time(rows, self._queue_rates_bps(name))
+            if name in self._state.ports
+            else rows
             for name, rows in found.items()
         }
 
-    def _widths_bps(self, name: str) -> NDArray[np.float64]:
+    def _queue_rates_bps(self, name: str) -> NDArray[np.float64]:
         port = self._state.ports[name]
-        return np.array(port.widths_bps or (port.bandwidth_bps,) * port.classes)
+        return np.array(port.queue_rates_bps or (port.bandwidth_bps,) * port.classes)
 
     @property
     def times_missed(self) -> int:

@@ -26,7 +26,7 @@ from triagemq.network.linux.queues import (
     remove_queues,
     root_queue,
     serve_by_priority,
-    serve_by_widths,
+    serve_by_queue_rates,
     set_bandwidth,
     set_limits,
     waiting_room,
@@ -82,7 +82,7 @@ class LinuxPort:
         before = self.settings
         if settings.bandwidth_bps != before.bandwidth_bps:
             set_bandwidth(self._netlink, self._link, settings.bandwidth_bps)
-        if (settings.widths_bps, settings.borrowing) != (before.widths_bps, before.borrowing):
+        if (settings.queue_rates_bps, settings.borrowing) != (before.queue_rates_bps, before.borrowing):
             self._serve(settings)
         if settings.buffer_packets != before.buffer_packets:
             set_limits(self._netlink, self._link, waiting_room(settings.buffer_packets))
@@ -105,7 +105,7 @@ class LinuxPort:
         packets = put_in[:, 0].tolist()
         packets[CONTROL] += packets[UNMANAGED_CONTROL]
         packets[UNMANAGED] += packets[BEYOND_BOUND] + packets[UNTRUSTED_CS6]
-        widths_bps = dict(enumerate(self.settings.widths_bps, start=1))
+        queue_rates_bps = dict(enumerate(self.settings.queue_rates_bps, start=1))
         found = []
         for queue, (now, before) in enumerate(
             zip(queue_counters(self._netlink, self._link), self._before, strict=True)
@@ -114,7 +114,7 @@ class LinuxPort:
             missing = packets[queue] - packets_out - drops - now.backlog_packets
             self._lost[queue] = max(self._lost[queue], min(missing, self._missing[queue]))
             self._missing[queue] = missing
-            width_bps = widths_bps.get(queue, self.settings.bandwidth_bps)
+            width_bps = queue_rates_bps.get(queue, self.settings.bandwidth_bps)
             counted = replace(
                 now,
                 bytes_out=now.bytes_out - before.bytes_out,
@@ -179,7 +179,7 @@ class LinuxPort:
                 set_limits(self._netlink, self._link, room)
             else:
                 build_queues(self._netlink, self._link, settings.bandwidth_bps, room)
-            if root.is_ours or settings.widths_bps:
+            if root.is_ours or settings.queue_rates_bps:
                 self._serve(settings)
             if root.is_ours:
                 self._before = queue_counters(self._netlink, self._link)
@@ -192,12 +192,12 @@ class LinuxPort:
 
     def _serve(self, settings: SetPort) -> None:
         """Let queues be served as the settings say; what is queued stays queued."""
-        if settings.widths_bps:
-            serve_by_widths(
+        if settings.queue_rates_bps:
+            serve_by_queue_rates(
                 self._netlink,
                 self._link,
                 settings.bandwidth_bps,
-                settings.widths_bps,
+                settings.queue_rates_bps,
                 borrowing=settings.borrowing,
                 control_bps=8 * sum(each.bytes_per_second for each in control_bounds(settings.bandwidth_bps)),
             )
@@ -206,7 +206,7 @@ class LinuxPort:
 
     def _flush(self) -> None:
         set_bandwidth(self._netlink, self._link, float("inf"))
-        if self.settings.widths_bps:
+        if self.settings.queue_rates_bps:
             serve_by_priority(self._netlink, self._link)
         deadline = time.monotonic() + _FLUSH_SECONDS
         while time.monotonic() < deadline:

@@ -59,7 +59,7 @@ QUEUE_TIME = np.dtype(
 
 
 def with_transmission_time(times: NDArray[np.void], width_bps: NDArray[np.float64]) -> NDArray[np.void]:
-    """Rows of QUEUE_TIME until the last bit of each packet has left, where classes have these widths."""
+    """Rows of QUEUE_TIME until the last bit of each packet has left, where classes have these queue rates."""
     beginning = times["beginning"]
 
     def number(place: int) -> NDArray[np.int64]:

@@ -7,9 +7,9 @@ the last priority with class 6 and gets little of it while that class has packet
 * A leaf owns one byte per second, the least that HTB allows, and borrows the rest: only what is borrowed goes by
   priority.
 * The bandwidth is that of the one class above, so that it changes in one step, with every packet in its place.
-* Where classes have widths, their leaves own them, so that none waits for another; with borrowing they share what is
-  left by their widths (quanta), without it their ceiling is the width. Control packets own what they are bounded to
-  anyway (flow_table.py), and come on top of the widths.
+* Where classes have queue rates, their leaves own them, so that none waits for another; with borrowing they share what
+  is left by their queue rates (quanta), without it their ceiling is the width. Control packets own what they are
+  bounded to anyway (flow_table.py), and come on top of the queue rates.
 * HTB lets a packet go when its budget is not negative, and charges it afterwards: a burst is needed only to make up for
   timers that ring late. A large one would let several small packets go at once after each idle moment.
 """
@@ -131,24 +131,24 @@ def serve_by_priority(netlink: Netlink, interface: int) -> None:
         set_queue(netlink, interface, queue, min(queue, 7), packets_in_turn=1 if queue == UNMANAGED else 20)
 
 
-def serve_by_widths(
+def serve_by_queue_rates(
     netlink: Netlink,
     interface: int,
     bandwidth_bps: float,
-    widths_bps: Sequence[float],
+    queue_rates_bps: Sequence[float],
     *,
     borrowing: bool,
     control_bps: float,
 ) -> None:
     """Give every class a width of the port's bandwidth, and control its own; every packet stays in its place."""
     port, control = _bytes_per_second(bandwidth_bps), _bytes_per_second(control_bps)
-    narrowest = min(widths_bps)
+    narrowest = min(queue_rates_bps)
     for queue in range(QUEUES):
-        if not 0 <= queue - 1 < len(widths_bps) and queue != CONTROL:
+        if not 0 <= queue - 1 < len(queue_rates_bps) and queue != CONTROL:
             set_queue(netlink, interface, queue, 7, packets_in_turn=1)
             continue
-        rate = control if queue == CONTROL else _bytes_per_second(widths_bps[queue - 1])
-        turns = 1.0 if queue == CONTROL else min(widths_bps[queue - 1] / narrowest, _MOST_IN_TURN)
+        rate = control if queue == CONTROL else _bytes_per_second(queue_rates_bps[queue - 1])
+        turns = 1.0 if queue == CONTROL else min(queue_rates_bps[queue - 1] / narrowest, _MOST_IN_TURN)
         _set_class(
             netlink,
             interface,

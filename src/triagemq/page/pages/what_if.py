@@ -45,10 +45,10 @@ class _Supposed:
         self._labels: list[Callable[[], None]] = []
         self._present = dict(list(self._coordinator.runtime.bandwidths.items())[:_MOST_SLIDERS])
         TemplatePanel("what_if_head.html", "").show()
-        self._widths: dict[str, ui.slider] = {}
+        self._queue_rates: dict[str, ui.slider] = {}
         with ui.element("div").classes("panel"), ui.element("div").classes("fields"):
             for name in self._present:
-                self._widths[name] = self._slider(
+                self._queue_rates[name] = self._slider(
                     f"Bandwidth of {name}", lambda factor, name=name: bit_rate(self._present[name] * factor)
                 )
             self._rates = self._slider("Publication rates", lambda factor: f"{factor:.2g} × as now")
@@ -92,7 +92,7 @@ class _Supposed:
     def _request(self) -> WhatIfRequest:
         bandwidths = {
             name: self._present[name] * 2.0**slider.value
-            for name, slider in self._widths.items()
+            for name, slider in self._queue_rates.items()
             if slider.value
         }
         factor, subscribers = 2.0**self._rates.value, 2.0**self._subscribers.value
@@ -121,7 +121,7 @@ class _Supposed:
             self._answer.show(**figures, problem=problem, seconds=time.perf_counter() - begun)
 
     async def _reset(self) -> None:
-        for slider in (*self._widths.values(), self._rates, self._subscribers):
+        for slider in (*self._queue_rates.values(), self._rates, self._subscribers):
             slider.set_value(0.0)
         self._drops.set_value(self._policy_now())
         await self.suppose()

@@ -1,4 +1,4 @@
-"""Balancing: when a broker of a campus has too much, and who goes where (PEER-WD sections 4.2 to 4.4).
+"""Balancing: when a broker of a cluster has too much, and who goes where (PEER-WD sections 4.2 to 4.4).
 
 Decisions without input, output or a clock: what is measured goes in as events that carry their time, migrations come
 out. The simulator and the exchange use the same.

@@ -20,7 +20,7 @@ from triagemq.plan.balancing.detection import (
     Outlook,
 )
 from triagemq.plan.balancing.selection import Leaving, OffloadBasis, from_edge, from_head
-from triagemq.plan.campus import Campus, Flags, Metric
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric
 from triagemq.plan.planner import resolve
 
 
@@ -32,20 +32,20 @@ class _UnderWay:
 
 
 class Balancer:
-    """Balances a campus by deadlines (PEER-WD).
+    """Balances broker clusters by deadlines (PEER-WD).
 
     Each LoadReport may bring migrations; each is to be answered by Completed when its clients have moved, and is over
     after a time-out without. Between the two no other balancing touches its brokers.
     """
 
-    def __init__(self, campus: Campus, settings: BalancingSettings | None = None) -> None:
-        self._campus = campus
+    def __init__(self, clusters: BrokerClusters, settings: BalancingSettings | None = None) -> None:
+        self._clusters = clusters
         self._settings = settings or BalancingSettings()
-        scenario = campus.scenario
-        self._watch = LoadWatch(campus, self._settings)
+        scenario = clusters.scenario
+        self._watch = LoadWatch(clusters, self._settings)
         self._stays_until = np.zeros(len(scenario.subscriptions))
         self._publication_stays_until = np.zeros(len(scenario.publications))
-        self._rests_until = np.zeros(len(campus.cluster))
+        self._rests_until = np.zeros(len(clusters.cluster))
         self._under_way: dict[int, _UnderWay] = {}
         self._begun = 0
 
@@ -61,13 +61,13 @@ class Balancer:
             return ()
         found: list[Migration] = []
         now = event.at_seconds
-        required = self._campus.use(event.placement, outlook.expected_rate, event.present)
+        required = self._clusters.use(event.placement, outlook.expected_rate, event.present)
         for broker in overloaded:
             free = self._free()
             if not free[broker] or self._rests(event, broker):
                 continue
             basis = OffloadBasis(
-                campus=self._campus,
+                clusters=self._clusters,
                 settings=self._settings,
                 measured=event,
                 outlook=outlook,
@@ -76,7 +76,7 @@ class Balancer:
                 movable=self._stays_until <= now,
                 movable_publications=self._publication_stays_until <= now,
             )
-            moves = (from_edge if self._campus.edge[broker] else from_head)(basis, broker)
+            moves = (from_edge if self._clusters.edge[broker] else from_head)(basis, broker)
             if moves:
                 found += self._begin(event, broker, moves, outlook)
         return tuple(found)
@@ -86,7 +86,7 @@ class Balancer:
     ) -> list[Migration]:
         self._begun += 1
         now, settings = event.at_seconds, self._settings
-        edge = bool(self._campus.edge[overloaded])
+        edge = bool(self._clusters.edge[overloaded])
         stays = self._stays_until if edge else self._publication_stays_until
         reason = self._reason(event, overloaded, outlook)
         found = []
@@ -118,13 +118,13 @@ class Balancer:
         return found
 
     def _name(self, broker: int) -> str:
-        return self._campus.scenario.brokers.name[broker]
+        return self._clusters.scenario.brokers.name[broker]
 
     def _reason(self, event: LoadReport, source: int, outlook: Outlook) -> str:
         metric = Metric(int(outlook.metric[source]))
         if metric is not Metric.QUEUE_DEPTH:
             return f"{metric.words} use is {event.use[metric, source]:.1%}"
-        scenario = self._campus.scenario
+        scenario = self._clusters.scenario
         deep = outlook.deep & (event.placement.subscriptions == source)
         topics = [scenario.topics.name[each] for each in np.unique(scenario.subscriptions.topic[deep])]
         return f"queues are too deep for the deadlines of {', '.join(topics)}"
@@ -133,11 +133,11 @@ class Balancer:
         """Whether its last balancing is to show its effect first: queues may be deep as long as they shrink."""
         if event.at_seconds >= self._rests_until[broker]:
             return False
-        use = self._campus.use(event.placement, event.rate_per_second, event.present)
+        use = self._clusters.use(event.placement, event.rate_per_second, event.present)
         return bool(use[Metric.UPLINK, broker] <= 1)
 
     def _free(self) -> Flags:
-        free = np.ones(len(self._campus.cluster), dtype=bool)
+        free = np.ones(len(self._clusters.cluster), dtype=bool)
         for each in self._under_way.values():
             free[list(each.brokers)] = False
         return free
@@ -169,12 +169,12 @@ class Unbalanced:
         return ()
 
 
-BALANCINGS: Mapping[str, Callable[[Campus], BalancingPolicy]] = MappingProxyType(
-    {"ours": Balancer, "none": lambda campus: Unbalanced()}
+BALANCINGS: Mapping[str, Callable[[BrokerClusters], BalancingPolicy]] = MappingProxyType(
+    {"ours": Balancer, "none": lambda clusters: Unbalanced()}
 )
 
 
-def balancing_policy(name: str) -> Callable[[Campus], BalancingPolicy]:
+def balancing_policy(name: str) -> Callable[[BrokerClusters], BalancingPolicy]:
     """The policy of that name, or of your own as `module:function`. ParameterError if there is none.
 
     >>> balancing_policy("fair")

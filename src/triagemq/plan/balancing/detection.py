@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from triagemq.plan.campus import Campus, Flags, Metric, Placement, TopicDelays
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric, Placement, TopicDelays
 from triagemq.scenario import Floats, Integers
 from triagemq.scenario.model import Codes
 
@@ -95,9 +95,9 @@ class Migration:
     subscriptions: Integers = field(default_factory=lambda: NOBODY)
     publications: Integers = field(default_factory=lambda: NOBODY)
 
-    def topics(self, campus: Campus) -> list[str]:
+    def topics(self, clusters: BrokerClusters) -> list[str]:
         """The names of what moves."""
-        scenario = campus.scenario
+        scenario = clusters.scenario
         moved = np.concatenate(
             [scenario.subscriptions.topic[self.subscriptions], scenario.publications.topic[self.publications]]
         )
@@ -198,10 +198,10 @@ class Outlook:
 class LoadWatch:
     """Follows what is measured from interval to interval: rates, and what balancing costs."""
 
-    def __init__(self, campus: Campus, settings: BalancingSettings) -> None:
-        self._campus, self._settings = campus, settings
-        self._rates = SmoothedRates(len(campus.scenario.publications))
-        self._outputs = SmoothedRates(len(campus.scenario.subscriptions))
+    def __init__(self, clusters: BrokerClusters, settings: BalancingSettings) -> None:
+        self._clusters, self._settings = clusters, settings
+        self._rates = SmoothedRates(len(clusters.scenario.publications))
+        self._outputs = SmoothedRates(len(clusters.scenario.subscriptions))
         self._cost_seconds: float | None = None
         self._relief_seconds = settings.relief_seconds
 
@@ -209,16 +209,16 @@ class LoadWatch:
         """What one more interval shows."""
         self._rates.add(event.rate_per_second)
         self._outputs.add(event.output_per_second)
-        campus, broker = self._campus, event.placement.subscriptions
+        clusters, broker = self._clusters, event.placement.subscriptions
         # A rate that has risen is not taken to fall again before it does: too little would be moved.
         rate = np.maximum(self._rates.expected(), event.rate_per_second)
-        delays = campus.delays(event.placement, event.wait_seconds)
-        events = campus.published(event.placement, rate)[0].sum(axis=0)
+        delays = clusters.delays(event.placement, event.wait_seconds)
+        events = clusters.published(event.placement, rate)[0].sum(axis=0)
         # Until a balancing has shown what it costs, it is taken to cost what the news of it takes to the client.
-        cost = campus.notification_seconds(broker)
+        cost = clusters.notification_seconds(broker)
         if self._cost_seconds is not None:
             cost = np.full_like(cost, self._cost_seconds)
-        coming = events[campus.scenario.subscriptions.topic]
+        coming = events[clusters.scenario.subscriptions.topic]
         leaving, allowed = self._outputs.expected(), delays.allowed_seconds(broker)
         threshold = queue_threshold(
             allowed - cost, coming, leaving, self._settings.interval_seconds + self._relief_seconds
@@ -229,7 +229,7 @@ class LoadWatch:
 
     def _states(self, event: LoadReport, deep: Flags) -> tuple[Codes, Codes]:
         """The state of every broker, and by what it is overloaded."""
-        thresholds, edge, use = self._settings.thresholds, self._campus.edge, event.use.copy()
+        thresholds, edge, use = self._settings.thresholds, self._clusters.edge, event.use.copy()
         low = (use < thresholds.low).all(axis=0)
         too_deep = np.zeros(len(edge), dtype=bool)
         too_deep[event.placement.subscriptions[deep]] = True
@@ -248,6 +248,6 @@ class LoadWatch:
 
     def forget(self, subscriptions: Integers) -> None:
         """These are served by another broker now: what left the old one for them means nothing there."""
-        moved = np.zeros(len(self._campus.scenario.subscriptions), dtype=bool)
+        moved = np.zeros(len(self._clusters.scenario.subscriptions), dtype=bool)
         moved[subscriptions] = True
         self._outputs.forget(moved)

@@ -24,7 +24,7 @@ from triagemq.plan.balancing.detection import (
     Outlook,
     queue_threshold,
 )
-from triagemq.plan.campus import Campus, Flags, Metric, Placement, head_traffic
+from triagemq.plan.clusters import BrokerClusters, Flags, Metric, Placement, head_traffic
 from triagemq.scenario import Floats, Integers
 
 RowNumbers = NDArray[np.int64]
@@ -46,7 +46,7 @@ class OffloadBasis:
     way; `movable` and `movable_publications` are what has not moved lately.
     """
 
-    campus: Campus
+    clusters: BrokerClusters
     settings: BalancingSettings
     measured: LoadReport
     outlook: Outlook
@@ -72,7 +72,7 @@ class OffloadBasis:
             )
         else:
             load = use[metric]
-        usable = self.free & (self.outlook.state == LoadState.LOW) & (self.campus.edge == edges)
+        usable = self.free & (self.outlook.state == LoadState.LOW) & (self.clusters.edge == edges)
         order = np.lexsort((use[Metric.UPLINK], load))
         return np.asarray(order[usable[order]])
 
@@ -83,26 +83,28 @@ class EdgeTrial:
     def __init__(self, basis: OffloadBasis) -> None:
         self.moves: list[Leaving] = []
         self.basis = basis
-        campus, measured, expected = basis.campus, basis.measured, basis.outlook
+        clusters, measured, expected = basis.clusters, basis.measured, basis.outlook
         # A broker that has only just taken some was not measured with all that they ask for.
         self._use = np.maximum(measured.use, basis.required)
-        self._topic = campus.scenario.subscriptions.topic
-        events, size = campus.published(measured.placement, basis.outlook.expected_rate)
+        self._topic = clusters.scenario.subscriptions.topic
+        events, size = clusters.published(measured.placement, basis.outlook.expected_rate)
         self._events, self._bytes = events.sum(axis=0), size.sum(axis=0)
         self._broker = np.where(measured.present, measured.placement.subscriptions, -1)
         self._timely: dict[tuple[int, int], Flags] = {}
         self._queued = np.flatnonzero(measured.present & (measured.queue_events > 0))
-        self._sent = expected.output_per_second * campus.topic_bytes[self._topic]
+        self._sent = expected.output_per_second * clusters.topic_bytes[self._topic]
         present = measured.present
         # Per broker, the bytes a second that its subscriptions ask for, and those that others leave to the rest.
         self._coming = np.bincount(
-            self._broker[present], self._bytes[self._topic[present]], minlength=len(campus.cluster)
+            self._broker[present], self._bytes[self._topic[present]], minlength=len(clusters.cluster)
         )
-        self._freed = np.zeros(len(campus.cluster))
-        self._uplink = campus.capacity[Metric.UPLINK]
+        self._freed = np.zeros(len(clusters.cluster))
+        self._uplink = clusters.capacity[Metric.UPLINK]
         # What waits at a broker that has too much is not what it will be required to do.
         overfull = self.growing
-        self._use[Metric.UPLINK, overfull] = self._coming[overfull] / campus.capacity[Metric.UPLINK, overfull]
+        self._use[Metric.UPLINK, overfull] = (
+            self._coming[overfull] / clusters.capacity[Metric.UPLINK, overfull]
+        )
         thresholds = basis.settings.thresholds
         self._most = np.array([thresholds.high, thresholds.high, thresholds.full])
 
@@ -169,8 +171,8 @@ class EdgeTrial:
     @property
     def growing(self) -> RowNumbers:
         """The edges that are required to send more than they can send: sooner or later queues there are too deep."""
-        campus = self.basis.campus
-        return np.flatnonzero(campus.edge & (self._coming > campus.capacity[Metric.UPLINK]))
+        clusters = self.basis.clusters
+        return np.flatnonzero(clusters.edge & (self._coming > clusters.capacity[Metric.UPLINK]))
 
     def relieved(self, source: int) -> bool:
         """Whether an edge would no longer be overloaded, and its queues not grow. What is freed of its uplink goes to
@@ -228,7 +230,7 @@ class EdgeTrial:
     def _gives(self, giver: int, others: RowNumbers) -> bool:
         """Whether others take so many subscriptions of a broker that it has not too much: one that is just large
         enough, else the largest."""
-        capacity = self.basis.campus.capacity[Metric.UPLINK, giver]
+        capacity = self.basis.clusters.capacity[Metric.UPLINK, giver]
         own = np.flatnonzero((self._broker == giver) & self.basis.movable)
         own = own[np.argsort(self.load(own), kind="stable")]
         while len(own) and not self._fits(giver):
@@ -252,7 +254,7 @@ class EdgeTrial:
 
     def _served(self, rows: RowNumbers) -> Integers:
         """Per broker, the subscriptions that it has of the topic of these."""
-        having = self._broker[self.basis.campus.subscriptions_of(int(self._topic[rows[0]]))]
+        having = self._broker[self.basis.clusters.subscriptions_of(int(self._topic[rows[0]]))]
         return np.bincount(having[having >= 0], minlength=len(self._uplink)).astype(np.int32)
 
     def _leaving(self, rows: RowNumbers, source: int, served: Integers) -> Floats:
@@ -270,7 +272,7 @@ class EdgeTrial:
         required[Metric.DOWNLINK] = alone * size
         required[Metric.MATCHING] = alone * self._events[topic]
         required[Metric.UPLINK] = len(rows) * size
-        return np.asarray(required / self.basis.campus.capacity[:, brokers])
+        return np.asarray(required / self.basis.clusters.capacity[:, brokers])
 
     def _move(self, move: Leaving) -> None:
         """Count these subscriptions at another broker."""
@@ -384,7 +386,7 @@ def _relieved(trial: EdgeTrial, source: int, accepting: RowNumbers) -> tuple[Edg
     where these find no room, brokers in LOW make some for each other. If nothing is enough, as much leaves as fits.
     """
     basis, accepting = trial.basis, accepting[accepting != source]
-    nearby = basis.campus.cluster[accepting] == basis.campus.cluster[source]
+    nearby = basis.clusters.cluster[accepting] == basis.clusters.cluster[source]
     everywhere = np.concatenate([accepting[nearby], accepting[~nearby]])
     bundles = list(_bundles(basis, source))
     by_load = sorted(bundles, key=lambda rows: -float(trial.load(rows[:1])[0]))
@@ -405,13 +407,13 @@ def _relieved(trial: EdgeTrial, source: int, accepting: RowNumbers) -> tuple[Edg
 
 def _bundles(basis: OffloadBasis, source: int) -> Iterator[RowNumbers]:
     """The bundles of an edge in the order in which they leave, and in each those first that may wait longest."""
-    campus, measured, allowed = basis.campus, basis.measured, basis.outlook.allowed_seconds
+    clusters, measured, allowed = basis.clusters, basis.measured, basis.outlook.allowed_seconds
     own = np.flatnonzero((measured.placement.subscriptions == source) & measured.present & basis.movable)
     if not len(own):
         return
-    topics, bundle = np.unique(campus.scenario.subscriptions.topic[own], return_inverse=True)
-    published = campus.published(measured.placement)[0][:, topics] > 0
-    local = published[campus.cluster[source]]
+    topics, bundle = np.unique(clusters.scenario.subscriptions.topic[own], return_inverse=True)
+    published = clusters.published(measured.placement)[0][:, topics] > 0
+    local = published[clusters.cluster[source]]
     remote = published.sum(axis=0) > local
     waiting = np.where(measured.queue_events[own] > 0, QueueState.WAITING, QueueState.EMPTY)
     queues = np.zeros(len(topics), dtype=np.int32)
@@ -428,33 +430,35 @@ def _bundles(basis: OffloadBasis, source: int) -> Iterator[RowNumbers]:
 
 def from_head(basis: OffloadBasis, source: int) -> list[Leaving]:
     """Publications that leave a head for other heads, topic by topic."""
-    campus, measured = basis.campus, basis.measured
+    clusters, measured = basis.clusters, basis.measured
     metric = basis.metric(source)
     candidates = basis.accepting(metric, edges=False)
-    home = int(campus.cluster[source])
-    published = campus.published(measured.placement, basis.outlook.expected_rate)[1]
-    edges = campus.edges_with(*campus.served(measured.placement, measured.present))
+    home = int(clusters.cluster[source])
+    published = clusters.published(measured.placement, basis.outlook.expected_rate)[1]
+    edges = clusters.edges_with(*clusters.served(measured.placement, measured.present))
     placed, use = measured.placement.publications.copy(), measured.use.copy()
     links = np.array([Metric.DOWNLINK, Metric.UPLINK])
     high = basis.settings.thresholds.high
     moves: list[Leaving] = []
     for rows in _head_bundles(basis, source, metric, edges):
-        topic = int(campus.scenario.publications.topic[rows[0]])
-        moved_bytes = float((basis.outlook.expected_rate * campus.publication_bytes)[rows].sum())
+        topic = int(clusters.scenario.publications.topic[rows[0]])
+        moved_bytes = float((basis.outlook.expected_rate * clusters.publication_bytes)[rows].sum())
         before = head_traffic(published[:, [topic]], edges[:, [topic]])
         for target in candidates.tolist():
             column = published[:, [topic]].copy()
             column[home] -= moved_bytes
-            column[campus.cluster[target]] += moved_bytes
+            column[clusters.cluster[target]] += moved_bytes
             change = head_traffic(column, edges[:, [topic]]) - before
             after = use.copy()
-            after[np.ix_(links, campus.heads)] += change.T / campus.capacity[np.ix_(links, campus.heads)]
+            after[np.ix_(links, clusters.heads)] += (
+                change.T / clusters.capacity[np.ix_(links, clusters.heads)]
+            )
             helps = after[metric, source] < use[metric, source]
             if not helps or (after[links, target] > high).any():
                 continue
             trial = placed.copy()
             trial[rows] = target
-            if _late(campus, measured, trial, topic):
+            if _late(clusters, measured, trial, topic):
                 continue
             placed, use, published[:, [topic]] = trial, after, column
             moves.append(Leaving(source, target, rows))
@@ -465,27 +469,29 @@ def from_head(basis: OffloadBasis, source: int) -> list[Leaving]:
 
 
 def _head_bundles(basis: OffloadBasis, source: int, metric: Metric, edges: Floats) -> Iterator[RowNumbers]:
-    campus, measured = basis.campus, basis.measured
+    clusters, measured = basis.clusters, basis.measured
     own = np.flatnonzero((measured.placement.publications == source) & basis.movable_publications)
-    topics, bundle = np.unique(campus.scenario.publications.topic[own], return_inverse=True)
-    local = edges[campus.cluster[source], topics] > 0
+    topics, bundle = np.unique(clusters.scenario.publications.topic[own], return_inverse=True)
+    local = edges[clusters.cluster[source], topics] > 0
     remote = (edges[:, topics] > 0).sum(axis=0) > local
-    shortest = np.full(len(campus.scenario.topics), np.inf)
+    shortest = np.full(len(clusters.scenario.topics), np.inf)
     present = measured.present
     np.minimum.at(
         shortest,
-        campus.scenario.subscriptions.topic[present],
+        clusters.scenario.subscriptions.topic[present],
         basis.outlook.allowed_seconds[present],
     )
     for each in publisher_order(metric, OtherEnds.of(local, remote), shortest[topics]).tolist():
         yield own[bundle == each]
 
 
-def _late(campus: Campus, measured: LoadReport, publications: NDArray[np.int32], topic: int) -> bool:
+def _late(
+    clusters: BrokerClusters, measured: LoadReport, publications: NDArray[np.int32], topic: int
+) -> bool:
     """Whether a topic would come too late to anybody, with its publishers at other heads."""
-    rows = campus.subscriptions_of(topic)
+    rows = clusters.subscriptions_of(topic)
     rows = rows[measured.present[rows]]
     placement = Placement(measured.placement.subscriptions, publications)
     broker = measured.placement.subscriptions[rows]
-    delays = campus.delays(placement, measured.wait_seconds)
+    delays = clusters.delays(placement, measured.wait_seconds)
     return bool((delays.allowed_seconds(broker, rows) <= 0).any())

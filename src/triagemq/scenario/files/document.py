@@ -212,46 +212,55 @@ class PortEntry(FileEntry):
     error_rate: Share = 0.0
     propagation_seconds: Delay = 0.0
     to: Name | None = None
-    discipline: Literal["priority", "fair", "widths"] = "priority"
-    widths_bps: list[Bandwidth] | None = Field(None, min_length=1)
+    discipline: Literal["priority", "fair", "queue_rates"] = "priority"
+    queue_rates_bps: list[Bandwidth] | None = Field(None, min_length=1)
     floors_bps: list[Bandwidth] | None = Field(None, min_length=1)
     borrowing: Truth = False
 
+    @model_validator(mode="before")
+    @classmethod
+    def _old_names(cls, given: Any) -> Any:
+        if isinstance(given, dict) and "widths_bps" in given and "queue_rates_bps" not in given:
+            given = {"queue_rates_bps" if key == "widths_bps" else key: each for key, each in given.items()}
+        if isinstance(given, dict) and given.get("discipline") == "widths":
+            given = given | {"discipline": "queue_rates"}
+        return given
+
     @model_validator(mode="after")
-    def _widths_that_fit(self) -> PortEntry:
-        for key in ("widths_bps", "floors_bps", "borrowing"):
-            if self.discipline != "widths" and getattr(self, key):
+    def _queue_rates_that_fit(self) -> PortEntry:
+        for key in ("queue_rates_bps", "floors_bps", "borrowing"):
+            if self.discipline != "queue_rates" and getattr(self, key):
                 raise entry_error(
                     key,
                     f"stands with discipline: {self.discipline}",
-                    "write discipline: widths, or remove it",
+                    "write discipline: queue_rates, or remove it",
                 )
-        if self.discipline == "widths":
-            error = width_error(self.bandwidth_bps, self.widths_bps or (), self.floors_bps)
+        if self.discipline == "queue_rates":
+            error = width_error(self.bandwidth_bps, self.queue_rates_bps or (), self.floors_bps)
             if error is not None:
                 raise entry_error(*error)
         return self
 
 
 def width_error(
-    bandwidth_bps: float, widths_bps: Sequence[float], floors_bps: Sequence[float] | None = None
+    bandwidth_bps: float, queue_rates_bps: Sequence[float], floors_bps: Sequence[float] | None = None
 ) -> tuple[tuple[str | int, ...], str, str] | None:
-    """What is wrong with the widths of a port's queues: where, what, and what to write.
+    """What is wrong with the queue rates of a port's queues: where, what, and what to write.
 
     >>> width_error(8e6, [5e6, 2e6])
-    (('widths_bps',), 'adds up to 7000000 of the 8000000 of the port', 'write widths that add up to 8000000')
+    (('queue_rates_bps',), 'adds up to 7000000 of the 8000000 of the port', 'write queue rates that add up to 8000000')
     """
-    if not widths_bps:
-        return ("widths_bps",), "is missing", "add widths_bps: [5e6, 2e6, 1e6], one for each class"
-    total = math.fsum(widths_bps)
+    if not queue_rates_bps:
+        return ("queue_rates_bps",), "is missing", "add queue_rates_bps: [5e6, 2e6, 1e6], one for each class"
+    total = math.fsum(queue_rates_bps)
     if not abs(total - bandwidth_bps) <= WIDTH_ROUNDING * bandwidth_bps:
         port = number_text(bandwidth_bps)
         what = f"adds up to {number_text(total)} of the {port} of the port"
-        return ("widths_bps",), what, f"write widths that add up to {port}"
-    if floors_bps is not None and len(floors_bps) != len(widths_bps):
-        what = f"has {len(floors_bps)} numbers for {len(widths_bps)} widths"
-        return ("floors_bps",), what, f"write {len(widths_bps)} numbers, or leave it out"
-    for row, (floor, width) in enumerate(zip(floors_bps or (), widths_bps, strict=False)):
+        return ("queue_rates_bps",), what, f"write queue rates that add up to {port}"
+    if floors_bps is not None and len(floors_bps) != len(queue_rates_bps):
+        what = f"has {len(floors_bps)} numbers for {len(queue_rates_bps)} queue rates"
+        return ("floors_bps",), what, f"write {len(queue_rates_bps)} numbers, or leave it out"
+    for row, (floor, width) in enumerate(zip(floors_bps or (), queue_rates_bps, strict=False)):
         if floor > width:
             what = f"is {number_text(floor)}, above the width of its queue"
             return ("floors_bps", row), what, f"write at most {number_text(width)}"

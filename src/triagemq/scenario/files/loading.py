@@ -241,11 +241,11 @@ def _built(
     built = [figures(model_of[name], switch) for name, switch in file.switches.items()]
     brokers = {name: number for number, name in enumerate(file.brokers)}
     ports = file.ports.values()
-    widths = [np.array(port.widths_bps or (), dtype=np.float64) for port in ports]
-    # Floors that are not stated are a share of the widths.
+    queue_rates = [np.array(port.queue_rates_bps or (), dtype=np.float64) for port in ports]
+    # Floors that are not stated are a share of the queue rates.
     floors = [
         FLOOR_SHARE * width if port.floors_bps is None else np.array(port.floors_bps, dtype=np.float64)
-        for port, width in zip(ports, widths, strict=True)
+        for port, width in zip(ports, queue_rates, strict=True)
     ]
 
     def table(kind: type[SomeTable], title: str, **columns: Any) -> SomeTable:
@@ -262,7 +262,7 @@ def _built(
             OutputPorts,
             "ports",
             queues=[port.queues or model_of[port.switch].queues or 0 for port in ports],
-            widths_bps=widths,
+            queue_rates_bps=queue_rates,
             floors_bps=floors,
         ),
         publishers=table(

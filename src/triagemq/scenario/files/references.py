@@ -167,11 +167,11 @@ def _check_queues(document: Document) -> None:
                 f"is {port.queues}, fewer than the {classes} priority classes",
                 f"write planning: {{priority_classes: {port.queues}}}, or more queues",
             )
-        if port.widths_bps is not None and len(port.widths_bps) != classes:
+        if port.queue_rates_bps is not None and len(port.queue_rates_bps) != classes:
             document.file.report_at(
-                ("ports", name, "widths_bps"),
-                f"has {len(port.widths_bps)} numbers for {classes} priority classes",
-                f"write planning: {{priority_classes: {len(port.widths_bps)}}}, or {classes} widths",
+                ("ports", name, "queue_rates_bps"),
+                f"has {len(port.queue_rates_bps)} numbers for {classes} priority classes",
+                f"write planning: {{priority_classes: {len(port.queue_rates_bps)}}}, or {classes} queue rates",
             )
 
 

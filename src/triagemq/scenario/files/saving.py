@@ -220,8 +220,8 @@ def _sections(scenario: Scenario, conditions: Conditions, *, with_rows: bool) ->
     for row, (name, line) in enumerate(sections["switches"].items()):
         line |= {"backup": conditions.backups[name]} if name in conditions.backups else {}
         _shorten_model(scenario.switches, row, line)
-    for line, widths in zip(sections["ports"].values(), scenario.ports.widths_bps, strict=True):
-        if line.get("floors_bps") == list(map(_number, FLOOR_SHARE * widths)):
+    for line, queue_rates in zip(sections["ports"].values(), scenario.ports.queue_rates_bps, strict=True):
+        if line.get("floors_bps") == list(map(_number, FLOOR_SHARE * queue_rates)):
             del line["floors_bps"]
     if with_rows:
         _add_rows(

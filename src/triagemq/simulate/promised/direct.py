@@ -3,7 +3,7 @@
 Switches replicate: a message crosses each port of its tree once, however many subscribers are behind it. So a stream,
 one publication's messages, is a tree of nodes, each a port with the level that the stream has there; its legs are the
 subscriptions at its ends, numbered so that those behind a node stand together. Access links are ports as well,
-numbered after those of the scenario; after these come the queues of ports with widths, which send by themselves.
+numbered after those of the scenario; after these come the queues of ports with queue rates, which send by themselves.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Direct(NamedTuple):
 
     `stream[epoch, publication]` is -1 for those without a direct route, and `brokered` says whether a publication's
     events go to the broker, too. `present` are the subscriptions that are there, on a direct route or not, and `flow`
-    is that of brokered ones. From `queue_first` on (-1 where there are none), ports with widths have a row of
+    is that of brokered ones. From `queue_first` on (-1 where there are none), ports with queue rates have a row of
     `PortQueues` per class, and `fair` ones, which serve flow after flow, one per flow of the plan and per publication;
     `port_of` is the port of every row.
     """
@@ -313,7 +313,7 @@ class _Trees:
         before = len(ports) + len(scenario.publishers)
         rows = np.arange(len(ports))
         flows = int(flow.max(initial=0)) + 1
-        queues = np.array([len(each) for each in ports.widths_bps], dtype=np.int64)
+        queues = np.array([len(each) for each in ports.queue_rates_bps], dtype=np.int64)
         queues[fair > 0] = flows + len(scenario.publications)
         children = np.concatenate([table["child_end"] - table["child_first"] for table in (streams, nodes)])
         levels = np.concatenate([streams["access_level"], nodes["level"]])

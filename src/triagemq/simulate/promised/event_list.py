@@ -4,7 +4,7 @@ The engine takes ports one after the other, by their depth below the broker. Pro
 order, in circles even (a ring of switches in which everybody sends the same way round), so with them every arrival and
 every end of a transmission happens in the order of time. A port with a queue per class sends the highest first, and
 its buffer pushes out the newest of the lowest. A fair port serves flow after flow, a packet each; all flows
-share its buffer, and when it is full the newest of the longest queue goes. At a port with widths every class has a
+share its buffer, and when it is full the newest of the longest queue goes. At a port with queue rates every class has a
 buffer of its own. Each sends by itself at its width; or, where they borrow, the port sends what would be done first if
 each sent at its width (self-clocked fair queueing).
 """

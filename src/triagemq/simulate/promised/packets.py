@@ -20,7 +20,7 @@ from triagemq.simulate.endings import (
     end_times,
     nanoseconds,
 )
-from triagemq.simulate.network import PASSES, fate_of
+from triagemq.simulate.network import PASSES, loss_of
 from triagemq.simulate.promised.state import (
     ABSENT,
     COMES,
@@ -138,7 +138,7 @@ def leave_direct(state: SimulationState, port: int, number: int, epoch: int, fin
         seed = split(seeds[_SUBSCRIBER_LINK], fragment)
         counter = event * network.below.subscriptions + subscription
         outcome = DELIVERED
-        recorded = fragment == 0 and fate_of(network.below.fates, event, subscription) != PASSES
+        recorded = fragment == 0 and loss_of(network.below.losses, event, subscription) != PASSES
         if recorded or (error_rate > 0.0 and uniform(seed, counter) <= error_rate):
             outcome = LOST_ON_LINK
         elif not direct.present[epoch_at(epochs.ends, epoch, arrival), subscription]:

@@ -10,13 +10,15 @@ import pytest
 from triagemq.lab.papers import reproduce
 from triagemq.lab.papers.peer_wd.network import EDGES, experiment_scenario, table_7
 from triagemq.lab.papers.peer_wd.packets import SCALE, WAY_SECONDS, boxed_scenario
-from triagemq.plan.campus import Campus
+from triagemq.plan.clusters import BrokerClusters
 
 
 def test_brokers_have_the_loads_of_the_paper_and_events_may_wait_as_long() -> None:
     paper, small = experiment_scenario()[0], boxed_scenario("ours")[0]
     placed = table_7(paper)
-    assert Campus.of(small).use(placed) == pytest.approx(Campus.of(paper).use(placed), rel=1e-9)
+    assert BrokerClusters.of(small).use(placed) == pytest.approx(
+        BrokerClusters.of(paper).use(placed), rel=1e-9
+    )
     limits = paper.subscriptions.max_latency_seconds - small.subscriptions.max_latency_seconds
     assert limits == pytest.approx(np.full(len(limits), WAY_SECONDS))
     assert (small.subscribers.broker == placed.subscriptions).all()

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from triagemq.lab.clusters import SHARINGS, CampusResult, simulate_campus
+from triagemq.lab.clusters import SHARINGS, ClustersResult, simulate_clusters
 from triagemq.lab.papers.experiment import (
     Claim,
     Difference,
@@ -36,7 +36,7 @@ from triagemq.lab.papers.peer_wd.network import (
 )
 from triagemq.plan.balancing.balancer import Balancer
 from triagemq.plan.balancing.detection import BalancingSettings, Completed, LoadReport, LoadWatch, Migration
-from triagemq.plan.campus import Campus, Metric, Placement
+from triagemq.plan.clusters import BrokerClusters, Metric, Placement
 from triagemq.plan.placement import place
 from triagemq.scenario import Floats
 
@@ -52,9 +52,9 @@ def _as_printed(
     client_latencies: int = 1,
     balancing: Any = "ours",
     seconds: float = END_SECONDS,
-) -> CampusResult:
+) -> ClustersResult:
     scenario, conditions = experiment_scenario(client_latencies=client_latencies)
-    return simulate_campus(
+    return simulate_clusters(
         scenario,
         conditions,
         placement=table_7(scenario),
@@ -64,27 +64,27 @@ def _as_printed(
     )
 
 
-def _uplink(result: CampusResult, broker: str) -> Floats:
-    row = result.campus.scenario.brokers.name.index(broker)
+def _uplink(result: ClustersResult, broker: str) -> Floats:
+    row = result.clusters.scenario.brokers.name.index(broker)
     return np.asarray(result.use[:, Metric.UPLINK, row])
 
 
-def _above(result: CampusResult, broker: str) -> tuple[float, float] | None:
+def _above(result: ClustersResult, broker: str) -> tuple[float, float] | None:
     """From when to when something waited at a broker."""
     seconds = result.at_seconds[_uplink(result, broker) > 1 + 1e-9]
     return (float(seconds[0]), float(seconds[-1])) if len(seconds) else None
 
 
-def _moves(result: CampusResult, since: float = 0.0) -> list[dict[str, Any]]:
+def _moves(result: ClustersResult, since: float = 0.0) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = result.as_json()["migrations"]
     return [each for each in rows if each["at_seconds"] >= since]
 
 
-def _late(result: CampusResult) -> float:
+def _late(result: ClustersResult) -> float:
     return float(result.as_json()["late_events"])
 
 
-def _uplink_panel(title: str, result: CampusResult) -> Panel:
+def _uplink_panel(title: str, result: ClustersResult) -> Panel:
     lines = tuple(Series.of(name, result.at_seconds, 100 * _uplink(result, name)) for name in EDGES)
     return Panel(title, "s", "uplink use, %", lines)
 
@@ -102,7 +102,7 @@ def moves_table(title: str, moves: Sequence[dict[str, Any]]) -> PrintedTable:
     )
 
 
-def _shown_by(ours: CampusResult) -> tuple[Difference, ...]:
+def _shown_by(ours: ClustersResult) -> tuple[Difference, ...]:
     """What the paper prints of its own method, in Figs. 3 and 4 alike."""
     above = {name: span for name in EDGES if (span := _above(ours, name))}
     begin, end = above["b1"]
@@ -191,9 +191,9 @@ def _figure_3(effort: Effort, progress: Progress) -> Findings:
 class _Recording:
     """Ours, and the threshold of topic 8."""
 
-    def __init__(self, campus: Campus) -> None:
-        self._balancer, self._watch = Balancer(campus), LoadWatch(campus, BalancingSettings())
-        self._rows = campus.scenario.subscriptions.topic == TOPIC_8
+    def __init__(self, clusters: BrokerClusters) -> None:
+        self._balancer, self._watch = Balancer(clusters), LoadWatch(clusters, BalancingSettings())
+        self._rows = clusters.scenario.subscriptions.topic == TOPIC_8
         self.threshold: list[float] = []
 
     def handle(self, event: LoadReport | Completed) -> tuple[Migration, ...]:
@@ -207,8 +207,8 @@ class _Recording:
 def _figure_4(effort: Effort, progress: Progress) -> Findings:
     recorded: list[_Recording] = []
 
-    def recording(campus: Campus) -> _Recording:
-        recorded.append(_Recording(campus))
+    def recording(clusters: BrokerClusters) -> _Recording:
+        recorded.append(_Recording(clusters))
         return recorded[0]
 
     ours = _as_printed(balancing=recording, seconds=effort.seconds)
@@ -225,7 +225,7 @@ def _figure_4(effort: Effort, progress: Progress) -> Findings:
     ]
     rows = list(zip(cases, results, strict=True))
 
-    def moved(result: CampusResult) -> str:
+    def moved(result: ClustersResult) -> str:
         found = _moves(result)
         return "; ".join(
             f"{each['at_seconds']:.0f} s {', '.join(each['topics'])} to {each['target']}" for each in found
@@ -302,7 +302,7 @@ class Compared:
     late: float
 
     @classmethod
-    def of(cls, result: CampusResult) -> Compared:
+    def of(cls, result: ClustersResult) -> Compared:
         begun = {each.migration.balancing for each in result.moved}
         return cls(len(begun), result.moved_subscriptions, _late(result))
 
@@ -314,7 +314,7 @@ def compared(table: TopicSpecifications) -> dict[str, Compared]:
     placements["none"] = placements["ours"]
     return {
         name: Compared.of(
-            simulate_campus(
+            simulate_clusters(
                 scenario,
                 conditions,
                 placement=placement,
@@ -329,7 +329,7 @@ def compared(table: TopicSpecifications) -> dict[str, Compared]:
 
 def _figure_5(effort: Effort, progress: Progress) -> Findings:
     scenario, conditions = experiment_scenario()
-    peer = simulate_campus(scenario, conditions, balancing="peer", seconds=END_SECONDS)
+    peer = simulate_clusters(scenario, conditions, balancing="peer", seconds=END_SECONDS)
     ours = _as_printed()
     runs: dict[float, list[dict[str, Compared]]] = {load: [] for load in LOADS}
     for (load, seed), _ in tracked(product(LOADS, range(effort.seeds)), progress):

@@ -11,7 +11,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.lab.clusters import ALL_PLACEMENTS, simulate_campus
+from triagemq.lab.clusters import ALL_PLACEMENTS, simulate_clusters
 from triagemq.lab.papers.experiment import (
     Claim,
     Effort,
@@ -93,7 +93,7 @@ def overload_seconds(seed: int) -> dict[str, float]:
     scenario, conditions, correlations = bursting(seed)
     return {
         name: float(
-            simulate_campus(
+            simulate_clusters(
                 scenario,
                 conditions,
                 placement=place(

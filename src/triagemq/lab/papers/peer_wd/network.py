@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from triagemq.plan.campus import Placement
+from triagemq.plan.clusters import Placement
 from triagemq.scenario import (
     BrokerLinks,
     Brokers,

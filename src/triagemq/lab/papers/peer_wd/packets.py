@@ -50,7 +50,7 @@ from triagemq.scenario import ArrivalProcess, Floats, Scenario
 from triagemq.scenario.conditions import Conditions
 
 if TYPE_CHECKING:
-    from triagemq.lab.emulate.campus import BoxedCampusRun
+    from triagemq.lab.emulate.clusters import BoxedClustersRun
 
 SCALE = 5
 """How many times less bandwidth there is, and how many times fewer events."""
@@ -96,7 +96,7 @@ def boxed_scenario(balancing: str) -> tuple[Scenario, Conditions]:
 class BoxedExperiment:
     """What one policy did with real brokers."""
 
-    run: BoxedCampusRun
+    run: BoxedClustersRun
 
     @cached_property
     def limits(self) -> dict[str, tuple[int, float, float]]:
@@ -260,12 +260,12 @@ def boxed(balancing: str, effort: Effort, progress: Progress) -> BoxedExperiment
     """One run with real brokers."""
     # Late: only experiments with packets need a network.
     from triagemq.lab.emulate.boxed import BoxedOptions
-    from triagemq.lab.emulate.campus import run_campus
+    from triagemq.lab.emulate.clusters import run_clusters
 
     scenario, conditions = boxed_scenario(balancing)
     run = in_box(
         scenario,
-        lambda file, state: run_campus(
+        lambda file, state: run_clusters(
             BoxedOptions(
                 scenario=file, state=state, dataplane="embedded", no_triage=True, balancing=balancing
             ),

@@ -1,4 +1,5 @@
-"""Shi et al. (Sensors 2019) Fig. 6, 7 and 12 in simulation: the widths of one port, before and after adjustment."""
+"""Shi et al. (Sensors 2019) Fig. 6, 7 and 12 in simulation: the queue rates of one port, before and after
+adjustment."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ ADJUSTED = ControlSettings("idm", "openflow", read_errors=ReadErrors())
 PAPER_WEIGHTS = replace(ADJUSTED, paper_weights=True)
 
 LOADS = (0.4, 0.6, 0.8, 1.0)
-"""Of the port, in the proportion of the static widths."""
+"""Of the port, in the proportion of the static queue rates."""
 
 OURS = "dynamic, our weights"
 
@@ -62,7 +63,7 @@ CALM_SECONDS = 0.001
 @dataclass(frozen=True, slots=True)
 class AdjustedCell:
     """One queue at one frequency with so many congested queues: means over a run, the width at its end, and whether the
-    widths of all queues added up and were above their floors at every instant."""
+    queue rates of all queues added up and were above their floors at every instant."""
 
     congested: int
     frequency: int
@@ -97,8 +98,10 @@ def _cell(congested: int, frequency: int, queue: int, runs: Mapping[int, QueueRu
         / (samples.sampled_ns[-1] - samples.sampled_ns[0])
     )
     width = float(samples.width_bps[-1])
-    widths = np.array([runs[each].samples.width_bps for each in range(len(QUEUES))])
-    fits = (widths.sum(axis=0) == PORT_BPS).all() and (widths >= np.array(FLOORS_BPS)[:, None]).all()
+    queue_rates = np.array([runs[each].samples.width_bps for each in range(len(QUEUES))])
+    fits = (queue_rates.sum(axis=0) == PORT_BPS).all() and (
+        queue_rates >= np.array(FLOORS_BPS)[:, None]
+    ).all()
     return AdjustedCell(
         congested, frequency, queue, run.mean_delay_seconds, run.lost, width, float(sent), bool(fits)
     )
@@ -127,7 +130,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
     return Findings(
         tables=(
             PrintedTable.of(
-                "static widths, then adjusted ones, and adjusted with the paper's weights 8, 7, 6; read errors on",
+                "static queue rates, then adjusted ones, and adjusted with the paper's weights 8, 7, 6; read errors on",
                 rows,
                 ("congested", lambda row: str(row[0].congested)),
                 ("packets/s", lambda row: f"{row[0].frequency:,}"),
@@ -176,14 +179,14 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 "delay and loss of every queue fall",
                 f"those of queues 7 and 6 fall; at {max(FREQUENCIES):,} packets/s queue 5 loses "
                 f"{percent(lowest.lost)} and has {lowest.width_bps / 1e6:.1f} Mbit/s",
-                "Widths add up to the port: where all queues are full for the whole run, one gets what another gives. "
+                "Queue rates add up to the port: where all queues are full all the time, one gets what another gives. "
                 f"Here the last class gives, {percent(1 - lowest.width_bps / WIDTHS_BPS[2])} of its width.",
             ),
             Difference(
                 "weights",
                 "8, 7 and 6",
-                f"squares of the configured widths, of the last queue {BEST_EFFORT:.2f} of that",
-                "Shares go by the root of a weight, so the paper's make widths nearly equal, and take from queue 7 "
+                f"squares of the configured queue rates, of the last queue {BEST_EFFORT:.2f} of that",
+                "Shares go by the root of a weight, so the paper's make rates nearly equal, and take from queue 7 "
                 "what configuration gave it; only what queues have a right to, which is not in the paper, stops that. "
                 "The weights were chosen after the paper's had been seen to do this.",
             ),
@@ -206,7 +209,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 duration(max(calm)),
             ),
             Claim(
-                "widths add up to the port and are above their floors at every instant",
+                "queue rates add up to the port and are above their floors at every instant",
                 all(cell.fits for cell in (*before, *after, *papers)),
                 f"in {sum(cell.fits for cell in after)} of {len(after)} cases",
             ),
@@ -245,7 +248,9 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
         rates = [LOADS[load] * width / 8 / PACKET_BYTES for width in WIDTHS_BPS]
         for name, (equal, control) in settings.items():
             scenario = shi_scenario(rates, ArrivalProcess.ON_OFF)
-            runs = observe(_with_equal_widths(scenario) if equal else scenario, effort.seconds, seed, control)
+            runs = observe(
+                _with_equal_queue_rates(scenario) if equal else scenario, effort.seconds, seed, control
+            )
             found[name][load, seed] = [runs[queue].mean_delay_seconds * runs[queue].lost for queue in runs]
     mean = {name: each.mean(axis=(1, 2)) for name, each in found.items()}
     overall = {name: float(each.mean()) for name, each in mean.items()}
@@ -263,7 +268,7 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
             PrintedTable.of(
                 "over all loads, in ms",
                 settings,
-                ("widths", str),
+                ("queue_rates", str),
                 ("all queues", lambda name: f"{1e3 * overall[name]:.2f}"),
                 ("queues 7 and 6", lambda name: f"{1e3 * higher[name]:.2f}"),
             ),
@@ -280,22 +285,22 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
             Difference(
                 "traffic",
                 "not printed",
-                "on and off for half a second each on average, in the proportion of the static widths",
-                "Static widths are right for what they are configured for; what control can gain is what queues need "
+                "on and off for half a second each on average, in the proportion of the static queue rates",
+                "Static rates are right for what they are configured for; what control can gain is what queues need "
                 "at different moments.",
             ),
             Difference(
                 "none",
                 "no bandwidth adjustment, nothing more",
-                "three queues of equal widths",
+                "three queues of equal queue rates",
                 "With one queue for all there would be no queues to compare.",
             ),
             Difference(
                 "weights",
                 "8, 7 and 6",
                 f"these, and beside them our own, with which the mean is {1e3 * overall[OURS]:.2f} ms",
-                "The paper's make widths nearly equal where all are full: that is best for this mean over queues, and "
-                "worst for queue 7. Ours are better than static widths for all, and for queues 7 and 6.",
+                "The paper's make rates nearly equal where all are full: that is best for this mean over queues, and "
+                "worst for queue 7. Ours are better than static queue rates for all, and for queues 7 and 6.",
             ),
         ),
         claims=(
@@ -319,11 +324,11 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
     )
 
 
-def _with_equal_widths(scenario: Scenario) -> Scenario:
+def _with_equal_queue_rates(scenario: Scenario) -> Scenario:
     count = len(QUEUES)
-    widths = (np.full(count, PORT_BPS / count),)
+    queue_rates = (np.full(count, PORT_BPS / count),)
     floors = (np.full(count, min(FLOORS_BPS)),)
-    return replace(scenario, ports=replace(scenario.ports, widths_bps=widths, floors_bps=floors))
+    return replace(scenario, ports=replace(scenario.ports, queue_rates_bps=queue_rates, floors_bps=floors))
 
 
 def _first_fall(cells: Sequence[AdjustedCell]) -> str:
@@ -401,7 +406,7 @@ def _figure_12(effort: Effort, progress: Progress) -> Findings:
                 "delay and loss with background traffic",
                 "larger than without",
                 f"no smaller in {sum(worse)} of {len(worse)} pairs of equal width",
-                "Where widths differ, the port with background has been given more. Only runs of equal width "
+                "Where queue rates differ, the port with background has been given more. Only runs of equal width "
                 "show what the background costs.",
             ),
             Difference(
@@ -449,7 +454,7 @@ SHI_ADJUSTMENT = Experiment(
     Effort(seconds=3.0),
 )
 SHI_DELAY_TIMES_LOSS = Experiment(
-    "delay times loss: equal, static and dynamic widths",
+    "delay times loss: equal, static and dynamic queue rates",
     _figure_7,
     Effort(seeds=10, seconds=60.0),
     Effort(seeds=2, seconds=15.0),

@@ -2,7 +2,7 @@
 
 The paper's port has 10 Gbit/s and its flows up to a million packets a second. Ours is a hundredth of that for constant
 rates. The Pareto flows as printed are a few thousand packets a second, 0.4 % of that port: ours is one of which the
-third is the same part as the third of the constant ones. All are in queue 7; for the fourth, widths are adjusted.
+third is the same part as the third of the constant ones. All are in queue 7; for the fourth, queue rates are adjusted.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _findings(
             Difference(
                 "scale",
                 "10 Gbit/s, then no limit (about 20)",
-                f"{port_bps / 1e6:.4g} Mbit/s; the fourth flow on the same port with widths that are adjusted",
+                f"{port_bps / 1e6:.4g} Mbit/s; the fourth flow on the same port with queue rates that are adjusted",
                 "A million packets a second are 8.2 Gbit/s: a limit of 10 Gbit/s does not explain the loss, and "
                 "without it there is nothing left to adjust. A queue with 60 % of the port does explain it.",
             ),

@@ -61,13 +61,13 @@ class Cell:
     def as_json(self) -> dict[str, Any]:
         return {
             "traffic": self.traffic,
-            "widths": self.widths,
+            "queue_rates": self.queue_rates,
             "load": self.load,
             "queue": QUEUES[self.queue],
         }
 
     @property
-    def widths(self) -> str:
+    def queue_rates(self) -> str:
         return "borrowing" if self.borrowing else "partitioned"
 
 
@@ -184,20 +184,22 @@ def findings_of(
         ),
         panels=tuple(
             Panel(
-                f"{traffic}, {widths}, {hard}",
+                f"{traffic}, {queue_rates}, {hard}",
                 "load",
                 "error, ms",
                 tuple(
                     Series.of(
                         name,
                         LOADS,
-                        [1e3 * _mean_at(found[hard], traffic, widths, load, name) for load in LOADS],
+                        [1e3 * _mean_at(found[hard], traffic, queue_rates, load, name) for load in LOADS],
                     )
                     for name in _names(found[hard])
                 ),
                 logarithmic=True,
             )
-            for traffic, widths in dict.fromkeys((cell.traffic, cell.widths) for cell in found[hard])
+            for traffic, queue_rates in dict.fromkeys(
+                (cell.traffic, cell.queue_rates) for cell in found[hard]
+            )
         ),
         differences=(*also, *_differences(found, overall, won)),
         claims=_claims(found, overall, won),
@@ -219,7 +221,7 @@ def _by_cell(shown: Shown, cells: Errors) -> PrintedTable:
         f"mean absolute error of the next window's delay; {shown}",
         cells,
         ("traffic", lambda cell: cell.traffic),
-        ("widths", lambda cell: cell.widths),
+        ("queue_rates", lambda cell: cell.queue_rates),
         ("load", lambda cell: f"{cell.load:g}"),
         ("queue", lambda cell: QUEUES[cell.queue]),
         *((name, lambda cell, name=name: duration(cells[cell][name])) for name in _names(cells)),
@@ -235,11 +237,11 @@ def _wins(errors: Mapping[str, float]) -> bool:
     return errors["learned"] < min(errors["red"], errors["idm"])
 
 
-def _mean_at(cells: Errors, traffic: str, widths: str, load: float, name: str) -> float:
+def _mean_at(cells: Errors, traffic: str, queue_rates: str, load: float, name: str) -> float:
     chosen = [
         each[name]
         for cell, each in cells.items()
-        if (cell.traffic, cell.widths, cell.load) == (traffic, widths, load)
+        if (cell.traffic, cell.queue_rates, cell.load) == (traffic, queue_rates, load)
     ]
     return float(np.mean(chosen)) if chosen else float("nan")
 
@@ -276,7 +278,7 @@ def _differences(
             "it always does",
             f"{len(lost)} of {len(found[hard])} cells, by at most {duration(behind)}: "
             + (
-                ", ".join(dict.fromkeys(f"{cell.traffic} {cell.load:g} {cell.widths}" for cell in lost))
+                ", ".join(dict.fromkeys(f"{cell.traffic} {cell.load:g} {cell.queue_rates}" for cell in lost))
                 or "none"
             ),
             "Where nothing is lost, red is all that came less all that went: the truth but for the moment of reading, "

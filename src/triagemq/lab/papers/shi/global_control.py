@@ -67,12 +67,12 @@ CONTROLS: dict[str, ControlSettings | None] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Course:
-    """One run, by window of 200 ms: the mean delay from end to end of each queue, the widths of the first switch, and
-    by switch queue 7's mean delay and how long it may be. Of each queue the share lost, and its latest packet."""
+    """One run, by window of 200 ms: the mean delay from end to end of each queue, the queue rates of the first switch,
+    and by switch queue 7's mean delay and how long it may be. Of each queue the share lost, and its latest packet."""
 
     seconds: Floats
     end_to_end: Floats
-    widths_bps: Floats
+    queue_rates_bps: Floats
     switch_seconds: Floats
     allowed_seconds: Floats
     lost: Floats
@@ -110,7 +110,7 @@ def course(
             ],
             axis=1,
         ),
-        widths_bps=np.stack(
+        queue_rates_bps=np.stack(
             [
                 samples["width_bps"][(samples["port_id"] == 0) & (samples["queue"] == queue)]
                 for queue in range(len(QUEUES))
@@ -181,7 +181,7 @@ def _worst_table(courses: dict[str, Course]) -> PrintedTable:
     return PrintedTable.of(
         "from P1 to S3: the worst mean of 200 ms, the worst packet, and the share lost",
         courses,
-        ("widths by", str),
+        ("queue rates by", str),
         *(
             column
             for queue, name in enumerate(QUEUES)
@@ -204,7 +204,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
         tables=(
             _worst_table(courses),
             PrintedTable.of(
-                f"queue 7 at each switch, widths by {OURS}",
+                f"queue 7 at each switch, queue rates by {OURS}",
                 range(len(SWITCHES)),
                 ("switch", lambda port: SWITCHES[port]),
                 ("worst mean of 200 ms", lambda port: duration(float(ours.switch_seconds[:, port].max()))),
@@ -248,7 +248,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 f"queue 7 from {FIRST_RATES[0]:,.0f} to {LAST_RATE:,.0f} packets/s, the others "
                 f"{FIRST_RATES[1]:,.0f} and {FIRST_RATES[2]:,.0f}",
                 f"At the end that is {8e3 * (LAST_RATE + sum(FIRST_RATES[1:])) / PORT_BPS:.0%} of each port, and "
-                "more than queue 7's configured width: with static widths the requirement does not hold. "
+                "more than queue 7's configured width: with static queue rates the requirement does not hold. "
                 "The last loads of queues 6 and 5 were chosen after seeing that at 94 % queue 5's does not hold.",
             ),
             Difference(
@@ -266,7 +266,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 ", ".join(duration(float(worst)) for worst in ours.worst_windows[1:]),
             ),
             Claim(
-                "with static widths they do not",
+                "with static queue rates they do not",
                 float(static.worst_windows[0]) > REQUIREMENTS_SECONDS[0],
                 duration(float(static.worst_windows[0])),
             ),
@@ -385,19 +385,19 @@ def _figure_9(effort: Effort, progress: Progress) -> Findings:
 
 def _figure_10(effort: Effort, progress: Progress) -> Findings:
     ours = _courses(effort.seconds)[OURS]
-    widths, floors = ours.widths_bps, np.array(FLOORS_BPS)
+    queue_rates, floors = ours.queue_rates_bps, np.array(FLOORS_BPS)
     progress(1.0)
-    changes = int((np.abs(np.diff(widths, axis=0)).sum(axis=1) > 0).sum())
+    changes = int((np.abs(np.diff(queue_rates, axis=0)).sum(axis=1) > 0).sum())
     return Findings(
         tables=(
             PrintedTable.of(
-                f"widths of switch 1, by {OURS}, Mbit/s",
+                f"queue rates of switch 1, by {OURS}, Mbit/s",
                 range(len(QUEUES)),
                 ("queue", lambda queue: QUEUES[queue]),
-                ("first", lambda queue: f"{widths[0, queue] / 1e6:.1f}"),
-                ("least", lambda queue: f"{widths[:, queue].min() / 1e6:.1f}"),
-                ("most", lambda queue: f"{widths[:, queue].max() / 1e6:.1f}"),
-                ("last", lambda queue: f"{widths[-1, queue] / 1e6:.1f}"),
+                ("first", lambda queue: f"{queue_rates[0, queue] / 1e6:.1f}"),
+                ("least", lambda queue: f"{queue_rates[:, queue].min() / 1e6:.1f}"),
+                ("most", lambda queue: f"{queue_rates[:, queue].max() / 1e6:.1f}"),
+                ("last", lambda queue: f"{queue_rates[-1, queue] / 1e6:.1f}"),
                 ("floor", lambda queue: f"{floors[queue] / 1e6:.0f}"),
             ),
         ),
@@ -407,31 +407,32 @@ def _figure_10(effort: Effort, progress: Progress) -> Findings:
                 "s",
                 "Mbit/s",
                 tuple(
-                    Series.of(name, ours.seconds, widths[:, queue] / 1e6) for queue, name in enumerate(QUEUES)
+                    Series.of(name, ours.seconds, queue_rates[:, queue] / 1e6)
+                    for queue, name in enumerate(QUEUES)
                 ),
             ),
         ),
         differences=(
             Difference(
-                "widths of switch 1",
+                "queue rates of switch 1",
                 "change reasonably",
-                f"queue 7 from {widths[0, 0] / 1e6:.0f} to {widths[-1, 0] / 1e6:.0f} Mbit/s, in {changes} changes",
+                f"queue 7, Mbit/s: from {queue_rates[0, 0] / 1e6:.0f} to {queue_rates[-1, 0] / 1e6:.0f}, {changes} changes",
                 "They follow what comes, with a tenth to spare, and what queues hold.",
             ),
         ),
         claims=(
             Claim(
-                "widths add up to the port and are above their floors at every instant",
-                bool((widths.sum(axis=1) == PORT_BPS).all() and (widths >= floors).all()),
-                f"{widths.sum(axis=1).min():,.0f} bit/s at the least",
+                "queue rates add up to the port and are above their floors at every instant",
+                bool((queue_rates.sum(axis=1) == PORT_BPS).all() and (queue_rates >= floors).all()),
+                f"{queue_rates.sum(axis=1).min():,.0f} bit/s at the least",
             ),
             Claim(
                 "in the end queue 7 has more than is published for it",
-                bool(widths[-1, 0] > 8 * PACKET_BYTES * LAST_RATE),
-                f"{widths[-1, 0] / 1e6:.1f} Mbit/s",
+                bool(queue_rates[-1, 0] > 8 * PACKET_BYTES * LAST_RATE),
+                f"{queue_rates[-1, 0] / 1e6:.1f} Mbit/s",
             ),
         ),
-        figures={"seconds": ours.seconds.tolist(), "width_bps": widths.tolist()},
+        figures={"seconds": ours.seconds.tolist(), "width_bps": queue_rates.tolist()},
     )
 
 
@@ -447,4 +448,6 @@ SHI_END_TO_END = Experiment(
     Effort(seconds=60.0),
     Effort(seconds=10.0),
 )
-SHI_WIDTHS = Experiment("widths of the first switch", _figure_10, Effort(seconds=60.0), Effort(seconds=10.0))
+SHI_WIDTHS = Experiment(
+    "queue rates of the first switch", _figure_10, Effort(seconds=60.0), Effort(seconds=10.0)
+)

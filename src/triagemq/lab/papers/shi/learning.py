@@ -1,8 +1,9 @@
 """Models for the experiments after Shi et al.: simulated runs to learn from, and Table 2.
 
 They learn from constant and from Poisson traffic, whose rates hold for a whole run or change every 0.02 to 20 s and are
-nothing now and then; from widths and buffers of many sizes, partitioned and borrowing; with read errors and without.
-Rows, parameters, split and choice are those of `triage pipeline train`; trees are grown in this process, without Spark.
+nothing now and then; from queue rates and buffers of many sizes, partitioned and borrowing; with read errors and
+without. Rows, parameters, split and choice are those of `triage pipeline train`; trees are grown in this process,
+without Spark.
 """
 
 from __future__ import annotations
@@ -95,38 +96,38 @@ def _run_to_learn_from(
     traffic: ArrivalProcess, borrowing: bool, seed: int, seconds: float, scale: float
 ) -> tuple[dict[int, QueueRun], float]:
     random = np.random.default_rng((_FIRST_SEED + seed, int(traffic), int(borrowing)))
-    widths = _widths(random) if seed % 4 else np.array(WIDTHS_BPS)
+    queue_rates = _queue_rates(random) if seed % 4 else np.array(WIDTHS_BPS)
     buffer_packets = float(random.choice(_BUFFERS)) / scale
-    first, changes, moment = _rates(random, widths) / scale, [], 0.0
+    first, changes, moment = _rates(random, queue_rates) / scale, [], 0.0
     while seed % 2:
         moment += float(np.exp(random.uniform(*np.log(_CHANGE_SECONDS))))
         if moment >= seconds:
             break
-        comes = random.random(len(widths)) >= _SILENT_SHARE
-        changes.append(Change(moment, publication_rate=comes * _rates(random, widths) / scale))
+        comes = random.random(len(queue_rates)) >= _SILENT_SHARE
+        changes.append(Change(moment, publication_rate=comes * _rates(random, queue_rates) / scale))
     scenario = shi_scenario(
         first.tolist(),
         traffic,
         port_bps=PORT_BPS / scale,
-        widths_bps=widths.tolist(),
+        queue_rates_bps=queue_rates.tolist(),
         buffer_packets=buffer_packets,
         borrowing=borrowing,
     )
     return observe(scenario, seconds, _FIRST_SEED + seed, changes=changes), buffer_packets
 
 
-def _widths(random: np.random.Generator) -> Floats:
+def _queue_rates(random: np.random.Generator) -> Floats:
     spare = PORT_BPS - len(WIDTHS_BPS) * _LEAST_WIDTH
-    widths = np.round(_LEAST_WIDTH + spare * random.dirichlet(np.full(len(WIDTHS_BPS), 2.0)))
-    widths[0] += PORT_BPS - widths.sum()
-    return np.asarray(widths)
+    queue_rates = np.round(_LEAST_WIDTH + spare * random.dirichlet(np.full(len(WIDTHS_BPS), 2.0)))
+    queue_rates[0] += PORT_BPS - queue_rates.sum()
+    return np.asarray(queue_rates)
 
 
-def _rates(random: np.random.Generator, widths: Floats) -> Floats:
+def _rates(random: np.random.Generator, queue_rates: Floats) -> Floats:
     """Any number of the queues, none and all included, are congested or nearly: half of them in the mean."""
-    quiet, busy = random.uniform(0.05, 1.1, len(widths)), random.uniform(0.8, 2.0, len(widths))
-    load = np.where(random.random(len(widths)) < random.random(), busy, quiet)
-    return np.asarray(load * widths / 8.0 / PACKET_BYTES)
+    quiet, busy = random.uniform(0.05, 1.1, len(queue_rates)), random.uniform(0.8, 2.0, len(queue_rates))
+    load = np.where(random.random(len(queue_rates)) < random.random(), busy, quiet)
+    return np.asarray(load * queue_rates / 8.0 / PACKET_BYTES)
 
 
 def learned_models(

@@ -64,15 +64,15 @@ def shi_scenario(
     background_rate: float = 0.0,
     port_bps: float = PORT_BPS,
     packet_bytes: float = PACKET_BYTES,
-    widths_bps: Sequence[float] = WIDTHS_BPS,
+    queue_rates_bps: Sequence[float] = WIDTHS_BPS,
     buffer_packets: float = BUFFER_PACKETS,
     borrowing: bool = False,
 ) -> Scenario:
     """A publisher, a topic and a queue for each rate (packets per second); 0 leaves a queue idle.
 
     Switches are in a line, each with a port to the next, the last with one to the subscriber, which requires
-    `max_latency_seconds` of each queue. `background_rate` are Poisson packets into queue 7 besides. `widths_bps` are
-    those of a port of PORT_BPS, and the same shares of any other.
+    `max_latency_seconds` of each queue. `background_rate` are Poisson packets into queue 7 besides. `queue_rates_bps`
+    are those of a port of PORT_BPS, and the same shares of any other.
     """
     sent = [(queue, queue, rate, traffic) for queue, rate in enumerate(rates) if rate > 0]
     if background_rate > 0:
@@ -92,9 +92,9 @@ def shi_scenario(
             switch=range(switches),
             bandwidth_bps=float(port_bps),
             buffer_packets=buffer_packets,
-            discipline=Discipline.WIDTHS,
-            widths_bps=(share * np.array(widths_bps),) * switches,
-            floors_bps=(share * np.minimum(FLOORS_BPS, widths_bps),) * switches,
+            discipline=Discipline.QUEUE_RATES,
+            queue_rates_bps=(share * np.array(queue_rates_bps),) * switches,
+            floors_bps=(share * np.minimum(FLOORS_BPS, queue_rates_bps),) * switches,
             borrowing=int(borrowing),
         ),
         publishers=filled(Publishers, len(PUBLISHERS), name=PUBLISHERS, broker=0),

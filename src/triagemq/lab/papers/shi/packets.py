@@ -67,13 +67,13 @@ SURGE = 1.25
 @dataclass(frozen=True, slots=True, eq=False)
 class PacketsRun:
     """One run: by queue the mean delay and the share lost; the delay of every packet of queue 7 and when it was
-    published; the widths of each port's queues at each sample; and what was decided."""
+    published; the queue rates of each port's queues at each sample; and what was decided."""
 
     delay_seconds: Floats
     lost: Floats
     published_seconds: Floats
     each_seconds: Floats
-    widths_bps: dict[str, NDArray[np.int64]]
+    queue_rates_bps: dict[str, NDArray[np.int64]]
     decisions: list[dict[str, Any]]
     lost_by_machine: int
 
@@ -138,8 +138,8 @@ def _port(switch: str, buffer_packets: float) -> dict[str, Any]:
         "switch": switch,
         "bandwidth_bps": PORT_BPS / SCALE,
         "buffer_packets": round(buffer_packets),
-        "discipline": "widths",
-        "widths_bps": [width / SCALE for width in WIDTHS_BPS],
+        "discipline": "queue_rates",
+        "queue_rates_bps": [width / SCALE for width in WIDTHS_BPS],
         "floors_bps": [floor / SCALE for floor in FLOORS_BPS],
     }
 
@@ -208,7 +208,7 @@ def _seen(result: Any) -> PacketsRun:
     topic = scenario.topics.name.index(QUEUES[0])
     mine = delivered & (scenario.subscriptions.topic[subscription] == topic)
     samples = trace.table("queue_samples", ["port_id", "queue", "sampled_ns", "width_bps"]).to_pandas()
-    widths = {
+    queue_rates = {
         name: samples[samples.port_id == number]
         .pivot(index="sampled_ns", columns="queue", values="width_bps")
         .to_numpy()
@@ -219,7 +219,7 @@ def _seen(result: Any) -> PacketsRun:
         lost=lost,
         published_seconds=(stamp[mine] - int(stamp.min())) * 1e-9,
         each_seconds=latency_ns[mine] * 1e-9,
-        widths_bps=widths,
+        queue_rates_bps=queue_rates,
         decisions=trace.table("decisions").to_pylist(),
         lost_by_machine=result.lost_by_machine,
     )
@@ -239,8 +239,9 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
         runs.setdefault((case, control), []).append(found)
     delay = {key: np.mean([each.delay_seconds for each in found], axis=0) for key, found in runs.items()}
     lost = {key: np.mean([each.lost for each in found], axis=0) for key, found in runs.items()}
-    widths = {
-        key: np.mean([each.widths_bps["port"][-1] for each in found], axis=0) for key, found in runs.items()
+    queue_rates = {
+        key: np.mean([each.queue_rates_bps["port"][-1] for each in found], axis=0)
+        for key, found in runs.items()
     }
     rows = [(case, queue) for case, loads in CASES.items() for queue in range(len(QUEUES)) if loads[queue]]
     higher = [(case, queue) for case, queue in rows if queue < len(QUEUES) - 1]
@@ -257,7 +258,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                 ("after ", lambda row: percent(lost[row[0], CONTROL][row[1]])),
                 (
                     "width at the end",
-                    lambda row: f"{widths[row[0], CONTROL][row[1]] * SCALE / 1e6:.0f} Mbit/s",
+                    lambda row: f"{queue_rates[row[0], CONTROL][row[1]] * SCALE / 1e6:.0f} Mbit/s",
                 ),
                 (
                     "printed",
@@ -318,7 +319,7 @@ def _figure_6(effort: Effort, progress: Progress) -> Findings:
                     "queue": QUEUES[queue],
                     "delay_seconds": [float(delay[case, control][queue]) for control in ("off", CONTROL)],
                     "lost": [float(lost[case, control][queue]) for control in ("off", CONTROL)],
-                    "width_bps": float(widths[case, CONTROL][queue]),
+                    "width_bps": float(queue_rates[case, CONTROL][queue]),
                 }
                 for case, queue in rows
             ],
@@ -343,7 +344,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
         sum(1 for each in run.decisions if each["kind"] == "delay_refused" and "hasty" in each["subject"])
         for run in runs
     ]
-    changed = [sum(1 for each in run.decisions if each["kind"] == "widths") for run in runs]
+    changed = [sum(1 for each in run.decisions if each["kind"] == "queue_rates") for run in runs]
     first = runs[0]
     seconds = np.arange(len(by_second[0]))
     return Findings(
@@ -356,7 +357,7 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 ("worst packet", lambda run: duration(float(runs[run].each_seconds.max()) / SCALE)),
                 ("required", lambda run: duration(REQUIREMENTS_SECONDS[0])),
                 ("lost", lambda run: percent(float(runs[run].lost[0]))),
-                ("widths changed", lambda run: str(changed[run])),
+                ("queue rates changed", lambda run: str(changed[run])),
             ),
         ),
         panels=(
@@ -370,14 +371,14 @@ def _figure_8(effort: Effort, progress: Progress) -> Findings:
                 ),
             ),
             Panel(
-                "Fig. 10: widths of the first switch",
+                "Fig. 10: queue rates of the first switch",
                 "samples",
                 "Mbit/s",
                 tuple(
                     Series.of(
                         name,
-                        np.arange(len(first.widths_bps["to-SW2"])),
-                        first.widths_bps["to-SW2"][:, queue] * SCALE / 1e6,
+                        np.arange(len(first.queue_rates_bps["to-SW2"])),
+                        first.queue_rates_bps["to-SW2"][:, queue] * SCALE / 1e6,
                     )
                     for queue, name in enumerate(QUEUES)
                 ),
@@ -428,12 +429,12 @@ def _means_by_second(run: PacketsRun) -> Floats:
 
 def _floor_claim(runs: Sequence[PacketsRun]) -> Claim:
     floors, port = np.array(FLOORS_BPS) / SCALE, PORT_BPS / SCALE
-    all_widths = [widths for run in runs for widths in run.widths_bps.values()]
-    above = min(float((widths / floors).min()) for widths in all_widths)
-    off = max(float(np.abs(widths.sum(axis=1) - port).max()) for widths in all_widths)
+    all_queue_rates = [queue_rates for run in runs for queue_rates in run.queue_rates_bps.values()]
+    above = min(float((queue_rates / floors).min()) for queue_rates in all_queue_rates)
+    off = max(float(np.abs(queue_rates.sum(axis=1) - port).max()) for queue_rates in all_queue_rates)
     # The kernel takes whole bytes per second, and its counters say whole bits.
     return Claim(
-        "widths are above their floors and add up to the port at all times",
+        "queue rates are above their floors and add up to the port at all times",
         above >= 1 - 1e-4 and off <= 8 * len(floors),
         f"{above:.3f} of a floor, sums off by {off:.0f} bit/s",
     )

@@ -1,4 +1,4 @@
-"""A campus: clusters of a head broker and edge brokers, who is served where, and what that asks of every broker.
+"""Clusters of a head broker and edge brokers, who is served where, and what that asks of every broker.
 
 Heads serve publishers and forward what is subscribed, edges serve subscribers (PEER-WD section 3). A subscriber has a
 connection to every broker that serves one of its topics, so that what is placed and moved are subscriptions; and a
@@ -46,7 +46,7 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Campus:
+class BrokerClusters:
     """What placement and balancing read of a scenario, worked out once.
 
     `capacity` has a row for each metric, in bytes and events a second; heads match nothing (PEER-WD Table 1).
@@ -57,7 +57,7 @@ class Campus:
     """
 
     scenario: Scenario
-    clusters: tuple[str, ...]
+    names: tuple[str, ...]
     cluster: Integers
     heads: Integers
     edge: Flags
@@ -72,8 +72,8 @@ class Campus:
     stated: Placement
 
     @classmethod
-    def of(cls, scenario: Scenario) -> Campus:
-        """The campus of a scenario in which every broker has a cluster."""
+    def of(cls, scenario: Scenario) -> BrokerClusters:
+        """The clusters of a scenario in which every broker has a cluster."""
         brokers = scenario.brokers
         if not all(brokers.cluster):
             lone = next(
@@ -95,7 +95,7 @@ class Campus:
         bytes_of, events_of = (total_by(published.topic, values, topics) for values in (rate * size, rate))
         return cls(
             scenario=scenario,
-            clusters=clusters,
+            names=clusters,
             cluster=cluster,
             heads=heads,
             edge=brokers.head == 0,
@@ -129,7 +129,7 @@ class Campus:
         """Events and bytes a second of every topic that publishers bring to the head of every cluster."""
         publications = self.scenario.publications
         rate = publications.rate_per_second if rate_per_second is None else rate_per_second
-        shape = (len(self.clusters), len(self.scenario.topics))
+        shape = (len(self.names), len(self.scenario.topics))
         cluster = self.cluster[placement.publications]
         return (
             sum_by(cluster, publications.topic, shape, rate),
@@ -150,7 +150,7 @@ class Campus:
 
     def edges_with(self, broker: NDArray[np.int64], topic: NDArray[np.int64]) -> Floats:
         """Per cluster and topic, at how many of these brokers it is served."""
-        shape = len(self.clusters), len(self.scenario.topics)
+        shape = len(self.names), len(self.scenario.topics)
         return sum_by(self.cluster[broker], topic.astype(np.int32), shape, np.ones(len(topic)))
 
     def use(
@@ -185,7 +185,7 @@ class Campus:
         """The delays of all topics to their subscribers, with the waits in front of brokers, if there are any."""
         scenario = self.scenario
         publications = scenario.publications
-        longest = np.full((len(self.clusters), len(scenario.topics)), -np.inf)
+        longest = np.full((len(self.names), len(scenario.topics)), -np.inf)
         np.maximum.at(
             longest,
             (self.cluster[placement.publications], publications.topic),
@@ -215,23 +215,27 @@ class TopicDelays:
     there is none; `wait_seconds` how long events wait in front of each broker.
     """
 
-    campus: Campus
+    clusters: BrokerClusters
     longest_seconds: Floats
     wait_seconds: Floats
 
     def seconds(self, broker: Integers, rows: Rows = slice(None)) -> Floats:
         """The longest delay of any publisher's events to every subscription of `rows`, if `broker` served it."""
-        campus, wait = self.campus, self.wait_seconds
-        topic = campus.scenario.subscriptions.topic[rows]
+        clusters, wait = self.clusters, self.wait_seconds
+        topic = clusters.scenario.subscriptions.topic[rows]
         # From the head of each cluster to each broker; where both are of one cluster, its head waits once.
-        other = np.arange(len(campus.heads))[:, None] != campus.cluster
-        between = campus.delay_seconds + wait[campus.heads, None] + other * wait[campus.heads[campus.cluster]]
+        other = np.arange(len(clusters.heads))[:, None] != clusters.cluster
+        between = (
+            clusters.delay_seconds
+            + wait[clusters.heads, None]
+            + other * wait[clusters.heads[clusters.cluster]]
+        )
         before = np.full(len(topic), -np.inf)
         for longest, seconds in zip(self.longest_seconds, between, strict=True):
             if (longest > -np.inf).any():
                 np.maximum(before, longest[topic] + seconds[broker], out=before)
         unpublished = before == -np.inf
-        return np.asarray(np.where(unpublished, 0.0, before) + wait[broker] + campus.last_seconds(rows))
+        return np.asarray(np.where(unpublished, 0.0, before) + wait[broker] + clusters.last_seconds(rows))
 
     def allowed_seconds(self, broker: Integers, rows: Rows = slice(None)) -> Floats:
         """How long an event may wait in the output queue of every subscription of `rows`, if `broker` served it;
@@ -239,9 +243,9 @@ class TopicDelays:
 
         What it may take in all, less its path, and its arrival, matching and departure there (PEER-WD 4.2.6).
         """
-        campus, wanted = self.campus, self.campus.scenario.subscriptions
-        size = campus.topic_bytes[wanted.topic[rows]]
-        down, matching, up = campus.capacity[:, broker]
+        clusters, wanted = self.clusters, self.clusters.scenario.subscriptions
+        size = clusters.topic_bytes[wanted.topic[rows]]
+        down, matching, up = clusters.capacity[:, broker]
         on_path = self.seconds(broker, rows)
         return np.asarray(wanted.max_latency_seconds[rows] - on_path - size / down - 1 / matching - size / up)
 

@@ -1,4 +1,4 @@
-"""Embedded ports whose queues have widths: buffers, control, changes of plan, removal."""
+"""Embedded ports whose queues have rates: buffers, control, changes of plan, removal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_port_that_was_removed_sends_its_last_before_it_serves_otherwise() -> 
 
 
 @pytest.mark.parametrize("borrowing", [False, True])
-def test_a_new_plan_moves_what_waits_between_queues_with_widths_as_far_as_there_is_room(
+def test_a_new_plan_moves_what_waits_between_queues_with_queue_rates_as_far_as_there_is_room(
     borrowing: bool,
 ) -> None:
     """An alarm that came before its topic was planned for does not wait out the backlog of the last class."""

@@ -1,4 +1,4 @@
-"""Plans for ports whose queues have widths: every queue carries what fits its own width."""
+"""Plans for ports whose queues have rates: every queue carries what fits its own width."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ brokers: {{hall: }}
 switches: {{core: , floor: {{fed_by: trunk}}}}
 ports:
   trunk: {{switch: core, bandwidth_bps: 4e6, {trunk}}}
-  radio: {{switch: floor, bandwidth_bps: 1e6, discipline: widths, widths_bps: [2e5, 5e5, 3e5], borrowing: {borrowing}}}
+  radio: {{switch: floor, bandwidth_bps: 1e6, discipline: queue_rates,
+    queue_rates_bps: [2e5, 5e5, 3e5], borrowing: {borrowing}}}
   light: {{switch: floor, bandwidth_bps: 1e6, {light}}}
 publishers:
   sensor:
@@ -32,8 +33,8 @@ subscribers:
   commander: {{port: radio, subscribes: {{{wanted}}}}}
   deputy: {{port: light, subscribes: {{{wanted}}}}}
 """
-WIDTHS = "discipline: widths, widths_bps: [2e6, 1e6, 1e6]"
-NARROW = "discipline: widths, widths_bps: [2e5, 5e5, 3e5]"
+QUEUE_RATES = "discipline: queue_rates, queue_rates_bps: [2e6, 1e6, 1e6]"
+NARROW = "discipline: queue_rates, queue_rates_bps: [2e5, 5e5, 3e5]"
 
 
 def crowded(
@@ -58,7 +59,7 @@ def load_of_queues(scenario: Scenario, plan: Plan, port: str) -> np.ndarray:
     here = plan.flows.port == number
     kept = plan.flows.load_bytes_per_second * (1 - plan.flows.drop_rate) * 8
     loads = np.bincount(plan.flows.priority_class[here], kept[here], minlength=3)
-    return loads / scenario.ports.widths_bps[number]
+    return loads / scenario.ports.queue_rates_bps[number]
 
 
 @pytest.mark.parametrize("drops", ["optimal", "flat", "linear", "exponential"])
@@ -93,8 +94,8 @@ def test_queues_that_borrow_are_planned_as_one_port() -> None:
     assert len(places(scenario, plan.flows).names) == len(scenario.ports)
 
 
-def test_widths_one_behind_the_other_are_planned_queue_by_queue() -> None:
-    scenario = crowded(trunk=WIDTHS, light=NARROW)
+def test_queue_rates_one_behind_the_other_are_planned_queue_by_queue() -> None:
+    scenario = crowded(trunk=QUEUE_RATES, light=NARROW)
     plan = make_plan(scenario)
     assert (load_of_queues(scenario, plan, "radio") <= 0.9 + 1e-9).all()
     kept = plan.flows.load_bytes_per_second * (1 - plan.flows.drop_rate) * 8
@@ -103,7 +104,7 @@ def test_widths_one_behind_the_other_are_planned_queue_by_queue() -> None:
 
 
 def test_a_partitioned_port_before_one_that_is_not_is_refused_in_one_line() -> None:
-    scenario = crowded(trunk=WIDTHS)
+    scenario = crowded(trunk=QUEUE_RATES)
     with pytest.raises(
         PlanError, match="port 'trunk' is partitioned, and port 'light' behind it is not"
     ) as caught:
@@ -112,8 +113,10 @@ def test_a_partitioned_port_before_one_that_is_not_is_refused_in_one_line() -> N
     assert (make_plan(scenario, drops="none").flows.drop_rate == 0).all()
 
 
-def test_more_classes_than_widths_are_refused() -> None:
-    with pytest.raises(PlanError, match="4 priority classes do not fit port 'radio', which has 3 widths"):
+def test_more_classes_than_queue_rates_are_refused() -> None:
+    with pytest.raises(
+        PlanError, match="4 priority classes do not fit port 'radio', which has 3 queue rates"
+    ):
         make_plan(crowded(), priority_classes=4)
 
 
@@ -125,13 +128,13 @@ def test_an_explanation_names_the_queue() -> None:
     assert "in a queue with 200000 bit/s, because port radio queue 0 is offered" in text
 
 
-def test_the_command_shows_widths(tmp_path: Path) -> None:
+def test_the_command_shows_queue_rates(tmp_path: Path) -> None:
     from triagemq.scenario import save
 
     save(crowded(borrowing=True), tmp_path / "hall.yaml")
     ran = CliRunner().invoke(app, ["plan", str(tmp_path / "hall.yaml"), "--json"])
     (radio,) = [row for row in json.loads(ran.stdout)["ports"] if row["port"] == "radio"]
-    assert radio["widths_bps"] == [2e5, 5e5, 3e5]
+    assert radio["queue_rates_bps"] == [2e5, 5e5, 3e5]
     assert radio["borrowing"] is True
     shown = CliRunner().invoke(app, ["plan", str(tmp_path / "hall.yaml")]).stdout
     assert "200,000; 500,000; 300,000; borrowing" in " ".join(shown.split())

@@ -28,7 +28,7 @@ from triagemq.waiting import end
 
 
 @dataclass(frozen=True, slots=True)
-class CampusSample:
+class ClusterSample:
     """All brokers at one moment: bits that left for subscribers in the second before, and packets that wait for them by
     subscriber."""
 
@@ -38,14 +38,14 @@ class CampusSample:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BoxedCampusRun:
+class BoxedClustersRun:
     """One run from its first event on. `moved` are the decisions about clients, with their times; `sent` and `receipts`
     what clients noted (see live.receipts)."""
 
     scenario: Scenario
     begun_ns: int
     until_ns: int
-    samples: list[CampusSample]
+    samples: list[ClusterSample]
     moved: list[dict[str, Any]]
     sent: NDArray[np.void]
     receipts: NDArray[np.void]
@@ -56,20 +56,20 @@ class BoxedCampusRun:
         return np.asarray((moments_ns - self.begun_ns) * 1e-9)
 
 
-async def run_campus(
+async def run_clusters(
     options: BoxedOptions,
     *,
     seconds: float,
     ended: asyncio.Event,
     on_tick: Callable[[float], None] = lambda elapsed: None,
-) -> BoxedCampusRun:
+) -> BoxedClustersRun:
     """Build, let the scenario's clients work for so long or until `ended`, and take everything down again."""
     scenario, conditions = load_with_conditions(options.scenario)
     there = situations(scenario, conditions)[0].subscriber_present
     absent = [
         name for name, present in zip(scenario.subscribers.name, there.tolist(), strict=True) if not present
     ]
-    samples: list[CampusSample] = []
+    samples: list[ClusterSample] = []
     lost_before = packets_lost_by_machine()
     async with BoxedExchange(scenario, conditions, options) as rig:
         await rig.start_clients([], absent)
@@ -91,7 +91,7 @@ async def run_campus(
         finally:
             await end(playing)
             await coordinator.close()
-    return BoxedCampusRun(
+    return BoxedClustersRun(
         scenario,
         begun_ns,
         until_ns,
@@ -103,8 +103,8 @@ async def run_campus(
     )
 
 
-def _sample(gateways: list[dict[str, Any]], begun_ns: int) -> CampusSample:
-    return CampusSample(
+def _sample(gateways: list[dict[str, Any]], begun_ns: int) -> ClusterSample:
+    return ClusterSample(
         (time.time_ns() - begun_ns) * 1e-9,
         {each["name"]: each["uplink_bps"] or 0.0 for each in gateways},
         {

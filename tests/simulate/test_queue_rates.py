@@ -1,4 +1,4 @@
-"""Ports whose queues have widths: as queues alone, as shares of a port, in samples, and as they change."""
+"""Ports whose queues have rates: as queues alone, as shares of a port, in samples, and as they change."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from triagemq.scenario.conditions import Condition, Conditions
 from triagemq.simulate import simulate
 from triagemq.simulate.changes import condition_changes
 
-WIDTHS = (6e5, 3e5, 1e5)
+QUEUE_RATES = (6e5, 3e5, 1e5)
 EVENT_BYTES = 250.0
 
 
 @pytest.fixture
 def port_of(scenario_of: Any, plan_of: Any) -> Any:
-    """A port of 1 Mbit/s with one topic for each class, and the plan that puts it there; `loads` are of the widths."""
+    """A port of 1 Mbit/s with one topic for each class, and the plan that puts it there; `loads` are of the queue
+    rates."""
 
-    def build(loads: Any, *, borrowing: bool = False, widths: Any = WIDTHS, **more: Any) -> Any:
-        widths = np.array(widths)
+    def build(loads: Any, *, borrowing: bool = False, queue_rates: Any = QUEUE_RATES, **more: Any) -> Any:
+        queue_rates = np.array(queue_rates)
         scenario = scenario_of(
-            topics=len(widths),
-            rates=np.array(loads) * widths / 8 / EVENT_BYTES,
+            topics=len(queue_rates),
+            rates=np.array(loads) * queue_rates / 8 / EVENT_BYTES,
             sizes=EVENT_BYTES,
             bandwidth=1e6,
             **more,
         )
         ports = replace(
             scenario.ports,
-            discipline=np.array([Discipline.WIDTHS], dtype=np.int8),
-            widths_bps=(widths,),
-            floors_bps=(0.1 * widths,),
+            discipline=np.array([Discipline.QUEUE_RATES], dtype=np.int8),
+            queue_rates_bps=(queue_rates,),
+            floors_bps=(0.1 * queue_rates,),
             borrowing=np.array([borrowing], dtype=np.int8),
         )
         scenario = scenario.with_tables(ports=ports)
-        return scenario, plan_of(scenario, np.arange(len(widths)))
+        return scenario, plan_of(scenario, np.arange(len(queue_rates)))
 
     return build
 
@@ -49,13 +50,13 @@ def test_a_partitioned_queue_is_a_queue_alone_at_its_width(sizes: SizeDistributi
     loads = np.array([0.8, 0.5, 0.3])
     scenario, plan = port_of(loads, size_distribution=sizes)
     found = simulate(scenario, plan, publications=150_000, seed=3, replications=4)
-    service = EVENT_BYTES * 8 / np.array(WIDTHS)
+    service = EVENT_BYTES * 8 / np.array(QUEUE_RATES)
     variance = 1.0 if sizes == SizeDistribution.EXPONENTIAL else 0.0
     expected = service * (1 + loads * (1 + variance) / 2 / (1 - loads))  # Pollaczek and Khinchine
     off = np.abs(found.classes.mean_latency_seconds - expected)
     assert (off < np.maximum(2 * found.classes.ci95_seconds, 0.002 * expected)).all()
     assert (found.classes.ci95_seconds < 0.05 * expected).all()
-    assert found.ports.utilisation[0] == pytest.approx(loads @ WIDTHS / 1e6, rel=0.02)
+    assert found.ports.utilisation[0] == pytest.approx(loads @ QUEUE_RATES / 1e6, rel=0.02)
 
 
 def test_a_partitioned_queue_gets_nothing_of_what_others_leave(port_of: Any) -> None:
@@ -67,15 +68,15 @@ def test_a_partitioned_queue_gets_nothing_of_what_others_leave(port_of: Any) -> 
     assert found.ports.utilisation[0] == pytest.approx(0.703, rel=0.02)
 
 
-def test_queues_that_borrow_share_an_overloaded_port_by_their_widths(port_of: Any) -> None:
+def test_queues_that_borrow_share_an_overloaded_port_by_their_queue_rates(port_of: Any) -> None:
     scenario, plan = port_of([3.0, 4.0, 8.0], borrowing=True, buffer=50.0)
     found = simulate(scenario, plan, publications=60_000, warmup=0.2)
     sent_bps = found.classes.delivered * EVENT_BYTES * 8 / (found.simulated_seconds * 0.8)
-    assert sent_bps == pytest.approx(WIDTHS, rel=0.01)
+    assert sent_bps == pytest.approx(QUEUE_RATES, rel=0.01)
     assert found.ports.utilisation[0] == pytest.approx(1.0, abs=1e-3)
 
 
-def test_queues_that_borrow_share_what_one_leaves_by_their_widths(port_of: Any) -> None:
+def test_queues_that_borrow_share_what_one_leaves_by_their_queue_rates(port_of: Any) -> None:
     scenario, plan = port_of([3.0, 0.5, 8.0], borrowing=True, buffer=50.0)
     found = simulate(scenario, plan, publications=60_000, warmup=0.2)
     sent_bps = found.classes.delivered * EVENT_BYTES * 8 / (found.simulated_seconds * 0.8)
@@ -93,7 +94,7 @@ def test_a_port_whose_queues_borrow_is_never_idle_while_a_packet_waits(
         scenario.ports,
         discipline=np.zeros(1, dtype=np.int8),
         borrowing=np.zeros(1, dtype=np.int8),
-        widths_bps=(np.empty(0),),
+        queue_rates_bps=(np.empty(0),),
         floors_bps=(np.empty(0),),
     )
     by_priority = scenario.with_tables(ports=plain)
@@ -114,7 +115,7 @@ def test_samples_of_queues_add_up_with_several_packets_on_the_wire(
     sink = memory_sink()
     simulate(scenario, plan, publications=5_000, seed=5, warmup=0.0, sink=sink)
     rows, ended = sink.table("queue_samples"), sink.table("deliveries")
-    assert (rows["width_bps"] == np.array(WIDTHS)[rows["queue"]]).all()
+    assert (rows["width_bps"] == np.array(QUEUE_RATES)[rows["queue"]]).all()
     assert (rows["backlog_packets"] <= 12).all()
     for name in ("bytes_in", "bytes_out", "packets_in", "packets_out", "drops", "backlog_bytes"):
         assert (rows[name] >= 0).all()
@@ -135,8 +136,8 @@ def test_samples_of_queues_add_up_with_several_packets_on_the_wire(
         assert sent_bps == pytest.approx(1e5, rel=0.05)
 
 
-def test_widths_follow_a_change_and_a_transmission_that_has_begun_is_finished(
-    port_of: Any, memory_sink: Any, widths_from: Any
+def test_queue_rates_follow_a_change_and_a_transmission_that_has_begun_is_finished(
+    port_of: Any, memory_sink: Any, queue_rates_from: Any
 ) -> None:
     scenario, plan = port_of([1.0, 1.0, 1.0])
     packets = {
@@ -144,7 +145,7 @@ def test_widths_follow_a_change_and_a_transmission_that_has_begun_is_finished(
         "publication": np.array([2, 2, 2]),
         "size_bytes": np.full(3, EVENT_BYTES),
     }
-    wider = widths_from((0.2, [[4e5, 2e5, 4e5]]))
+    wider = queue_rates_from((0.2, [[4e5, 2e5, 4e5]]))
     sink = memory_sink()
     simulate(scenario, plan, replay=packets, control=wider, warmup=0.0, sink=sink)
     ended = sink.table("deliveries")
@@ -152,7 +153,7 @@ def test_widths_follow_a_change_and_a_transmission_that_has_begun_is_finished(
     assert ended["dequeued_ns"].tolist() == [210_000_000, 215_000_000, 305_000_000]
 
 
-def test_widths_stay_the_same_shares_when_a_condition_changes_the_bandwidth(
+def test_queue_rates_stay_the_same_shares_when_a_condition_changes_the_bandwidth(
     port_of: Any, memory_sink: Any
 ) -> None:
     scenario, plan = port_of([0.5, 0.5, 0.5])
@@ -171,25 +172,27 @@ def test_widths_stay_the_same_shares_when_a_condition_changes_the_bandwidth(
     [
         ([[6e5, 3e5, 2e5]], "those of port 'port0000' add up to 1.1e.06 of its 1e.06 bit/s"),
         ([[9e5, 1e4, 9e4]], "queue 1 of port 'port0000' gets 10000 bit/s, below its floor of 30000"),
-        ([[9e5, 1e5, 0.0]], "port 'port0000' must have finite, positive widths"),
-        ([[5e5, 5e5]], "port 'port0000' must have finite, positive widths"),
+        ([[9e5, 1e5, 0.0]], "port 'port0000' must have finite, positive queue rates"),
+        ([[5e5, 5e5]], "port 'port0000' must have finite, positive queue rates"),
     ],
 )
-def test_a_change_of_widths_that_does_not_fit_is_refused(
-    changed: Any, said: str, port_of: Any, widths_from: Any
+def test_a_change_of_queue_rates_that_does_not_fit_is_refused(
+    changed: Any, said: str, port_of: Any, queue_rates_from: Any
 ) -> None:
     scenario, plan = port_of([0.5, 0.5, 0.5])
     with pytest.raises(ParameterError, match=said):
-        simulate(scenario, plan, duration_seconds=1.0, control=widths_from((0.2, changed)))
+        simulate(scenario, plan, duration_seconds=1.0, control=queue_rates_from((0.2, changed)))
 
 
-def test_widths_of_a_port_that_has_none_are_refused(scenario_of: Any, plan_of: Any, widths_from: Any) -> None:
+def test_queue_rates_of_a_port_that_has_none_are_refused(
+    scenario_of: Any, plan_of: Any, queue_rates_from: Any
+) -> None:
     scenario = scenario_of()
-    with pytest.raises(ParameterError, match="port 'port0000' must have finite, positive widths"):
-        simulate(scenario, plan_of(scenario), duration_seconds=1.0, control=widths_from((0.2, [[8e6]])))
+    with pytest.raises(ParameterError, match="port 'port0000' must have finite, positive queue rates"):
+        simulate(scenario, plan_of(scenario), duration_seconds=1.0, control=queue_rates_from((0.2, [[8e6]])))
 
 
-def test_a_plan_with_more_classes_than_widths_is_refused(port_of: Any, plan_of: Any) -> None:
+def test_a_plan_with_more_classes_than_queue_rates_is_refused(port_of: Any, plan_of: Any) -> None:
     scenario, _ = port_of([0.5, 0.5, 0.5])
-    with pytest.raises(ParameterError, match="has 4 priority classes, and port 'port0000' 3 widths"):
+    with pytest.raises(ParameterError, match="has 4 priority classes, and port 'port0000' 3 queue rates"):
         simulate(scenario, plan_of(scenario, np.array([0, 1, 3])), publications=10)

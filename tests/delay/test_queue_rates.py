@@ -43,7 +43,7 @@ def _cost(port: DividedPort, division: PortDivision) -> float:
 
 
 @given(loads())
-def test_widths_add_up_and_are_never_below_their_floors(
+def test_queue_rates_add_up_and_are_never_below_their_floors(
     load: tuple[DividedPort, list[float], list[float]],
 ) -> None:
     port, held, constraint = load
@@ -80,7 +80,7 @@ def test_a_constraint_is_given_up_only_where_those_of_more_weight_leave_too_litt
 
 
 @given(st.data())
-def test_no_numerical_solver_finds_better_widths(data: st.DataObject) -> None:
+def test_no_numerical_solver_finds_better_queue_rates(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 5))
     numbers = st.floats(0.05, 1.0)
     weights = data.draw(st.lists(numbers, min_size=count, max_size=count))
@@ -89,13 +89,13 @@ def test_no_numerical_solver_finds_better_widths(data: st.DataObject) -> None:
     bandwidth = 1e9
     port = DividedPort(int(bandwidth), tuple((starvation * bandwidth).astype(int).tolist()), tuple(weights))
     ours = divide_port(port, held * bandwidth / 8).width_bps / bandwidth
-    cost = lambda widths: float(np.sum(np.array(weights) * held / widths))  # noqa: E731
+    cost = lambda queue_rates: float(np.sum(np.array(weights) * held / queue_rates))  # noqa: E731
     found = minimize(
         cost,
         starvation + (1 - starvation.sum()) / count,
-        jac=lambda widths: -np.array(weights) * held / widths**2,
+        jac=lambda queue_rates: -np.array(weights) * held / queue_rates**2,
         bounds=[(least, 1.0) for least in starvation],
-        constraints={"type": "eq", "fun": lambda widths: widths.sum() - 1, "jac": np.ones_like},
+        constraints={"type": "eq", "fun": lambda queue_rates: queue_rates.sum() - 1, "jac": np.ones_like},
         method="SLSQP",
         options={"ftol": 1e-12, "maxiter": 300},
     )
@@ -137,11 +137,11 @@ def test_rights_come_before_constraints_and_those_before_what_is_needed() -> Non
 def test_with_weights_by_width_only_the_last_class_gives_when_all_are_full() -> None:
     configured, floors = [60_000, 30_000, 10_000], [30_000, 10_000, 2_000]
     port = DividedPort(100_000, tuple(floors), weights_by_width(configured))
-    widths = divide_port(port, [10**6] * 3).width_bps
-    assert (widths >= [60_001, 30_001, 9_000]).all()
+    queue_rates = divide_port(port, [10**6] * 3).width_bps
+    assert (queue_rates >= [60_001, 30_001, 9_000]).all()
 
 
-def test_widths_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
+def test_queue_rates_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
     control = WidthControl(DividedPort(1000, (10, 10), (1.0, 1.0)), rest=3, width_bps=(500, 500))
     assert control.decide([100, 120]).width_bps.tolist() == [477, 523]
     resting = [control.decide([120, 100]).width_bps[0] for _ in range(3)]
@@ -151,7 +151,7 @@ def test_widths_rest_unless_a_floor_or_much_delay_forbids_it() -> None:
 
 
 @given(load=loads(), hysteresis=st.sampled_from([0.0, 0.05, 0.5]))
-def test_what_does_not_change_changes_no_widths(
+def test_what_does_not_change_changes_no_queue_rates(
     load: tuple[DividedPort, list[float], list[float]], hysteresis: float
 ) -> None:
     port, held, constraint = load
@@ -162,7 +162,9 @@ def test_what_does_not_change_changes_no_widths(
 
 
 @given(data=st.data())
-def test_over_random_loads_widths_keep_floors_and_cost_little_more_than_the_best(data: st.DataObject) -> None:
+def test_over_random_loads_queue_rates_keep_floors_and_cost_little_more_than_the_best(
+    data: st.DataObject,
+) -> None:
     port = data.draw(ports())
     control = WidthControl(port, hysteresis=0.1)
     for _ in range(data.draw(st.integers(1, 6))):

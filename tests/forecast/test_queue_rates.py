@@ -1,4 +1,4 @@
-"""Forecasts for ports whose queues have widths, against simulation."""
+"""Forecasts for ports whose queues have rates, against simulation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ fragmentation: true
 brokers: {{hall: }}
 switches: {{core: }}
 ports:
-  radio: {{switch: core, bandwidth_bps: 1e6, discipline: widths, widths_bps: [3e5, 4e5, 3e5], borrowing: {borrowing}}}
+  radio: {{switch: core, bandwidth_bps: 1e6, discipline: queue_rates,
+    queue_rates_bps: [3e5, 4e5, 3e5], borrowing: {borrowing}}}
   plain: {{switch: core, bandwidth_bps: 1e6}}
 publishers:
   sensor:

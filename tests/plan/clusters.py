@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from triagemq.plan.balancing.detection import LoadReport
-from triagemq.plan.campus import Campus, Placement
+from triagemq.plan.clusters import BrokerClusters, Placement
 from triagemq.scenario import (
     BrokerLinks,
     Brokers,
@@ -104,7 +104,7 @@ def campus_scenario(
 
 
 def report(
-    campus: Campus,
+    clusters: BrokerClusters,
     placement: Placement | None = None,
     *,
     at_seconds: float = 1.0,
@@ -112,16 +112,16 @@ def report(
     output_per_second: Floats | None = None,
 ) -> LoadReport:
     """What would be measured with the stated rates; without `output_per_second` everything leaves as it comes."""
-    placement = placement or campus.stated
-    topic = campus.scenario.subscriptions.topic
-    events = campus.published(placement)[0].sum(axis=0)[topic]
+    placement = placement or clusters.stated
+    topic = clusters.scenario.subscriptions.topic
+    events = clusters.published(placement)[0].sum(axis=0)[topic]
     return LoadReport(
         at_seconds=at_seconds,
         placement=placement,
         present=np.ones(len(topic), dtype=bool),
-        use=campus.use(placement),
-        wait_seconds=np.zeros(len(campus.cluster)),
-        rate_per_second=campus.scenario.publications.rate_per_second,
+        use=clusters.use(placement),
+        wait_seconds=np.zeros(len(clusters.cluster)),
+        rate_per_second=clusters.scenario.publications.rate_per_second,
         queue_events=np.broadcast_to(np.asarray(queue_events, dtype=np.float64), len(topic)).copy(),
         output_per_second=events if output_per_second is None else output_per_second,
     )

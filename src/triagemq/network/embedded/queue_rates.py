@@ -1,4 +1,4 @@
-"""Output ports whose queues have widths: a transmitter for each class, or one that queues share by their widths.
+"""Output ports whose queues have rates: a transmitter for each class, or one that queues share by their queue rates.
 
 Every class has a buffer of its own, and what comes to a full one is dropped. Control packets go before all others of
 the transmitter that their flow has.
@@ -22,9 +22,9 @@ class PartitionedPort:
         self.configure(settings)
 
     def configure(self, settings: SetPort) -> None:
-        """New widths count from the next transmission on; what waits stays. Parts that have been stay, too."""
+        """New queue rates count from the next transmission on; what waits stays. Parts that have been stay, too."""
         self._settings = settings
-        for priority_class, width_bps in enumerate(settings.widths_bps):
+        for priority_class, width_bps in enumerate(settings.queue_rates_bps):
             own = SetPort(self.name, width_bps, settings.buffer_packets, priority_class + 1)
             if priority_class < len(self._parts):
                 self._parts[priority_class].configure(own)
@@ -63,7 +63,7 @@ class BorrowingPort(OutputPort):
     """One transmitter: the packet goes first that would be done first if each queue sent at its width, counted from the
     packet that was sent last (self-clocked fair queueing, as the simulator has it)."""
 
-    __slots__ = ("_seconds_per_byte", "_sent_tag", "_tags", "_widths_bps")
+    __slots__ = ("_queue_rates_bps", "_seconds_per_byte", "_sent_tag", "_tags")
 
     def __init__(self, settings: SetPort) -> None:
         self._sent_tag = 0.0
@@ -72,8 +72,8 @@ class BorrowingPort(OutputPort):
 
     def configure(self, settings: SetPort) -> None:
         super().configure(settings)
-        self._widths_bps = dict(enumerate(settings.widths_bps, start=CONTROL + 1))
-        self._seconds_per_byte = {queue: 8 / width for queue, width in self._widths_bps.items()}
+        self._queue_rates_bps = dict(enumerate(settings.queue_rates_bps, start=CONTROL + 1))
+        self._seconds_per_byte = {queue: 8 / width for queue, width in self._queue_rates_bps.items()}
 
     def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
         queue = packet.queue
@@ -167,7 +167,7 @@ class BorrowingPort(OutputPort):
 
     def _queue_counters(self, queue: int) -> QueueCounters:
         counted = super()._queue_counters(queue)
-        width_bps = self._widths_bps.get(queue)
+        width_bps = self._queue_rates_bps.get(queue)
         return counted if width_bps is None else replace(counted, width_bps=round(width_bps))
 
 
@@ -180,6 +180,6 @@ def new_port(settings: SetPort) -> Port:
 
 
 def kind_of(settings: SetPort) -> type[OutputPort] | type[PartitionedPort]:
-    if not settings.widths_bps:
+    if not settings.queue_rates_bps:
         return OutputPort
     return BorrowingPort if settings.borrowing else PartitionedPort
