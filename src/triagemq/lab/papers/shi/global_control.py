@@ -414,9 +414,9 @@ def _figure_10(effort: Effort, progress: Progress) -> Findings:
         ),
         differences=(
             Difference(
-                "queue rates of switch 1",
+                "queue rates of switch 1, Mbit/s",
                 "change reasonably",
-                f"queue 7, Mbit/s: from {queue_rates[0, 0] / 1e6:.0f} to {queue_rates[-1, 0] / 1e6:.0f}, {changes} changes",
+                f"queue 7 from {queue_rates[0, 0] / 1e6:.0f} to {queue_rates[-1, 0] / 1e6:.0f}, {changes} changes",
                 "They follow what comes, with a tenth to spare, and what queues hold.",
             ),
         ),
