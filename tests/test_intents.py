@@ -39,6 +39,12 @@ NAN = float("nan")
         (SubscriptionIntent, {"topic": "a", "max_latency_seconds": 1.0, "max_latency_share": 1.5}),
         (SubscriptionIntent, {"topic": "a", "guaranteed": True}),
         (SubscriptionIntent, {"topic": "a", "max_latency_seconds": 1.0, "guaranteed": 1}),
+        (SubscriptionIntent, {"topic": "a", "min_share": 0}),
+        (SubscriptionIntent, {"topic": "a", "min_share": 1.1}),
+        (SubscriptionIntent, {"topic": "a", "max_rate_per_second": 0.0}),
+        (SubscriptionIntent, {"topic": "a", "max_rate_per_second": math.inf}),
+        (SubscriptionIntent, {"topic": "a", "newest_only": 1}),
+        (SubscriptionIntent, {"topic": "a", "expires_seconds": 0}),
         (Utility, {"shape": "log", "weight": NAN}),
         (Utility, {"shape": "log", "weight": -1.0}),
         (Utility, {"shape": "log", "weight": math.inf}),
@@ -113,6 +119,10 @@ subscriptions = st.builds(
     st.integers(0, 2),
     st.none() | st.floats(0.01, 1),
     st.booleans(),
+    st.none() | st.floats(0.01, 1),
+    st.none() | st.floats(1e-6, 1e9),
+    st.booleans(),
+    st.none() | seconds,
 ) | st.builds(SubscriptionIntent, filters)
 
 
@@ -131,7 +141,10 @@ def test_intents_survive_as_text(
 
 numbers = [None, True, 0, 1, 2, 3, -1, 0.0, 0.5, 1.0, 1.5, 1e-7, 1e13, math.inf, NAN]
 anything = st.sampled_from([*numbers, "", "a", "a/+", "a#", "log:10", "log", []])
-terms = ("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share", "guaranteed")
+terms = (
+    *("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share", "guaranteed"),
+    *("min_share", "max_rate_per_second", "newest_only", "expires_seconds"),
+)
 
 
 @given(st.fixed_dictionaries({"topic": st.just("a") | anything}, optional=dict.fromkeys(terms, anything)))
@@ -166,6 +179,44 @@ def test_what_a_promise_needs_survives_as_text() -> None:
     assert wanted.as_json()["guaranteed"] is True
     with pytest.raises(ParameterError, match="rate_per_second: must be at most 2, one over min_separation"):
         PublicationIntent("a", 3.0, min_separation_seconds=0.5)
+
+
+def test_terms_are_read_from_one_line() -> None:
+    text = "log:10;max_rate=2;min_share=0.2;newest_only;expires=1;freshness=5;max_latency=0.5"
+    assert SubscriptionIntent.parse("a", text) == SubscriptionIntent(
+        "a",
+        Utility("log", 10.0, freshness_seconds=5.0),
+        max_latency_seconds=0.5,
+        min_share=0.2,
+        max_rate_per_second=2.0,
+        newest_only=True,
+        expires_seconds=1.0,
+    )
+    assert SubscriptionIntent.parse("a", "step:3@0.8") == SubscriptionIntent("a", Utility("step", 3.0, 0.8))
+    assert SubscriptionIntent.parse("a", " ") == SubscriptionIntent("a")
+    assert SubscriptionIntent.parse("a", "freshness = 5").utility == Utility(
+        "log", 1.0, freshness_seconds=5.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max_rate", "terms: 'max_rate' is not a utility as log:10, newest_only"),
+        ("log:10;", "terms: '' is not"),
+        ("max_rate=fast", "'max_rate=fast' is not"),
+        ("newest_only=1", "'newest_only=1' is not"),
+        ("speed=2", "min_share=NUMBER, max_rate=NUMBER"),
+        ("max_rate=2;max_rate=3", "terms: 'max_rate=2;max_rate=3' has max_rate_per_second twice"),
+        ("min_share=2", r"min_share: must be above 0 and at most 1, is 2.0 \(topic 'a'\)"),
+        ("log:10;log:10", "has utility twice"),
+        ("sqrt:4", "'sqrt:4' is not log:10"),
+        ("max_latency_share=0.9", "give max_latency_seconds"),
+    ],
+)
+def test_a_line_of_wrong_terms_is_refused_with_what_would_be_right(text: str, words: str) -> None:
+    with pytest.raises(ParameterError, match=words):
+        SubscriptionIntent.parse("a", text)
 
 
 def test_devices_need_no_pydantic() -> None:

@@ -358,11 +358,13 @@ _ORDINARY = Utility("log", 1.0)
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionIntent(Ruled):
-    """A topic or a pattern of topics, what it is worth, and how late or how rarely it may come.
+    """The terms of a subscription: a topic or a pattern of topics, what it is worth, and how late or rare it may be.
 
     With `max_latency_share` its tail counts: this share of what arrives shall come within the latency.
     `guaranteed` requests a promise: all of it shall, or the subscription is refused.
-    The utility may be text, as log:10, linear:2, step:3@0.8.
+    At least `min_share` of the events shall arrive. Those of a topic are thinned to `max_rate_per_second`, by time; one
+    takes the place of an older one of its topic that still waits (`newest_only`); and none is sent that is older than
+    `expires_seconds`. The utility may be text, as log:10, linear:2, step:3@0.8.
     """
 
     topic: TopicFilter
@@ -372,6 +374,10 @@ class SubscriptionIntent(Ruled):
     qos: Annotated[int, Number(0, 2, whole=True)] = 0
     max_latency_share: Share | None = None
     guaranteed: Annotated[bool, Truth()] = False
+    min_share: Share | None = None
+    max_rate_per_second: Rate | None = None
+    newest_only: Annotated[bool, Truth()] = False
+    expires_seconds: Seconds | None = None
 
     def __post_init__(self) -> None:
         if type(self.utility) is not Utility:
@@ -385,6 +391,51 @@ class SubscriptionIntent(Ruled):
             raise ParameterError(
                 "guaranteed", f"is a promise without a time; give max_latency_seconds (topic {self.topic!r})"
             )
+
+    @classmethod
+    def parse(cls, topic: str, text: str) -> SubscriptionIntent:
+        """The terms of a topic as one line of text: a utility and the other terms, each at most once, in any order.
+
+        >>> terms = SubscriptionIntent.parse("hall/smoke", "log:10; max_rate=2; newest_only; freshness=5")
+        >>> terms.utility, terms.max_rate_per_second, terms.newest_only
+        (Utility(shape='log', weight=10.0, threshold=None, freshness_seconds=5.0), 2.0, True)
+        """
+        terms: dict[str, Any] = {}
+        for part in text.split(";") if text.strip() else ():
+            name, value = _term(part.strip())
+            if name in terms:
+                raise ParameterError("terms", f"{text!r:.200} has {name} twice")
+            terms[name] = value
+        if (freshness := terms.pop("freshness_seconds", None)) is not None:
+            terms["utility"] = replace(terms.get("utility", _ORDINARY), freshness_seconds=freshness)
+        return cls(topic, **terms)
+
+
+_TERMS = {
+    "min_share": "min_share",
+    "max_rate": "max_rate_per_second",
+    "expires": "expires_seconds",
+    "freshness": "freshness_seconds",
+    "max_latency": "max_latency_seconds",
+    "max_latency_share": "max_latency_share",
+    "max_separation": "max_separation_seconds",
+}
+"""Terms with a number in a line of text."""
+
+
+def _term(part: str) -> tuple[str, Any]:
+    """One of a line of terms: its field and value."""
+    if part in ("newest_only", "guaranteed"):
+        return part, True
+    word, equals, number = (each.strip() for each in part.partition("="))
+    if not equals and utility_parts(part) is not None:
+        return "utility", Utility.parse(part)
+    if word not in _TERMS or not re.fullmatch(_NUMBER, number):
+        numbers = ", ".join(f"{each}=NUMBER" for each in _TERMS)
+        raise ParameterError(
+            "terms", f"{part!r:.100} is not a utility as log:10, newest_only, guaranteed, {numbers}"
+        )
+    return _TERMS[word], float(number)
 
 
 @dataclass(frozen=True, slots=True)

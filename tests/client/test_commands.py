@@ -143,6 +143,8 @@ def test_a_publisher_that_waits_for_input_ends_by_ctrl_c(gateway: str, tmp_path:
         (("sub", "--topic", "a/#/b", "--gateway", "127.0.0.1:9"), 2, "not an MQTT topic filter"),
         (("sub", "--topic", "a", "--gateway", "nowhere"), 2, "must be HOST:PORT"),
         (("sub", "--topic", "a", "--gateway", "127.0.0.1:9", "--utility", "log:1"), 2, "needs a coordinator"),
+        (("sub", "--topic", "a", "--gateway", "127.0.0.1:9", "--newest-only"), 2, "needs a coordinator"),
+        (("sub", "--topic", "a", "--min-share", "2"), 2, "min_share: must be above 0"),
         (("sub", "--topic", "a", "--deadline-share", "0.9"), 2, "give --max-latency, too"),
         (("sub", "--topic", "a", "--guaranteed"), 2, "give --max-latency, too"),
         (

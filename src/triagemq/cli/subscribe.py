@@ -54,6 +54,25 @@ def sub(
         bool,
         typer.Option("--or-brokered", help="With --guaranteed: go on without a promise if it is refused."),
     ] = False,
+    min_share: Annotated[
+        float | None,
+        typer.Option("--min-share", help="Which share of the events shall come at least, as 0.2."),
+    ] = None,
+    max_rate: Annotated[
+        float | None, typer.Option("--max-rate", help="Thin each topic to so many events per second, evenly.")
+    ] = None,
+    newest_only: Annotated[
+        bool, typer.Option("--newest-only", help="A newer event takes the place of one that still waits.")
+    ] = False,
+    expires: Annotated[
+        float | None,
+        typer.Option(
+            "--expires",
+            parser=options.seconds_of,
+            metavar="TIME",
+            help="Send no event that is older: seconds, or as 500ms.",
+        ),
+    ] = None,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     client: ClientOptions,
     direct: DirectOptions,
@@ -77,8 +96,17 @@ def sub(
     from triagemq.client import Subscriber, SubscriptionIntent, Utility
 
     others = {"--coordinator": client.coordinator, "--gateway": client.gateway, "--qos": qos, "--port": port}
-    terms = {"--utility": utility, "--max-latency": deadline, "--deadline-share": share}
-    address = direct.address(topic[0], others | terms | {"--guaranteed": guaranteed})
+    terms = {
+        "--utility": utility,
+        "--max-latency": deadline,
+        "--deadline-share": share,
+        "--guaranteed": guaranteed,
+        "--min-share": min_share,
+        "--max-rate": max_rate,
+        "--newest-only": newest_only,
+        "--expires": expires,
+    }
+    address = direct.address(topic[0], others | terms)
     if address is not None:
         if len(topic) != 1:
             raise ParameterError("--topic", "must be one with --direct: each topic has an address of its own")
@@ -95,12 +123,23 @@ def sub(
         raise ParameterError("--guaranteed", "is a promise without a time; give --max-latency, too")
     worth = Utility.parse(utility or "log:1")
     subscriptions = [
-        SubscriptionIntent(one, worth, deadline, qos=qos, max_latency_share=share, guaranteed=guaranteed)
+        SubscriptionIntent(
+            one,
+            worth,
+            deadline,
+            qos=qos,
+            max_latency_share=share,
+            guaranteed=guaranteed,
+            min_share=min_share,
+            max_rate_per_second=max_rate,
+            newest_only=newest_only,
+            expires_seconds=expires,
+        )
         for one in dict.fromkeys(topic)
     ]
     arguments = client.arguments()
-    for option, value in (("--utility", utility), ("--max-latency", deadline), ("--port", port)):
-        if client.gateway is not None and value is not None:
+    for option, value in (terms | {"--port": port}).items():
+        if client.gateway is not None and value:
             raise ParameterError(option, "needs a coordinator; a gateway alone cannot follow it")
     if or_brokered and not guaranteed:
         raise ParameterError("--or-brokered", "is for what may be refused; give --guaranteed, too")

@@ -107,6 +107,10 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         max_latency_seconds: float | None = None,
         max_latency_share: float | None = None,
         max_separation_seconds: float | None = None,
+        min_share: float | None = None,
+        max_rate_per_second: float | None = None,
+        newest_only: bool = False,
+        expires_seconds: float | None = None,
         guaranteed: bool = False,
         or_brokered: bool = True,
         qos: int = 0,
@@ -114,6 +118,8 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         """Subscribe to a topic or a filter; the same again changes what it is worth.
 
         `utility` is text (log:10, linear:2, step:3@0.8), or a mapping with shape, weight, threshold, freshness_seconds.
+        At least `min_share` of the events shall come, but no more than `max_rate_per_second` of each topic, in even
+        intervals; with `newest_only` none that has a successor while it waits; none older than `expires_seconds`.
         `guaranteed` requests the promise that nothing comes later than `max_latency_seconds`. What is refused comes by
         the broker and is worth what it is worth; without `or_brokered` it is withdrawn then, and PromiseRefusedError
         has what would be admitted. A number is a topic id that the gateway has predefined. With a TypedTopic events
@@ -124,6 +130,10 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
             "max_latency_seconds": max_latency_seconds,
             "max_latency_share": max_latency_share,
             "max_separation_seconds": max_separation_seconds,
+            "min_share": min_share,
+            "max_rate_per_second": max_rate_per_second,
+            "newest_only": newest_only or None,
+            "expires_seconds": expires_seconds,
             "guaranteed": guaranteed or None,
         }
         requested = {name: value for name, value in terms.items() if value is not None}
@@ -172,7 +182,7 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
     def _check_is_heeded(self, has_terms: bool) -> None:
         if self._coordinator is None and has_terms:
             raise ParameterError(
-                "subscribe", "utilities and deadlines need a coordinator, not a gateway alone"
+                "subscribe", "utilities, deadlines and other terms need a coordinator, not a gateway alone"
             )
 
     async def _subscribe_in_turn(self, first: Connection, new: dict[str, SubscriptionIntent]) -> None:
