@@ -442,7 +442,11 @@ def test_a_revocation_that_is_not_in_force_is_answered_so_and_shown_until_it_is(
             await here.until(
                 lambda: here.coordinator.runtime.gateways["gateway"].reconciler.behind_seconds is None
             )
-            assert (await health())["status"] == "ok"
+
+            async def is_ok() -> bool:
+                return (await health())["status"] == "ok"
+
+            await here.until(is_ok)
             answer = await revoked("refused")
             assert answer.status_code == 202
             assert answer.json()["in_force"] is False

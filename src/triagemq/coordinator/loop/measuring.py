@@ -69,9 +69,9 @@ class Measuring:
             if not each.answer.broker_connected or each.answer.broker_problem:
                 lacks = f"{name} has no broker"
                 brokers.append((lacks, each.answer.broker_problem or lacks))
-        self._broker.is_implied = not answering
+        self._broker.is_implied = bool(gateways) and not answering
         if not answering:
-            brokers = [("", "not known while the gateway does not answer")]
+            brokers = [("the broker is not known yet", "not known while the gateway does not answer")]
         for check, found in ((self._gateway, gateways), (self._broker, brokers)):
             check.words = "; ".join(words for words, _ in found)
             if found:
