@@ -169,7 +169,10 @@ class GatewayLink:
     async def send_elsewhere(self, client_ids: Sequence[str], seconds: float) -> int:
         """Have clients look for another gateway by themselves; how many there are."""
         return await self._request_parsed(
-            "elsewhere", lambda answer: int(answer["told"]), client_ids=list(client_ids), seconds=seconds
+            "elsewhere",
+            lambda answer: int(answer["disconnected"]),
+            client_ids=list(client_ids),
+            seconds=seconds,
         )
 
     async def expect(self, sessions: Mapping[str, Mapping[str, int]]) -> None:

@@ -335,7 +335,7 @@ class ManagedGateway:
         ids = [each for each in client_ids if isinstance(each, str)]
         disconnected: list[int] = []
         self.gateway.change(lambda core: disconnected.append(send_elsewhere(core, ids, seconds)))
-        return {"told": sum(disconnected)}
+        return {"disconnected": sum(disconnected)}
 
     async def _watch_grants(self, source: GrantSource) -> None:
         """A client whose grant ends is out; one with a new grant is let in."""

@@ -429,12 +429,14 @@ class Gateways:
         for each in self:
             if not each.reconciler.link.connected:
                 each.reconciler.lost()
-        asked = [(each, each.ask(kind)) for each in self if each.reconciler.link.connected]
+        requests = [(each, each.ask(kind)) for each in self if each.reconciler.link.connected]
         # The others do not wait for one that is silent; if none else is there, the round takes its time.
-        awaited = [asking for each, asking in asked if not each.is_silent] or [asking for _, asking in asked]
+        awaited = [asking for each, asking in requests if not each.is_silent] or [
+            asking for _, asking in requests
+        ]
         if awaited:
             await asyncio.wait(awaited, timeout=_ROUND_SECONDS)
-        for each, asking in asked:
+        for each, asking in requests:
             if (measured := each.take_answer(kind, asking)) is not None and self._led.get(each.name) is each:
                 several[each.name] = measured
         if not several:

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from triagemq.plan.balancing.detection import (
-    NOBODY,
+    NO_ROWS,
     BalancingSettings,
     Completed,
     LoadReport,
@@ -107,8 +107,8 @@ class Balancer:
                     reason=reason
                     if source == overloaded
                     else f"room is needed, for {self._name(overloaded)}: {reason}",
-                    subscriptions=rows if edge else NOBODY,
-                    publications=NOBODY if edge else rows,
+                    subscriptions=rows if edge else NO_ROWS,
+                    publications=NO_ROWS if edge else rows,
                 )
             )
         sources, targets = ({each.source for each in found}, {each.target for each in found})

@@ -46,7 +46,7 @@ class BalancingSettings:
     relief_seconds: float = 0.0
 
 
-NOBODY: Integers = np.empty(0, dtype=np.int32)
+NO_ROWS: Integers = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,8 +92,8 @@ class Migration:
     target: int
     metric: Metric
     reason: str
-    subscriptions: Integers = field(default_factory=lambda: NOBODY)
-    publications: Integers = field(default_factory=lambda: NOBODY)
+    subscriptions: Integers = field(default_factory=lambda: NO_ROWS)
+    publications: Integers = field(default_factory=lambda: NO_ROWS)
 
     def topics(self, clusters: BrokerClusters) -> list[str]:
         """The names of what moves."""
@@ -155,7 +155,7 @@ class LoadState(IntEnum):
     HIGH = 1
     """It takes no more."""
     OVERLOAD = 2
-    """Somebody has to leave."""
+    """A broker has to give up clients."""
 
 
 def queue_threshold(
