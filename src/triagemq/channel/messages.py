@@ -175,11 +175,34 @@ class PortDelays:
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedClient:
+    """A client that subscribes and that no REST call has announced, as its gateway sees it.
+
+    `subscriptions` are its filters, each with the terms that the client itself stated there, as text
+    (`log:10;max_rate=2`), or with "". `user` is the name that the broker let it in with.
+    """
+
+    client_id: str
+    address: str = ""
+    user: str = ""
+    subscriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedChange:
+    """Observed clients that are new or different, None for those that are gone; `whole`: there are no others."""
+
+    clients: Mapping[str, ObservedClient | None] = field(default_factory=dict)
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Measured:
     """A gateway at one instant. Numbers count from its start, which has an `epoch` of its own.
 
     `topics` are publications and payload bytes since then, each publication counted once; if an earlier `mark` was
-    given, those that have changed since, and `begun` are those of them that were counted from 0 since. What was
+    given, those that have changed since, and `begun` are those of them that were counted from 0 since. `observed` are
+    changes since that mark, too. What was
     published before `broker_since_ns` may have come late, or not at all; None while there is no broker. `author` and
     `version` name the state that it follows, `generation` its orders, and `carried` those that all have carried out who
     follow it: None if none does. `planned_drops` are copies that the plan drops, by class, `managed` ports whose
@@ -208,6 +231,7 @@ class Measured:
     planned_drops: Mapping[int, Count] = field(default_factory=dict)
     round_trips: Mapping[str, RoundTrip] = field(default_factory=dict)
     client_round_trips: Mapping[str, RoundTrip] = field(default_factory=dict)
+    observed: ObservedChange = field(default_factory=ObservedChange)
 
     def count(self, name: str) -> int:
         """A plain counter; 0 if there is none of that name."""

@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ from triagemq.channel.messages import (
     GatewayIdentity,
     GatewayNews,
     Measured,
+    ObservedChange,
+    ObservedClient,
     PortDelays,
     PresentClient,
     parse_counted,
@@ -41,6 +44,7 @@ from triagemq.channel.orders import (
     reranked,
     subscriber_of,
 )
+from triagemq.client.connection import CONNECTION_MARK
 from triagemq.dtls import RECORD_BYTES, ServerSecurity
 from triagemq.errors import PlanError
 from triagemq.files import private_directory
@@ -50,6 +54,7 @@ from triagemq.gateway.config import GatewayConfig
 from triagemq.gateway.core.lifecycle import policy_changed, send_elsewhere
 from triagemq.gateway.core.restoring import expect
 from triagemq.gateway.joining import Joining
+from triagemq.gateway.observed import MOST_FILTERS, ObservedClients
 from triagemq.gateway.policy import GrantSource, ManagedPolicy, Rules
 from triagemq.gateway.stored_state import StoredState
 from triagemq.gateway.trace import decision_columns, next_run, numbering, sample_columns
@@ -120,6 +125,8 @@ class ManagedGateway:
         self._watching_grants: asyncio.Task[None] | None = None
         self.unbound = 0
         """Clients at addresses that the data plane cannot send to."""
+        self.observed = ObservedClients()
+        """Clients that subscribe and that nobody announces, of all protocols."""
         numbers, self._port_numbers, scenario_text, fingerprint = numbering(config)
         self.trace_directory = None if config.trace is None else next_run(Path(config.trace))
         self._trace = None
@@ -307,11 +314,23 @@ class ManagedGateway:
     def _presence(self, news: Present | Gone) -> None:
         if isinstance(news, Gone):
             self._binder.gone(news.client_id)
+            self.observed.remove(news.client_id)
             return
+        self._observe(news)
         try:
             self._binder.connected(news.client_id, news.endpoint[:2], subscribes=news.subscribes)
         except PlanError:
             self.unbound += 1
+
+    def _observe(self, news: Present) -> None:
+        """Report a client that subscribes, unless it is one of our library's or has a grant: those are announced."""
+        client_id = news.client_id
+        session = self.gateway.core.sessions.get(client_id)
+        if session is None or CONNECTION_MARK in client_id or self.rules.required:
+            return
+        # One more than are reported, so that it is seen that there are more.
+        filters = dict.fromkeys(islice(session.subscriptions, MOST_FILTERS + 1), "")
+        self.observed.put(ObservedClient(client_id, news.endpoint[0], "", filters))
 
     def _sessions(self) -> dict[str, Any]:
         """The clients that are connected, and the flows of those that are away and whose sessions are stored."""
@@ -505,13 +524,16 @@ class ManagedGateway:
         core = self.gateway.core
         topics: Mapping[str, tuple[int, int]] = {}
         begun: Sequence[str] = ()
+        observed = ObservedChange()
         mark = ""
         if with_topics:
             epoch, _, step = after.partition(" ") if isinstance(after, str) else ("", "", "")
-            known = int(step) if epoch == self._epoch and step.isdecimal() else 0
+            counted, _, seen = (step if epoch == self._epoch else "").partition(" ")
+            known = int(counted) if counted.isdecimal() else 0
             changed = core.publications.counts.changed_since(known, self.gateway.clock())
             topics, begun = changed.topics, changed.begun if known else ()
-            mark = f"{self._epoch} {changed.step}"
+            observed, reached = self.observed.since(int(seen) if seen.isdecimal() else 0)
+            mark = f"{self._epoch} {changed.step} {reached}"
         counters = self._plane.counters(with_flows=with_flows)
         flows = {
             self._called(client_id): counters.flows[key]
@@ -525,6 +547,7 @@ class ManagedGateway:
         }
         own = {
             "unbound": self.unbound,
+            "unobserved": self.observed.omitted,
             "bad_requests": self._control.bad_requests,
             "trace_rows_lost": 0 if self._trace is None else self._trace.writer.lost_rows,
         }
@@ -553,6 +576,7 @@ class ManagedGateway:
             },
             planned_drops=dict(core.counters.planned_drops),
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
+            observed=observed,
         )
 
     # The trace.

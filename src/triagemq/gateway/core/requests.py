@@ -300,8 +300,7 @@ def subscribe(gateway: GatewayCore, session: Session, message: mqttsn.Subscribe)
                 answer = mqttsn.SubAck(0, message.message_id, ReturnCode.REJECTED_NOT_SUPPORTED)
                 gateway.send(session.endpoint, answer)
             return
-        if len(session.subscriptions) == 1:
-            gateway.present(session)
+        gateway.present(session)
         topic_id = predefined_id
         if known is not None:
             gateway.confirm_topic(session, known)
@@ -349,6 +348,8 @@ def drop(gateway: GatewayCore, session: Session, topic_filter: str) -> None:
     gateway.unsubscribe(session, topic_filter)
     gateway.routes.forget(session)
     gateway.changes.remove("subscriptions", (session.client_id, topic_filter))
+    if session.connected:
+        gateway.present(session)
 
 
 def _filter(gateway: GatewayCore, message: mqttsn.Subscribe | mqttsn.Unsubscribe) -> str | None:
