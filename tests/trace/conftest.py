@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triagemq.trace import TraceWriter
+from triagemq.trace import Outcome, TraceWriter
 
 Rows = dict[str, Any]
 
@@ -18,7 +18,7 @@ Rows = dict[str, Any]
 def _deliveries(count: int, first: int = 0) -> Rows:
     """Delivery rows with every outcome in turn; times beyond 2**53 would not survive a float."""
     ids = np.arange(first, first + count, dtype=np.int64)
-    outcome = (ids % 8).astype(np.int8)
+    outcome = (ids % len(Outcome)).astype(np.int8)
     published = ids * 1_000 + 2**60 + 1
     delivered = outcome == 0
     return {

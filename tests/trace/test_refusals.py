@@ -45,7 +45,7 @@ def _without(columns, name):
             r"delivered_ns: holds -2 to -2; it takes -1 \(null\)",
         ),
         (lambda rows: rows | {"published_ns": np.full(5, 2**63, np.uint64)}, "published_ns: holds 92233720"),
-        (lambda rows: rows | {"outcome": np.full(5, 8)}, "outcome: holds 8 to 8; it takes 0 to 7"),
+        (lambda rows: rows | {"outcome": np.full(5, 11)}, "outcome: holds 11 to 11; it takes 0 to 10"),
     ],
 )
 def test_columns_that_do_not_fit_are_named_and_nothing_of_the_call_is_written(

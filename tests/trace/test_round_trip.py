@@ -146,16 +146,16 @@ def test_a_producer_may_fill_its_arrays_again_at_once(tmp_path, start, deliverie
 
 def test_columns_filters_and_counts_select_what_was_asked_for(tmp_path, start, deliveries):
     with start(rotate_rows=16) as writer:
-        writer.deliveries(deliveries(80))
+        writer.deliveries(deliveries(10 * len(Outcome)))
         writer.finish(measured_from_ns=0)
     trace = Trace.open(tmp_path / "run")
     is_limited = pc.field("outcome") == "limited"
     table = trace.table("deliveries", ["outcome", "publication_id"], is_limited)
     assert table.column_names == ["outcome", "publication_id"]
-    assert table["publication_id"].to_pylist() == list(range(3, 80, 8))
+    assert table["publication_id"].to_pylist() == list(range(3, 10 * len(Outcome), len(Outcome)))
     assert trace.table("deliveries", ["outcome", "topic_id"]).schema.names == ["outcome", "topic_id"]
     assert trace.counts() == {outcome.name: 10 for outcome in Outcome}
-    assert sum(trace.counts(from_ns=2**60 + 1 + 50_000).values()) == 30
+    assert sum(trace.counts(from_ns=2**60 + 1 + 50_000).values()) == 10 * len(Outcome) - 50
     with pytest.raises(TraceError, match=r"no column latency; it has publication_id, "):
         trace.table("deliveries", ["latency"])
     with pytest.raises(TraceError, match=r"no table 'hops'; it has publications, deliveries"):

@@ -19,7 +19,7 @@ from triagemq.simulate.changes import Phase
 from triagemq.simulate.endings import ARRIVED, COPIES, LATENCY_NS, Tally, add_tallies, new_tally, ratio
 from triagemq.simulate.result import class_results, table_rows, worth
 from triagemq.theory.interval import t_quantile
-from triagemq.trace import Outcome, Trace, runs
+from triagemq.trace import NOT_WANTED, Outcome, Trace, runs
 from triagemq.trace.latency_bins import bins_of
 
 _COLUMNS = ("subscription_id", "priority_class", "published_ns", "delivered_ns", "size_bytes", "outcome")
@@ -97,7 +97,11 @@ def measure(
     weights = weights or [(from_ns, scenario.subscriptions.utility_weight)]
     begins_ns = np.array([since_ns for since_ns, _ in weights])
     phase = np.maximum(np.searchsorted(begins_ns, stamp, side="right") - 1, 0)
-    counts, rates = subscription_figures(scenario, subscription, delivered, latency_ns, phase, len(weights))
+    outcome = _outcomes(rows)
+    wanted = np.isin(outcome, NOT_WANTED, invert=True)
+    counts, rates = subscription_figures(
+        scenario, subscription[wanted], delivered[wanted], latency_ns[wanted], phase[wanted], len(weights)
+    )
     utility, phases = worth(
         scenario,
         [Phase((since_ns - int(begins_ns[0])) * 1e-9, weight) for since_ns, weight in weights],
@@ -113,7 +117,7 @@ def measure(
         deliveries=int(delivered.sum()),
         simulated_seconds=(until_ns - from_ns) * 1e-9,
         measured_from_ns=from_ns,
-        classes=_classes(label, _outcomes(rows), latency_ns, batch),
+        classes=_classes(label, outcome, latency_ns, batch),
         phases=plain(table_rows(phases)),
         utility=plain(asdict(utility)),
         deadlines=deadline_figures(scenario.subscriptions, rates[2]),
@@ -188,7 +192,7 @@ def subscription_figures(
     phase: NDArray[np.int64],
     phases: int = 1,
 ) -> tuple[NDArray[np.int64], tuple[Floats, Floats, Floats]]:
-    """Copies counted as Tally.phases has them, none late: a run ends when everything has arrived; and of each
+    """Wanted copies counted as Tally.phases has them, none late: a run ends when everything has arrived; and of each
     subscription the success rate, the mean latency and the share of the delivered within the latency it asks for."""
     rows = len(scenario.subscriptions)
     counts = np.zeros((phases, rows, 4), dtype=np.int64)

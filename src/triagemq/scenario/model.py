@@ -86,6 +86,11 @@ DEFAULTS: dict[str, Any] = {
     "max_latency_share": 0.0,
     "max_size_bytes": np.inf,
     "guaranteed": 0,
+    "min_share": 0.0,
+    "max_rate_per_second": np.inf,
+    "newest_only": 0,
+    "expires_seconds": np.inf,
+    "role_rank": 0.0,
     "access_switch": -1,
     "access_bps": np.inf,
     "to_switch": -1,
@@ -115,6 +120,8 @@ LATER_COLUMNS = frozenset(
         *("queue_rates_bps", "floors_bps", "borrowing"),
         # Of promises.
         *("max_size_bytes", "guaranteed", "access_switch", "access_bps", "to_switch", "discipline"),
+        # Of subscriptions.
+        *("min_share", "max_rate_per_second", "newest_only", "expires_seconds", "role_rank"),
         *("model", "multiplexing_seconds", "packet_bytes", "rate_limiters", "limiter", "limiter_precision"),
         *("limiter_step_seconds", "limiter_tolerance_seconds", "rules"),
         # Of clusters of brokers.
@@ -343,6 +350,11 @@ class Subscriptions(Table):
 
     Where `max_latency_share` is above 0, this share of what arrives shall come within `max_latency_seconds`; where
     `guaranteed` is 1, all of it shall, and a subscription of which that cannot be proven is refused.
+
+    Of what is published, at most `max_rate_per_second` is sent, the newest of each interval; of that, the share
+    `min_share` arrives before anything is given for worth, lower `role_rank` first where not all minima fit. With
+    `newest_only` a newer event takes the place of the one that waits, and what is older than `expires_seconds` when its
+    turn comes is not sent.
     """
 
     subscriber: Integers
@@ -355,6 +367,11 @@ class Subscriptions(Table):
     max_separation_seconds: Floats
     max_latency_share: Floats
     guaranteed: Codes
+    min_share: Floats
+    max_rate_per_second: Floats
+    newest_only: Codes
+    expires_seconds: Floats
+    role_rank: Floats
 
 
 @dataclass(frozen=True, slots=True)

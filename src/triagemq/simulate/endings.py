@@ -26,6 +26,9 @@ LIMITED = int(Outcome.limited)
 LOST_ON_LINK = int(Outcome.lost_on_link)
 SUBSCRIBER_GONE = int(Outcome.subscriber_gone)
 IN_FLIGHT = int(Outcome.in_flight)
+THINNED = int(Outcome.thinned)
+EXPIRED = int(Outcome.expired)
+SUPERSEDED = int(Outcome.superseded)
 
 
 @step
@@ -117,9 +120,9 @@ class Tally(NamedTuple):
 
     `late` and `class_late` are those of the delivered copies that arrived after the last publication, while the queues
     ran empty; `last_delivered_ns` is when the last one did. `phases` has a row per phase, where worth changes during a
-    run (none where it does not), and per subscription what was published in it: copies, those delivered, those of them
-    that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are requested,
-    else none. `within` counts the delivered whose latency is at most the subscription's `deadline_ns`.
+    run (none where it does not), and per subscription what was published in it: wanted copies, those delivered, those
+    of them that came late, and the sum of their latencies. `own_histogram` has a row per subscription if those are
+    requested, else none. `within` counts the delivered whose latency is at most the subscription's `deadline_ns`.
     """
 
     outcomes: NDArray[np.int64]
@@ -202,7 +205,8 @@ def count_endings(
         if phase > 0:
             while record.published_ns < phase_begins_ns[phase]:
                 phase -= 1
-            tally.phases[phase, subscription, COPIES] += 1
+            if outcome != THINNED and outcome != SUPERSEDED:
+                tally.phases[phase, subscription, COPIES] += 1
         if outcome != DELIVERED:
             continue
         latency = record.delivered_ns - record.published_ns

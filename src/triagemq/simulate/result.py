@@ -41,7 +41,7 @@ from triagemq.simulate.promised.state import PromiseTally
 from triagemq.simulate.sink import cut_publishers
 from triagemq.theory.interval import half_width
 from triagemq.trace.latency_bins import percentile_ns, percentiles_ns
-from triagemq.trace.schema import Outcome
+from triagemq.trace.schema import NOT_WANTED, Outcome
 
 SIMULATED = tuple(each for each in Outcome if each is not Outcome.unacknowledged)
 """Outcomes that a simulated copy can have."""
@@ -94,6 +94,9 @@ class SubscriptionResults(Table):
     lost_on_link: NDArray[np.int64]
     subscriber_gone: NDArray[np.int64]
     in_flight: NDArray[np.int64]
+    thinned: NDArray[np.int64]
+    expired: NDArray[np.int64]
+    superseded: NDArray[np.int64]
     success_rate: Floats
     success_ci95: Floats
     mean_latency_seconds: Floats
@@ -367,9 +370,14 @@ def _exact_sums(values: NDArray[np.int64]) -> Floats:
 
 
 def _success(outcomes: NDArray[np.int64], late: NDArray[np.int64], late_excluded: bool) -> Floats:
-    """The share of each row's copies that was delivered; where late ones are excluded, without those that came late."""
+    """The share of each row's wanted copies that was delivered; where late ones are excluded, without those."""
     delivered = outcomes[:, Outcome.delivered]
-    return ratio(delivered - late if late_excluded else delivered, outcomes.sum(axis=1))
+    return ratio(delivered - late if late_excluded else delivered, wanted_copies(outcomes))
+
+
+def wanted_copies(outcomes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of each row, the copies that were to be delivered: all but those that made room for a newer one."""
+    return np.asarray(outcomes.sum(axis=1) - outcomes[:, NOT_WANTED].sum(axis=1))
 
 
 def table_rows(table: Table) -> list[dict[str, Any]]:

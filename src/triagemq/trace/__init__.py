@@ -12,10 +12,11 @@ A simulation, an emulation and a live exchange all write it with `TraceWriter`; 
 from triagemq.trace.manifest import Manifest
 from triagemq.trace.parts import PartFile
 from triagemq.trace.reader import Runs, Trace, runs
-from triagemq.trace.schema import SCHEMA_VERSION, TABLES, Columns, Outcome
+from triagemq.trace.schema import NOT_WANTED, SCHEMA_VERSION, TABLES, Columns, Outcome
 from triagemq.trace.writer import TraceWriter, add_forecast
 
 __all__ = [
+    "NOT_WANTED",
     "SCHEMA_VERSION",
     "TABLES",
     "Columns",

@@ -39,9 +39,22 @@ class Outcome(IntEnum):
     unacknowledged = 7
     """Sent as often as the protocol wants to a subscriber that is there, and never acknowledged: QoS 1 and 2 only."""
 
+    thinned = 8
+    """Beyond the rate that the subscription takes; a newer event of the same interval is sent."""
+
+    expired = 9
+    """Older than the subscription, or its publisher, wants it when its turn to be sent came."""
+
+    superseded = 10
+    """A newer event of the same topic took its place in a queue."""
+
+
+NOT_WANTED = (Outcome.thinned, Outcome.superseded)
+"""Copies in whose place the subscriber wants another: no loss, and outside of success rates."""
+
 
 # Writers hand in the code of an Outcome, files hold its name: in Parquet this is an ordinary string column
-# with a dictionary of eight entries, so it costs bits per row, Spark and DuckDB show it as text, and pandas
+# with a dictionary of few entries, so it costs bits per row, Spark and DuckDB show it as text, and pandas
 # as a category.
 OUTCOME_TYPE = pa.dictionary(pa.int8(), pa.string())
 

@@ -190,6 +190,9 @@ def test_a_wrong_publication_is_named_by_its_row(
         ("utility_threshold", [0.5, None, 0.8], 1, "is 0.5", "other shapes than step"),
         ("freshness_seconds", [None, 0.0, None], 2, "is 0", "null for no limit"),
         ("max_latency_seconds", [None, np.nan, None], 2, "is NaN", "null for no limit"),
+        ("min_share", [None, 1.5, 0.2], 2, "is 1.5", "at least 0, at most 1"),
+        ("max_rate_per_second", [2.0, None, 0.0], 3, "is 0", "null for no limit"),
+        ("expires_seconds", [-1.0, None, 1.0], 1, "is -1", "null for no limit"),
     ],
 )
 def test_a_wrong_subscription_is_named_by_its_row(

@@ -43,6 +43,10 @@ WRONG_SUBSCRIPTIONS: list[dict[str, Any]] = [
     {"max_latency_share": 0.9},
     {"max_latency_seconds": 0.2, "max_latency_share": 2.0},
     {"max_separation_seconds": -1.0},
+    {"min_share": 1.5},
+    {"max_rate_per_second": 0.0},
+    {"expires_seconds": -1.0},
+    {"role_rank": -1.0},
 ]
 
 

@@ -270,6 +270,11 @@ def draw_subscriptions(draw: st.DrawFn, subscriber: Integers, wanted: Integers) 
         max_separation_seconds=floats(draw, seconds_or_none, count),
         max_latency_share=np.where(np.isfinite(latest), floats(draw, st.floats(0, 1), count), 0.0),
         guaranteed=np.zeros(count, dtype=np.int8),
+        min_share=floats(draw, st.floats(0, 1), count),
+        max_rate_per_second=floats(draw, seconds_or_none, count),
+        newest_only=np.array([draw(st.integers(0, 1)) for _ in range(count)], dtype=np.int8),
+        expires_seconds=floats(draw, seconds_or_none, count),
+        role_rank=np.array([draw(st.integers(0, 9)) for _ in range(count)], dtype=np.float64),
     )
 
 

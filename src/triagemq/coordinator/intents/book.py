@@ -36,7 +36,7 @@ from triagemq.scenario import (
     Topics,
     UtilityShape,
 )
-from triagemq.scenario.model import with_columns
+from triagemq.scenario.model import filled, with_columns
 
 _LEAST_TOPICS = 1_000
 
@@ -313,7 +313,7 @@ def wanted_tables(
     columns |= {name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed")}
     return (
         replace(people, error_rate=network.error_rates(ports, people.error_rate)),
-        Subscriptions(subscriber=owner, topic=topic, **columns),
+        filled(Subscriptions, len(owner), subscriber=owner, topic=topic, **columns),
     )
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.pipeline.partitions import in_pieces
-from triagemq.trace import Outcome
+from triagemq.trace import NOT_WANTED, Outcome
 from triagemq.trace.latency_bins import bin_middles, bins_of, packed_lists, percentile_bins, unpacked_lists
 
 OUTCOMES = tuple(outcome.name for outcome in Outcome)
@@ -39,7 +39,7 @@ FIGURES = f"""
     count                 bigint  COMMENT 'copies of events published after warm-up',
     {", ".join(f"{outcome} bigint" for outcome in OUTCOMES)},
     late                  bigint  COMMENT 'delivered after the cut-off: no success',
-    success_rate          double  COMMENT '(delivered - late) / count; null if nothing was published',
+    success_rate          double  COMMENT '(delivered - late) / (count - thinned - superseded); null without any',
     mean_latency_seconds  double  COMMENT 'of the delivered; from whole nanoseconds, exact',
     p50                   double  COMMENT 'latency in seconds, within 0.8 %, equal to the simulator',
     p95                   double  COMMENT 'latency in seconds',
@@ -208,14 +208,15 @@ def add_up(histogram: pa.Table, keys: list[str], smallest: Sequence[str] = ()) -
 
 def figures(added: pa.Table) -> pa.Table:
     """Add count, success_rate, mean_latency_seconds and max; and p50, p95 and p99 where there are `bins`."""
-    count, delivered, late = (
-        sum(added[name].to_numpy() for name in names) for names in (OUTCOMES, ("delivered",), ("late",))
+    count, unwanted, delivered, late = (
+        sum(added[name].to_numpy() for name in names)
+        for names in (OUTCOMES, [each.name for each in NOT_WANTED], ("delivered",), ("late",))
     )
     total_ns = added["latency_sum_ns"].cast(pa.float64()).to_numpy()
     longest_ns = added["latency_max_ns"].cast(pa.float64()).to_numpy()
     columns = {
         "count": pa.array(count),
-        "success_rate": _ratio(delivered - late, count),
+        "success_rate": _ratio(delivered - late, count - unwanted),
         "mean_latency_seconds": _ratio(total_ns, delivered, _SECONDS),
         "max": pa.array(longest_ns * _SECONDS, from_pandas=True),
     }

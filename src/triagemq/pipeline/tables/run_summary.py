@@ -31,7 +31,7 @@ SCHEMA = """
     count                   bigint  COMMENT 'copies of events published after warm-up',
     delivered               bigint,
     late                    bigint  COMMENT 'delivered after the cut-off: no success',
-    success_rate            double  COMMENT '(delivered - late) / count',
+    success_rate            double  COMMENT '(delivered - late) / (count - thinned - superseded)',
     mean_latency_seconds    double,
     max                     double  COMMENT 'latency in seconds',
     utility                 double,

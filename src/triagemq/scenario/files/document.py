@@ -414,6 +414,11 @@ class SubscriptionEntry(FileEntry):
     max_latency_share: AnyPart | None = None
     max_separation_seconds: AnySeconds | None = None
     guaranteed: Truth = False
+    min_share: AnyPart | None = None
+    max_rate_per_second: AnyRate | None = None
+    newest_only: Truth = False
+    expires_seconds: AnySeconds | None = None
+    role_rank: AnyNumber | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -100,6 +100,11 @@ SUBSCRIPTION_COLUMNS = {
     "max_latency_share": Column("number", ("max_latency_share",), above=0, most=1),
     "max_separation_seconds": Column("number", ("max_separation_seconds",), above=0),
     "guaranteed": Column("truth", ("guaranteed",), least=0, most=1),
+    "min_share": Column("number", ("min_share",), least=0, most=1),
+    "max_rate_per_second": Column("number", ("max_rate_per_second",), above=0),
+    "newest_only": Column("truth", ("newest_only",), least=0, most=1),
+    "expires_seconds": Column("number", ("expires_seconds",), above=0),
+    "role_rank": Column("number", ("role_rank",), least=0),
 }
 
 
@@ -246,7 +251,8 @@ def checked_subscriptions(rows: Rows) -> SubscriptionRows:
     ):
         without = wanted & rows.lacks("max_latency_seconds")
         rows.refuse(column, without, what, f"add max_latency_seconds: {fix}")
-    values["guaranteed"] = values["guaranteed"].astype(np.int8)
+    for name in ("guaranteed", "newest_only"):
+        values[name] = values[name].astype(np.int8)
     table = Subscriptions(subscriber=rows.owner, topic=rows.topic, **rows.codes, **values)
     return SubscriptionRows(table, rows.report)
 

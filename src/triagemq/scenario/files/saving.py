@@ -267,7 +267,7 @@ def _state(line: dict[str, Any], path: Sequence[str], column: str, value: Any) -
         return
     elif column in WORDS:
         written = word_of(column, value)
-    elif column in ("head", "borrowing", "guaranteed"):
+    elif column in ("head", "borrowing", "guaranteed", "newest_only"):
         written = True
     else:
         written = value if isinstance(value, str) else _number(value)
