@@ -80,7 +80,7 @@ class Rig:
         queues = [queue if each == level else QueueCounters() for each in range(7)]
         self.plane.report({"radio": PortCounters(tuple(queues), QueueCounters())}, {}, self.now_ns)
 
-    def outcomes(self) -> dict[Any, str]:
+    def by_number(self) -> dict[Any, str]:
         return {number: outcome.name for number, outcome, _, _ in self.outcomes}
 
 
@@ -90,9 +90,9 @@ def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_bet
     assert rig.outcomes == []
     begun_ns = rig.now_ns
     rig.report(10, 0, 4)
-    assert rig.outcomes() == dict.fromkeys(range(4), "delivered")
+    assert rig.by_number() == dict.fromkeys(range(4), "delivered")
     rig.report(10, 0, 6)
-    assert list(rig.outcomes()) == [0, 1, 2, 3, 4, 5]
+    assert list(rig.by_number()) == [0, 1, 2, 3, 4, 5]
     assert rig.outcomes[4:] == [
         (4, Outcome.delivered, begun_ns, begun_ns + 3 * TENTH),
         (5, Outcome.delivered, begun_ns, begun_ns + 4 * TENTH),
@@ -147,7 +147,7 @@ def test_outcomes_are_as_many_as_a_queue_has_counted() -> None:
         assert found[Outcome.dropped_by_buffer] == counted[1]
         assert found[Outcome.delivered] == counted[2]
         assert len(rig.outcomes) == numbers - len(waiting)
-    assert len(set(rig.outcomes())) == len(rig.outcomes)
+    assert len(set(rig.by_number())) == len(rig.outcomes)
     flows = rig.plane.counters().flows
     assert sum(flow.packets_in for flow in flows.values()) == numbers
     assert sum(flow.backlog_packets for flow in flows.values()) == len(waiting)
@@ -158,9 +158,9 @@ def test_packets_of_others_in_the_same_queue_have_their_places_among_ours() -> N
     rig.report(0, 0, 0)
     rig.publish(*range(10))
     rig.report(30, 0, 15)
-    assert rig.outcomes() == dict.fromkeys(range(5), "delivered")
+    assert rig.by_number() == dict.fromkeys(range(5), "delivered")
     rig.report(30, 0, 30)
-    assert rig.outcomes() == dict.fromkeys(range(10), "delivered")
+    assert rig.by_number() == dict.fromkeys(range(10), "delivered")
 
 
 def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
@@ -170,13 +170,13 @@ def test_what_was_sent_and_never_counted_is_lost_on_the_link() -> None:
     # The link is down: the socket takes them, and they come nowhere.
     rig.publish(*range(10, 15))
     rig.report(10, 0, 10)
-    assert {rig.outcomes()[number] for number in range(10)} == {"delivered"}
-    assert {rig.outcomes()[number] for number in range(10, 15)} == {"lost_on_link"}
+    assert {rig.by_number()[number] for number in range(10)} == {"delivered"}
+    assert {rig.by_number()[number] for number in range(10, 15)} == {"lost_on_link"}
     # One that is on its way while the queue is read is not.
     rig.publish(15)
     rig.now_ns -= 2 * TENTH
     rig.report(10, 0, 10)
-    assert 15 not in rig.outcomes()
+    assert 15 not in rig.by_number()
 
 
 def test_what_was_sent_before_a_port_was_there_belongs_to_no_queue() -> None:
@@ -185,7 +185,7 @@ def test_what_was_sent_before_a_port_was_there_belongs_to_no_queue() -> None:
     rig.now_ns += TENTH
     rig.publish(3)
     rig.report(1, 1, 0)
-    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "dropped_by_buffer"}
+    assert rig.by_number() == {1: "delivered", 2: "delivered", 3: "dropped_by_buffer"}
 
 
 def test_a_port_that_came_and_went_between_two_reports_is_forgotten() -> None:
@@ -195,7 +195,7 @@ def test_a_port_that_came_and_went_between_two_reports_is_forgotten() -> None:
     for _ in range(30):
         rig.now_ns += TENTH
         rig.plane.report({}, {}, rig.now_ns)
-    assert rig.outcomes() == {1: "in_flight"}
+    assert rig.by_number() == {1: "in_flight"}
     assert rig.plane._lines == {}
 
 
@@ -204,30 +204,30 @@ def test_a_queue_that_loses_what_it_holds_has_dropped_it() -> None:
     rig.publish(*range(10))
     rig.report(10, 0, 2)
     rig.report(10, 8, 2)
-    assert Counter(rig.outcomes().values()) == {"delivered": 2, "dropped_by_buffer": 8}
+    assert Counter(rig.by_number().values()) == {"delivered": 2, "dropped_by_buffer": 8}
 
 
 def test_a_full_or_refusing_socket_is_no_delivery() -> None:
     rig = Rig()
     rig.problem = errno.ENETUNREACH
     rig.publish(1)
-    assert rig.outcomes() == {1: "lost_on_link"}
+    assert rig.by_number() == {1: "lost_on_link"}
     rig.problem = None
     rig.publish(2, 3)
     assert [one.priority_class for one in rig.waiting[1:]] == [LEVEL, LEVEL]
-    assert list(rig.outcomes()) == [1]
+    assert list(rig.by_number()) == [1]
     rig.waiting[1].problem, rig.waiting[2].problem = 0, errno.EAGAIN
     rig.plane.settled_later(rig.waiting[1:])
-    assert rig.outcomes() == {1: "lost_on_link", 3: "in_flight"}
+    assert rig.by_number() == {1: "lost_on_link", 3: "in_flight"}
     rig.report(1, 0, 1)
-    assert rig.outcomes()[2] == "delivered"
+    assert rig.by_number()[2] == "delivered"
 
 
 def test_fragments_count_as_packets_of_one_event() -> None:
     rig = Rig()
     rig.publish(*range(6), size=4000)
     rig.report(18, 6, 9)
-    assert Counter(rig.outcomes().values()) == {"delivered": 3, "dropped_by_buffer": 2}
+    assert Counter(rig.by_number().values()) == {"delivered": 3, "dropped_by_buffer": 2}
 
 
 def test_a_gateway_that_comes_later_than_the_queues_does_not_take_others_packets_for_its_own() -> None:
@@ -239,7 +239,7 @@ def test_a_gateway_that_comes_later_than_the_queues_does_not_take_others_packets
     rig.report(1002, 100, 900)
     assert rig.outcomes == []
     rig.report(1002, 100, 902)
-    assert rig.outcomes() == {1: "delivered", 2: "delivered"}
+    assert rig.by_number() == {1: "delivered", 2: "delivered"}
 
 
 def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None:
@@ -252,7 +252,7 @@ def test_control_goes_first_and_packets_of_no_flow_are_as_good_as_sent() -> None
         ]
     )
     assert (rig.controls, rig.sent) == ([b"answer"], [(b"event", 8)])
-    assert rig.outcomes() == {1: "delivered"}
+    assert rig.by_number() == {1: "delivered"}
 
 
 def test_a_port_is_gone_when_what_waited_has_left_and_what_was_not_reported_stays_in_flight() -> None:
@@ -262,7 +262,7 @@ def test_a_port_is_gone_when_what_waited_has_left_and_what_was_not_reported_stay
     rig.publish(3)
     rig.now_ns += TENTH
     rig.plane.report({}, {}, rig.now_ns)
-    assert rig.outcomes() == {1: "delivered", 2: "delivered", 3: "in_flight"}
+    assert rig.by_number() == {1: "delivered", 2: "delivered", 3: "in_flight"}
     assert rig.plane._lines == {}
 
 

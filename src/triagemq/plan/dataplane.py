@@ -30,7 +30,8 @@ and `applied` the state after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
@@ -239,8 +240,9 @@ def applied(before: Mapping[Key, Value], change: Mapping[Key, Value | None]) -> 
 class QueueCounters:
     """One row of the trace's queue_samples: bytes on the wire and packets since the port was made, and the backlog.
 
-    `drops` are those of the buffer. The packet in transmission belongs to the backlog, and
-    packets_in = packets_out + drops + backlog_packets. `width_bps` is None where there is no limit.
+    `drops` are those of the buffer, and what expired or was superseded while it waited. The packet in transmission
+    belongs to the backlog, and packets_in = packets_out + drops + backlog_packets. `width_bps` is None where there is
+    no limit.
     """
 
     bytes_in: int = 0
@@ -285,8 +287,8 @@ class FlowCounters:
 
     `copies_out` are the datagrams that have left, which may be of several packets each; 0 from who sees packets only.
     Of a multicast key all that its copies have counted, at all ports together. Where the kernel queues, drops are
-    counted by class alone, and `packets_out` have entered their queue. `foreign` packets were sent to it by
-    others than its source, and are not among the rest.
+    counted by class alone, and `packets_out` have entered their queue. Drops are as in QueueCounters. `foreign`
+    packets were sent to it by others than its source, and are not among the rest.
     """
 
     flow_id: int
@@ -352,17 +354,43 @@ class DataPlane(Instructed, Protocol):
         """Leave everything as it was before; idempotent."""
 
 
+NEVER_NS = (1 << 63) - 1
+"""When expires what does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTerms:
+    """What a subscription says of its copies, besides what they are worth (`intents.SubscriptionIntent`)."""
+
+    max_rate_per_second: float = math.inf
+    newest_only: bool = False
+    expires_seconds: float = math.inf
+
+
+NO_TERMS = CopyTerms()
+
+
 class Treatment(NamedTuple):
     """How an event to a subscriber is treated: its class, and with which probability the gateway drops it.
 
     An event of a topic that was not seen before is never dropped; it goes before planned ones of its class, and by the
-    `worth` of the filter that matches it. `flow_id` is the number of its flow, -1 if it has none in the plan.
+    `worth` of the filter that matches it. `flow_id` is the number of its flow, -1 if it has none in the plan. `terms`
+    are those of the subscription, where it has any.
     """
 
     priority_class: int
     drop_rate: float = 0.0
     worth: float = 0.0
     flow_id: int = -1
+    terms: CopyTerms | None = None
+
+
+class WaitingTerms(NamedTuple):
+    """How a packet may wait: it is sent before `expires_ns` or never, and a later one of the same key (`replaces`, if
+    that is not None) takes its place. What is being transmitted waits no more."""
+
+    replaces: Hashable = None
+    expires_ns: int = NEVER_NS
 
 
 @dataclass(slots=True)
@@ -370,6 +398,7 @@ class OutgoingPacket:
     """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate.
 
     A data plane in the gateway's process goes by its `treatment`; without one, and elsewhere, its flow says its class.
+    In such a plane it waits by its terms, if it has any.
     """
 
     key: FlowKey
@@ -377,6 +406,7 @@ class OutgoingPacket:
     control: bool
     token: object = None
     treatment: Treatment | None = None
+    waiting: WaitingTerms | None = None
 
 
 TransmitOutcome = tuple[object, "Outcome", int | None, int | None]

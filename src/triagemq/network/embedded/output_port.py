@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from triagemq.plan.dataplane import (
@@ -22,6 +22,7 @@ from triagemq.plan.dataplane import (
     SetPort,
     Treatment,
 )
+from triagemq.trace.schema import Outcome
 
 PRIORITY_CLASSES = 8
 
@@ -88,6 +89,10 @@ class Queued(NamedTuple):
     worth: float = 0.0
 
 
+Dropped = list[tuple[Queued, Outcome]]
+"""Packets that will not be sent, and why."""
+
+
 class OutputPort:
     """Call `finish` up to the present before anything else; `ends_ns` says whether there is a need to."""
 
@@ -100,6 +105,7 @@ class OutputPort:
         "_drops",
         "_held",
         "_moved",
+        "_newest",
         "_ns_per_byte",
         "_packets_in",
         "_packets_out",
@@ -124,6 +130,8 @@ class OutputPort:
         # Packets of topics that were not seen before, the first to be sent last: by queue, worth and arrival.
         self._unseen: list[tuple[int, float, int, Queued]] = []
         self._unseen_count = 0
+        # What is sent when the turn comes of the packet that was the first to wait with this key.
+        self._newest: dict[Hashable, Queued] = {}
         # All but control, the one in transmission included.
         self._held = 0
         self._sending: Queued | None = None
@@ -151,21 +159,53 @@ class OutputPort:
     def parts(self) -> Sequence[OutputPort]:
         return (self,)
 
-    def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
+    def arrive(self, packet: Queued, dropped: Dropped) -> None:
         """Queue the packet, or drop it or one that it pushes out; `start` follows when all of the moment have come."""
+        if packet.packet.waiting is not None and self._supersedes(packet, dropped):
+            return
         queue = packet.queue
         self._packets_in[queue] += 1
         self._bytes_in[queue] += packet.wire_bytes
         if queue != CONTROL:
             if self._held + 1 >= self._buffer_packets and self._is_full():
                 if (-queue, packet.worth) <= self._last_to_go():
-                    self._drop(packet, dropped)
+                    self._drop(packet, Outcome.dropped_by_buffer, dropped)
                     return
                 self._push_out(dropped)
             self._held += 1
         self._append(packet)
 
+    def _supersedes(self, packet: Queued, dropped: Dropped) -> bool:
+        """Whether the packet takes the place of an older one that waits, in the queue of that one."""
+        terms = packet.packet.waiting
+        older = None if terms is None else self._newest.get(terms.replaces)
+        if older is None:
+            return False
+        queue = older.queue
+        self._packets_in[queue] += 1
+        self._bytes_in[queue] += packet.wire_bytes
+        self._drop(older, Outcome.superseded, dropped)
+        self._await_turn(packet._replace(queue=queue, worth=older.worth))
+        return True
+
+    def _await_turn(self, packet: Queued) -> None:
+        terms = packet.packet.waiting
+        if terms is not None and terms.replaces is not None:
+            self._newest[terms.replaces] = packet
+
+    def _whose_turn(self, packet: Queued) -> Queued:
+        """What is sent, or dropped, at the turn of a packet."""
+        terms = packet.packet.waiting
+        return packet if terms is None else self._newest.pop(terms.replaces, packet)
+
+    def _expires_ns(self, packet: Queued) -> int:
+        """When that expires."""
+        terms = packet.packet.waiting
+        latest = terms and self._newest.get(terms.replaces, packet).packet.waiting
+        return latest.expires_ns if latest else NEVER
+
     def _append(self, packet: Queued) -> None:
+        self._await_turn(packet)
         if packet.worth > 0.0:
             self._unseen_count += 1
             insort(self._unseen, (-packet.queue, packet.worth, -self._unseen_count, packet))
@@ -173,15 +213,15 @@ class OutputPort:
             self._queues[packet.queue].append(packet)
             self._busy |= 1 << packet.queue
 
-    def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
+    def start(self, now_ns: int, sent: list[Queued], dropped: Dropped) -> None:
         """An idle port begins with the highest class that has come, as if it had ended something just now."""
         if self._sending is None:
             if self._busy & 1 << CONTROL and self._is_full():
                 self._push_out(dropped)
             self.ends_ns = now_ns
-            self.finish(now_ns, sent)
+            self.finish(now_ns, sent, dropped)
 
-    def finish(self, now_ns: int, sent: list[Queued]) -> None:
+    def finish(self, now_ns: int, sent: list[Queued], dropped: Dropped) -> None:
         """Add everything to `sent` whose transmission has ended by now, in order, and start what follows it."""
         ends_ns = self.ends_ns
         while ends_ns <= now_ns:
@@ -206,6 +246,14 @@ class OutputPort:
                 self._sending = None
                 ends_ns = NEVER
                 break
+            if packet.packet.waiting is not None:
+                is_expired = self._expires_ns(packet) <= ends_ns
+                self._sending = packet = self._whose_turn(packet)
+                if is_expired:
+                    self._sending = None
+                    self._held -= 1
+                    self._drop(packet, Outcome.expired, dropped)
+                    continue
             ends_ns += int(packet.wire_bytes * self._ns_per_byte + 0.5)
         self.ends_ns = ends_ns
 
@@ -224,7 +272,7 @@ class OutputPort:
             queue.clear()
         self._unseen.clear()
         self._busy = 0
-        return waiting
+        return [self._whose_turn(packet) for packet in waiting]
 
     def reclassify(
         self, treatment_of: Callable[[Queued], Treatment | None], whole: Divided | None = None
@@ -268,7 +316,7 @@ class OutputPort:
         planned = (-lowest, 0.0) if lowest > CONTROL else _NONE_WAITS
         return min(planned, self._unseen[0][:2]) if self._unseen else planned
 
-    def _push_out(self, dropped: list[Queued]) -> None:
+    def _push_out(self, dropped: Dropped) -> None:
         """The packet that would be sent last gives up its place."""
         queue, worth = self._last_to_go()
         if worth > 0.0:
@@ -277,13 +325,13 @@ class OutputPort:
             last = self._queues[-queue].pop()
             if not self._queues[-queue]:
                 self._busy ^= 1 << -queue
-        self._drop(last, dropped)
+        self._drop(self._whose_turn(last), Outcome.dropped_by_buffer, dropped)
         self._held -= 1
 
-    def _drop(self, packet: Queued, dropped: list[Queued]) -> None:
+    def _drop(self, packet: Queued, outcome: Outcome, dropped: Dropped) -> None:
         self._drops[packet.queue] += 1
         self._bytes_dropped[packet.queue] += packet.wire_bytes
-        dropped.append(packet)
+        dropped.append((packet, outcome))
 
     def _queue_counters(self, queue: int) -> QueueCounters:
         packets_in, packets_out, drops = self._packets_in[queue], self._packets_out[queue], self._drops[queue]

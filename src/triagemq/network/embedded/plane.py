@@ -21,7 +21,14 @@ from typing import ClassVar, Protocol
 from triagemq.clock import unix_clock
 from triagemq.datagrams import Datagrams, Unsent
 from triagemq.errors import PlanError
-from triagemq.network.embedded.output_port import NEVER, PRIORITY_CLASSES, Flow, OutputPort, Queued
+from triagemq.network.embedded.output_port import (
+    NEVER,
+    PRIORITY_CLASSES,
+    Dropped,
+    Flow,
+    OutputPort,
+    Queued,
+)
 from triagemq.network.embedded.queue_rates import Port, kind_of, new_port
 from triagemq.network.state import PlanState
 from triagemq.plan.dataplane import (
@@ -167,7 +174,7 @@ class EmbeddedDataPlane:
         self._check_kinds(change.ports.values())
         # What ended before now did so under the old plan.
         now_ns = self._clock()
-        sent = self._finish(now_ns)
+        sent, dropped = self._finish(now_ns)
         for set_port in change.ports.values():
             if set_port is not None:
                 self._set_port(set_port)
@@ -182,14 +189,14 @@ class EmbeddedDataPlane:
                 if port.ends_ns != NEVER:
                     self._draining_ports[name] = port
         self._state.commit(change)
-        self._hand_over(sent, [], [], now_ns)
+        self._hand_over(sent, dropped, [], now_ns)
 
     def send(self, packets: Sequence[OutgoingPacket]) -> None:
         self._require_open()
         now_ns = self._clock()
         flows, overhead_bytes = self._flows, self._overhead_bytes
         sent: list[Queued] = []
-        dropped: list[Queued] = []
+        dropped: Dropped = []
         outcomes: list[TransmitOutcome] = []
         unmanaged: list[OutgoingPacket] = []
         # They all come at this moment: a port that was idle starts with the highest class, whichever is seen first.
@@ -212,7 +219,7 @@ class EmbeddedDataPlane:
                     if priority_class + 1 != queue:
                         queue, port = priority_class + 1, flow.whole_port.part(priority_class)
             if port.ends_ns <= now_ns:
-                port.finish(now_ns, sent)
+                port.finish(now_ns, sent, dropped)
             if port.ends_ns == NEVER:
                 idle[port] = None
             port.arrive(Queued(packet, flow, queue, wire_bytes, now_ns, worth), dropped)
@@ -227,7 +234,7 @@ class EmbeddedDataPlane:
         Queues with queue rates have buffers of their own: a packet for a full one stays where it is.
         """
         now_ns = self._clock()
-        sent, dropped = self._finish(now_ns), list[Queued]()
+        sent, dropped = self._finish(now_ns)
         for port in self._ports.values():
             port.reclassify(
                 lambda queued: None if queued.packet.token is None else treatment_of(queued.packet.token)
@@ -235,9 +242,7 @@ class EmbeddedDataPlane:
             self._start(port.parts, now_ns, sent, dropped)
         self._hand_over(sent, dropped, [], now_ns)
 
-    def _start(
-        self, ports: Iterable[OutputPort], now_ns: int, sent: list[Queued], dropped: list[Queued]
-    ) -> None:
+    def _start(self, ports: Iterable[OutputPort], now_ns: int, sent: list[Queued], dropped: Dropped) -> None:
         """Let idle ports send what has come to them."""
         for port in ports:
             port.start(now_ns, sent, dropped)
@@ -267,7 +272,7 @@ class EmbeddedDataPlane:
         if self._closed:
             return
         now_ns = self._clock()
-        sent = self._finish(now_ns)
+        sent, dropped = self._finish(now_ns)
         self._closed = True
         self._alarm.close()
         outcomes: list[TransmitOutcome] = []
@@ -278,7 +283,7 @@ class EmbeddedDataPlane:
                 elif queued.packet.token is not None:
                     outcomes.append((queued.packet.token, Outcome.in_flight, queued.enqueued_ns, None))
         self._due.clear()
-        self._hand_over(sent, [], outcomes, now_ns)
+        self._hand_over(sent, dropped, outcomes, now_ns)
         self._closing()
 
     def _require_open(self) -> None:
@@ -400,16 +405,17 @@ class EmbeddedDataPlane:
     def _wake(self) -> None:
         now_ns = self._woken_ns = self._clock()
         self._wake_ns = NEVER
-        self._hand_over(self._finish(now_ns), [], [], now_ns)
+        self._hand_over(*self._finish(now_ns), [], now_ns)
 
-    def _finish(self, now_ns: int) -> list[Queued]:
-        """Everything whose transmission has ended by now, port by port."""
+    def _finish(self, now_ns: int) -> tuple[list[Queued], Dropped]:
+        """Everything whose transmission has ended by now, port by port; and what had expired when its turn came."""
         sent: list[Queued] = []
+        dropped: Dropped = []
         due = self._due
         while due and due[0][0] <= now_ns:
             _, number, port = due[0]
             if port.ends_ns <= now_ns:
-                port.finish(now_ns, sent)
+                port.finish(now_ns, sent, dropped)
             if port.ends_ns != NEVER:
                 heapq.heapreplace(due, (port.ends_ns, number, port))
             else:
@@ -418,10 +424,10 @@ class EmbeddedDataPlane:
                 draining = self._draining_ports.get(port.name)
                 if draining is not None and draining.ends_ns == NEVER:
                     del self._draining_ports[port.name]
-        return sent
+        return sent, dropped
 
     def _hand_over(
-        self, sent: list[Queued], dropped: list[Queued], outcomes: list[TransmitOutcome], now_ns: int
+        self, sent: list[Queued], dropped: Dropped, outcomes: list[TransmitOutcome], now_ns: int
     ) -> None:
         """Send, count and report. Last in every call: the receiver of a fate may call `send` again."""
         unsent: Sequence[Unsent] = ()
@@ -430,10 +436,10 @@ class EmbeddedDataPlane:
                 unsent = self._send(sent)
         finally:
             self._set_alarm()
-        for packet, flow, _, _, enqueued_ns, _ in dropped:
+        for (packet, flow, _, _, enqueued_ns, _), outcome in dropped:
             flow.dropped_by_buffer += 1
             if packet.token is not None:
-                outcomes.append((packet.token, Outcome.dropped_by_buffer, enqueued_ns, None))
+                outcomes.append((packet.token, outcome, enqueued_ns, None))
         not_sent = {one.place: one for one in unsent}
         for place, (packet, flow, _, _, enqueued_ns, _) in enumerate(sent):
             if not packet.control:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from triagemq.network.embedded.output_port import CONTROL, NEVER, Divided, OutputPort, Queued
+from triagemq.network.embedded.output_port import CONTROL, NEVER, Divided, Dropped, OutputPort, Queued
 from triagemq.plan.dataplane import PortCounters, QueueCounters, SetPort, Treatment
+from triagemq.trace.schema import Outcome
 
 
 class PartitionedPort:
@@ -75,31 +76,35 @@ class BorrowingPort(OutputPort):
         self._queue_rates_bps = dict(enumerate(settings.queue_rates_bps, start=CONTROL + 1))
         self._seconds_per_byte = {queue: 8 / width for queue, width in self._queue_rates_bps.items()}
 
-    def arrive(self, packet: Queued, dropped: list[Queued]) -> None:
+    def arrive(self, packet: Queued, dropped: Dropped) -> None:
+        if packet.packet.waiting is not None and self._supersedes(packet, dropped):
+            return
         queue = packet.queue
         self._packets_in[queue] += 1
         self._bytes_in[queue] += packet.wire_bytes
         waiting = self._queues[queue]
         if queue != CONTROL:
             if not self._has_room(queue):
-                self._drop(packet, dropped)
+                self._drop(packet, Outcome.dropped_by_buffer, dropped)
                 return
             if not waiting:
                 self._tag(packet)
+        self._await_turn(packet)
         waiting.append(packet)
         self._busy |= 1 << queue
 
-    def start(self, now_ns: int, sent: list[Queued], dropped: list[Queued]) -> None:
+    def start(self, now_ns: int, sent: list[Queued], dropped: Dropped) -> None:
         if self._sending is None:
             self.ends_ns = now_ns
-            self.finish(now_ns, sent)
+            self.finish(now_ns, sent, dropped)
 
-    def finish(self, now_ns: int, sent: list[Queued]) -> None:
+    def finish(self, now_ns: int, sent: list[Queued], dropped: Dropped) -> None:
         while self.ends_ns <= now_ns:
             if (packet := self._sending) is not None:
                 self._packets_out[packet.queue] += 1
                 self._bytes_out[packet.queue] += packet.wire_bytes
                 sent.append(packet)
+            self._drop_expired(dropped)
             if not self._busy:
                 self._sending = None
                 self.ends_ns = NEVER
@@ -120,12 +125,13 @@ class BorrowingPort(OutputPort):
         for number in began:
             waiting = self._queues[number]
             for _ in range(len(waiting)):
-                packet = waiting.popleft()
+                packet = self._whose_turn(waiting.popleft())
                 now = treatment_of(packet)
                 queue = number if now is None else now.priority_class + 1
                 if queue != number and self._has_room(queue):
                     self._count_move(packet, queue, self)
                     packet = packet._replace(queue=queue)
+                self._await_turn(packet)
                 self._queues[packet.queue].append(packet)
         self._busy &= 1 << CONTROL
         for number, waiting in enumerate(self._queues):
@@ -154,7 +160,19 @@ class BorrowingPort(OutputPort):
             self._sent_tag = self._tags[number]
             if waiting:
                 self._tag(waiting[0])
-        return packet
+        return self._whose_turn(packet)
+
+    def _drop_expired(self, dropped: Dropped) -> None:
+        """Those that are first in their queues: they take nothing of its share of the bandwidth."""
+        for number, tag in self._tags.items():
+            waiting = self._queues[number]
+            while waiting and self._expires_ns(waiting[0]) <= self.ends_ns:
+                began = tag - self._seconds(waiting[0])
+                self._drop(self._whose_turn(waiting.popleft()), Outcome.expired, dropped)
+                tag = began + self._seconds(waiting[0]) if waiting else began
+                self._tags[number] = tag
+                if not waiting:
+                    self._busy ^= 1 << number
 
     def _tag(self, packet: Queued) -> None:
         """When a packet that is now the first of its queue would be done at the queue's width."""
