@@ -350,6 +350,13 @@ class DatagramSender:
         """Send with the mark of control packets (DSCP CS6), which every data plane lets pass first."""
         return self._take(datagrams, lambda place: CONTROL_CLASS, is_control=True)
 
+    def rerank(self, class_of: Callable[[Unsent], int]) -> None:
+        """Classes have changed: what waits with a token goes in the order of those of now, and with their marks."""
+        for one in self._waiting.clear():
+            if one.token is not None:
+                one.priority_class = class_of(one)
+            self._waiting.push_back(one)
+
     def close(self) -> None:
         """Stop waiting for the socket."""
         if self._waiting:

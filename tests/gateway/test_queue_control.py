@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from tests.gateway.real import Mosquitto, Publisher, SnClient, ended
 from tests.gateway.test_process import orders_for
 from tests.network.recorded import RecordedDataPlane
 
+from triagemq.channel.link import GatewayLink
 from triagemq.channel.messages import PortDelays
 from triagemq.channel.orders import client_id_of
 from triagemq.delay.estimators import make_estimator
@@ -28,7 +30,7 @@ from triagemq.delay.samples import Sample
 from triagemq.errors import ParameterError, PlanError
 from triagemq.gateway import queue_control
 from triagemq.gateway.config import GatewayConfig, check_control
-from triagemq.gateway.queue_control import ControlledQueues, Estimators
+from triagemq.gateway.queue_control import ControlBehindGateway, ControlledQueues, Estimators
 from triagemq.lab.generators import prototype
 from triagemq.network.linux.queue_times import QUEUE_TIME
 from triagemq.plan.dataplane import (
@@ -159,6 +161,19 @@ def test_orders_that_come_again_leave_the_queue_rates_in_force() -> None:
     assert load.queue_rates == PORT.queue_rates_bps
 
 
+def test_stored_queue_rates_begin_a_port_if_they_fit_it() -> None:
+    def begun(stored: dict[str, list[int]]) -> tuple[float, ...]:
+        plane = RecordedDataPlane()
+        ControlledQueues(plane, Estimators("backlog"), stored).apply([PORT])
+        return plane.state.ports["radio"].queue_rates_bps
+
+    assert begun({"radio": [7_000_000, 2_500_000, 500_000]}) == pytest.approx((7e6, 2.5e6, 5e5))
+    # Of a port that was half as fast, the shares.
+    assert begun({"radio": [3_500_000, 1_250_000, 250_000]}) == pytest.approx((7e6, 2.5e6, 5e5))
+    for other in ({}, {"radio": [1, 2]}, {"radio": [1_000_000, 1_000_000, 8_000_000]}, {"radio": [0, 0, 0]}):
+        assert begun(other) == PORT.queue_rates_bps
+
+
 def test_constraints_are_floors_of_queue_rates() -> None:
     plane, queues = controlled()
     load = Load(plane, queues, (5e6, 4.5e6, 3e6))
@@ -215,7 +230,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
         yield running
 
 
-def test_a_gateway_controls_its_queues_by_constraints_that_it_has_after_a_restart_too(
+def test_a_gateway_controls_its_queues_with_the_rates_and_constraints_of_before_a_restart(
     tmp_path: Path, broker: Mosquitto
 ) -> None:
     port = SetPort("radio", 4e5, 50, 8, (2e5, *[2e5 / 7] * 7))
@@ -245,7 +260,8 @@ def test_a_gateway_controls_its_queues_by_constraints_that_it_has_after_a_restar
         control.end()
         gateway.start()
         control = Control(gateway.socket)
-        # Before a coordinator says anything; the rates of the queues begin as stated.
+        # Before a coordinator says anything.
+        assert control.ask("measure")["ports"]["radio"]["queues"][0]["width_bps"] > 2.2e5
         assert control.ask("managed", ports={})["constraints"] == {"radio": {"0": 0.05}}
         control.end()
     decisions = Trace.open(tmp_path / "trace" / "run-0", allow_incomplete=True).table("decisions").to_pylist()
@@ -255,7 +271,9 @@ def test_a_gateway_controls_its_queues_by_constraints_that_it_has_after_a_restar
     assert changed[0]["before"].startswith("0.2, ")
 
 
-def test_queues_elsewhere_are_told_to_the_gateway(tmp_path: Path, broker: Mosquitto) -> None:
+def test_queues_elsewhere_are_reported_to_the_gateway_which_stores_their_rates(
+    tmp_path: Path, broker: Mosquitto
+) -> None:
     gateway = ManagedProcess(tmp_path, broker.url, dataplane="none")
     with ended(gateway):
         control = Control(gateway.socket)
@@ -265,7 +283,20 @@ def test_queues_elsewhere_are_told_to_the_gateway(tmp_path: Path, broker: Mosqui
             "radio": {"queue_rates_bps": [6, 4], "delay_seconds": [0.1, 0.0], "cannot_hold": [1]}
         }
         assert "managed: radio" in control.ask("managed", ports={"radio": 3})["error"]
+        gateway.kill()
         control.end()
+        gateway.start()
+
+        async def begin() -> ControlledQueues:
+            link, queues = GatewayLink(gateway.socket), ControlledQueues(plane, Estimators("backlog"))
+            link.start()
+            await ControlBehindGateway(link, queues).begin()
+            await link.close()
+            return queues
+
+        plane = RecordedDataPlane()
+        asyncio.run(begin()).apply([SetPort("radio", 10.0, 100, 2, (5.0, 5.0), False, (1.0, 1.0))])
+        assert plane.state.ports["radio"].queue_rates_bps == (6.0, 4.0)
 
 
 def test_what_packets_waited_is_compared_and_drift_is_a_decision_as_is_its_end(tmp_path: Path) -> None:

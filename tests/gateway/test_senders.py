@@ -13,7 +13,7 @@ import pytest
 from tests.full_socket import Room
 from tests.gateway.planned import ByClient
 
-from triagemq.datagrams import CONTROL_DSCP, AddressList, socket_address
+from triagemq.datagrams import CLASS_DSCP, CONTROL_DSCP, AddressList, socket_address
 from triagemq.gateway import LiveTrace
 from triagemq.gateway.core import GatewayCore, GatewaySettings, MqttSnCore, Policy
 from triagemq.gateway.core.delivery import deliver
@@ -181,6 +181,39 @@ def test_what_a_full_socket_cannot_take_waits_by_priority_and_control_goes_first
     asyncio.run(scenario())
 
 
+def test_what_waits_for_a_full_socket_takes_the_class_and_the_mark_of_a_new_plan(
+    receivers: list[socket.socket], sender: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, receiver = Room(monkeypatch), receivers[0]
+    there = receiver.getsockname()
+
+    async def scenario() -> None:
+        treated = {"c0": Treatment(0), "c1": Treatment(1), "c2": Treatment(2)}
+        gateway = core(policy=ByClient(treated=treated))
+        outlet = by_socket(gateway, sender, marks_classes=True)
+        members = [member(gateway, number, there, qos=number % 2) for number in range(3)]
+        for session, subscription in members:
+            if subscription.qos:
+                delivery = Delivery(1, publication(), subscription, 1, False, 0)
+                outlet.publish(SendPublish(session, delivery, session.client_id.encode()))
+            else:
+                group = group_of([(session, subscription)])
+                outlet.publish_many(SendMany(group, publication(), session.client_id.encode()))
+        outlet.control(SendControl(there, b"control"))
+        treated |= {"c0": Treatment(5), "c1": Treatment(0)}
+        outlet.rerank()
+        room.left = 100
+        await asyncio.sleep(0.05)
+        assert [_mark(receiver) for _ in range(4)] == [
+            (b"control", CONTROL_DSCP << 2),
+            (b"c1", CLASS_DSCP[0] << 2),
+            (b"c2", CLASS_DSCP[2] << 2),
+            (b"c0", CLASS_DSCP[5] << 2),
+        ]
+
+    asyncio.run(scenario())
+
+
 class FakePlane:
     """A data plane that keeps packets until told what becomes of them."""
 
@@ -190,6 +223,9 @@ class FakePlane:
 
     def send(self, packets: Any) -> None:
         self.packets += packets
+
+    def reclassify(self, treatment_of: Any) -> None:
+        """Nothing waits here."""
 
     def decide(self, *outcomes: Outcome) -> None:
         tokens = [packet.token for packet in self.packets if not packet.control]

@@ -63,6 +63,10 @@ class Rig:
         self.sent += [(datagram, class_of(place)) for place, (_, datagram) in enumerate(datagrams)]
         return ()
 
+    def rerank(self, class_of: Callable[[Unsent], int]) -> None:
+        for one in self.waiting:
+            one.priority_class = class_of(one)
+
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         self.controls += [datagram for _, datagram in datagrams]
         return ()
@@ -221,6 +225,19 @@ def test_a_full_or_refusing_socket_is_no_delivery() -> None:
     assert rig.by_number() == {1: "lost_on_link", 3: "in_flight"}
     rig.report(1, 0, 1)
     assert rig.by_number()[2] == "delivered"
+
+
+def test_what_waits_for_the_socket_goes_to_the_queue_of_a_new_plan() -> None:
+    rig = Rig()
+    rig.problem = None
+    rig.publish(1, 2)
+    rig.plane.reclassify(lambda token: Treatment(0) if token == 2 else None)
+    assert [one.priority_class for one in rig.waiting] == [LEVEL, 0]
+    for one in rig.waiting:
+        one.problem = 0
+    rig.plane.settled_later(rig.waiting)
+    rig.report(1, 0, 1, level=0)
+    assert rig.outcomes() == {2: "delivered"}
 
 
 def test_fragments_count_as_packets_of_one_event() -> None:

@@ -160,6 +160,13 @@ class GatewayLink:
             "managed", lambda answer: parse_constraints(answer["constraints"]), ports=dict(ports)
         )
 
+    async def queue_rates(self) -> dict[str, list[int]]:
+        """Those of controlled queues, by port, that were in force last."""
+        return await self._request_parsed(
+            "queue_rates",
+            lambda answer: {name: [*map(int, rates)] for name, rates in answer["ports"].items()},
+        )
+
     async def measure(self, *, flows: bool = True, topics: bool = True, after: str = "") -> Measured:
         """What the gateway has counted, of topics since the mark `after`; without flows or topics it costs less."""
         return await self._request_parsed(

@@ -279,7 +279,7 @@ class ManagedGateway:
             lambda words: print(words, file=sys.stderr, flush=True),
             self.config.scenario,
         )
-        self._queue_control = ControlledQueues(plane, estimators)
+        self._queue_control = ControlledQueues(plane, estimators, self.gateway.queue_rates)
         self._queue_control.constrain(self._followed.constraints or {})
         return self._queue_control
 
@@ -425,7 +425,10 @@ class ManagedGateway:
                 return {}
             case "managed":
                 self._managed = parse_managed(request.get("ports"))
+                self._store_queue_rates(self._managed)
                 return {"constraints": self._followed.constraints or {}}
+            case "queue_rates":
+                return {"ports": self.gateway.queue_rates}
             case "carried":
                 by, generation = request.get("by"), request.get("generation")
                 if not isinstance(by, str) or not isinstance(generation, int):
@@ -603,6 +606,11 @@ class ManagedGateway:
         if self._trace is not None and ports:
             self._trace.writer.queue_samples(sample_columns(ports, self._port_numbers, now_ns))
         decisions = [] if self._queue_control is None else self._queue_control.feed(ports, now_ns)
+        if self._queue_control is not None and decisions:
+            self._store_queue_rates(self._queue_control.managed)
         if self._trace is not None and decisions:
             rows = [{"decided_ns": now_ns, **asdict(each)} for each in decisions]
             self._trace.writer.decisions(decision_columns(rows))
+
+    def _store_queue_rates(self, ports: Mapping[str, PortDelays]) -> None:
+        self.gateway.store_queue_rates({name: port.queue_rates_bps for name, port in ports.items()})

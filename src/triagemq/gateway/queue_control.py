@@ -1,8 +1,8 @@
 """Local control of queues: the queue rates of a data plane's ports, divided anew every 200 ms by what its counters say.
 
 It stands before a data plane and passes instructions on. Ports with queue rates keep those that control gave them when
-orders come again; after a restart control begins with the stated ones and finds others within seconds. What the
-coordinator adds, how long each class may wait at each port, and what it needs for that, goes over the control channel.
+orders come again, also after a restart: the gateway stores what is in force. What the coordinator adds, how long each
+class may wait at each port, and what it needs for that, goes over the control channel.
 """
 
 from __future__ import annotations
@@ -46,10 +46,13 @@ class _Controlled:
 class ControlledQueues:
     """An Instructed: the data plane behind it follows the instructions, but for the queue rates in force.
 
-    `feed` it every reading of the counters.
+    `feed` it every reading of the counters. `stored` are the queue rates with which ports begin.
     """
 
-    def __init__(self, plane: Instructed, estimators: Estimators) -> None:
+    def __init__(
+        self, plane: Instructed, estimators: Estimators, stored: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        self.stored = dict(stored or {})
         self._plane = plane
         self._estimators = estimators
         self._ports: dict[str, _Controlled] = {}
@@ -117,7 +120,8 @@ class ControlledQueues:
     def _controlled(self, port: SetPort, before: _Controlled | None) -> _Controlled:
         if before is not None and before.stated == port:
             return before
-        return self._begin(port, None if before is None else before.controller.width_bps)
+        stored = self.stored.pop(port.port, None)
+        return self._begin(port, stored if before is None else before.controller.width_bps)
 
     def _begin(self, port: SetPort, queue_rates: Sequence[float] | None) -> _Controlled:
         floors = port.floors_bps or tuple(FLOOR_SHARE * width for width in port.queue_rates_bps)
@@ -146,6 +150,11 @@ class ControlBehindGateway:
     def __init__(self, link: GatewayLink, queues: ControlledQueues) -> None:
         self._link, self._queues = link, queues
         self._unsent: deque[dict[str, Any]] = deque(maxlen=_MOST_UNSENT)
+
+    async def begin(self) -> None:
+        """Have ports begin with the queue rates that the gateway has stored, as soon as it is there."""
+        await self._link.news(None)
+        self._queues.stored = await self._link.queue_rates()
 
     async def feed(
         self,

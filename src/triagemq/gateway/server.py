@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import socket
 import sys
@@ -105,6 +106,8 @@ class Gateway:
             observer=trace,
             identify=identify,
         )
+        self.queue_rates: dict[str, list[int]] = {}
+        """Of controlled ports, as they were in force last."""
         self._storing = None if self._store is None else Storing(self.core, self._store, _log)
         self._presence = presence
         self._peers: Mapping[str, BrokerAddress] = {}
@@ -171,6 +174,8 @@ class Gateway:
         self._socket = bind_udp(*self._listen)
         if self.security is not None:
             self._dtls = DtlsListener(self.security, self.core, self._socket)
+        tables = {} if self._store is None else self._store.load()
+        self.queue_rates = {port: json.loads(rates) for port, rates in tables.get("queue_rates", ())}
         if self._make_plane is None:
             marks = self.core.settings.marks_classes
             plane = SocketPlane(self._socket, self._settled, seal=self.seal, marks_classes=marks)
@@ -178,7 +183,6 @@ class Gateway:
         else:
             self._sender.attach(self._make_plane(self._socket, self._settled, self.clock))
         if self._store is not None:
-            tables = self._store.load()
             restore(self.core, tables)
             if self._trace is not None:
                 self._trace.store_outcomes_in(self.core.changes, tables["outcomes"])
@@ -241,6 +245,19 @@ class Gateway:
             how(self.core)
         finally:
             self._do()
+
+    def store_queue_rates(self, ports: Mapping[str, Sequence[int]]) -> None:
+        """Those that are in force from now on are in force after a restart, too."""
+        changed = {name: [*rates] for name, rates in ports.items() if self.queue_rates.get(name) != [*rates]}
+        if not changed:
+            return
+        self.queue_rates |= changed
+
+        def put(core: GatewayCore) -> None:
+            for name, rates in changed.items():
+                core.changes.put("queue_rates", (name, json.dumps(rates)))
+
+        self.change(put)
 
     def fit_peers(self, addresses: Mapping[str, BrokerAddress], own_name: str) -> None:
         """Take what clients want from the brokers of other gateways, too; `own_name` is how they know this one."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from triagemq.datagrams import AddressList, DatagramSender, Seal, Unsent
@@ -130,6 +130,15 @@ class SocketPlane:
                 outcomes[one.place] = token, _outcome(one.problem), None, None
         self._on_transmitted(outcomes)
 
+    def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
+        """Put what waits for the socket where a new plan wants it, by what packets have for a token."""
+
+        def class_of(one: Unsent) -> int:
+            treatment = treatment_of(one.token)
+            return one.priority_class if treatment is None else treatment.priority_class
+
+        self._sender.rerank(class_of)
+
     def send_to_all(self, group: Group, datagram: bytes, treatments: Sequence[Treatment]) -> int:
         """One system call for a group; how many of its members, from the first on, it has been sent to."""
         is_new = len(group.members) == 1 and group.keys is None
@@ -231,10 +240,9 @@ class Sender:
             self._packets.append(OutgoingPacket(group.keys[place], datagram, False, token, treatment))
 
     def rerank(self) -> None:
-        """Have the data plane put what waits where the new plan wants it, if its queues are its own."""
-        reclassify = getattr(self._plane, "reclassify", None)
-        if reclassify is not None:
-            reclassify(self._treatment_now)
+        """Have the data plane put what waits where the new plan wants it."""
+        if self._plane is not None:
+            self._plane.reclassify(self._treatment_now)
 
     def _treatment_now(self, token: object) -> Treatment | None:
         """How a packet that still waits is to be treated by the orders of now."""

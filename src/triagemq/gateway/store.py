@@ -55,6 +55,7 @@ TABLES: Final[dict[str, tuple[str, int]]] = {
         2,
     ),
     "boots": ("broker_client_id TEXT PRIMARY KEY, boot TEXT", 1),
+    "queue_rates": ("port TEXT PRIMARY KEY, queue_rates_bps TEXT", 1),
     # Copies that will never be delivered, as rows of the Trace, until their run shows them.
     "outcomes": ("run TEXT, number INTEGER, columns BLOB, PRIMARY KEY (run, number)", 2),
 }

@@ -33,6 +33,7 @@ from triagemq.plan.dataplane import (
     PortCounters,
     QueueCounters,
     TransmitOutcome,
+    Treatment,
 )
 from triagemq.trace import Outcome
 
@@ -153,6 +154,17 @@ class ReportedDataPlane:
                     self._taken(packet, 0 if one is None else one.problem, now_ns, outcomes)
         if outcomes:
             self._on_transmitted(outcomes)
+
+    def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
+        """What waits for the socket leaves with the mark of a new plan, and is counted in the queue of that."""
+
+        def class_of(one: Unsent) -> int:
+            packet: OutgoingPacket = one.token
+            if packet.token is not None:
+                packet.treatment = treatment_of(packet.token)
+            return self._class_of(packet)
+
+        self._sender.rerank(class_of)
 
     def settled_later(self, some: Sequence[Unsent]) -> None:
         """What has become of datagrams that had to wait for room in the socket."""

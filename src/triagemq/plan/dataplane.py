@@ -430,3 +430,6 @@ class Egress(Protocol):
 
     def send(self, packets: Sequence[OutgoingPacket]) -> None:
         """Take packets; never blocks. Those to a key without a flow go out at once, unpaced."""
+
+    def reclassify(self, treatment_of: Callable[[object], Treatment | None]) -> None:
+        """Put what waits here where a new plan wants it, by what packets have for a token. None: as before."""

@@ -74,7 +74,7 @@ class KernelPorts:
     def open(self, listeners: Sequence[TrustedAddress]) -> None:
         """Follow from now on; what comes from where the exchange listens goes with control packets."""
         self._plane.trust(listeners)
-        loops = {"following the gateway": self._follower.run, "counting": self._report_later}
+        loops = {"following the gateway": self._follow, "counting": self._report_later}
         self._tasks = [asyncio.create_task(self._keep_on(what, work)) for what, work in loops.items()]
 
     async def close(self) -> None:
@@ -101,6 +101,11 @@ class KernelPorts:
                     _LOG.exception("%s", words)
                 self._failing[what] = words
                 await asyncio.sleep(_REPORT_SECONDS)
+
+    async def _follow(self) -> None:
+        if self._control is not None:
+            await self._control.begin()
+        await self._follower.run()
 
     async def _report_later(self) -> None:
         # At random moments: the share of looks at which a queue is busy is the use of its port.
