@@ -229,6 +229,7 @@ def test_a_full_or_refusing_socket_is_no_delivery() -> None:
 
 def test_what_waits_for_the_socket_goes_to_the_queue_of_a_new_plan() -> None:
     rig = Rig()
+    rig.report(0, 0, 0)
     rig.problem = None
     rig.publish(1, 2)
     rig.plane.reclassify(lambda token: Treatment(0) if token == 2 else None)
@@ -237,7 +238,7 @@ def test_what_waits_for_the_socket_goes_to_the_queue_of_a_new_plan() -> None:
         one.problem = 0
     rig.plane.settled_later(rig.waiting)
     rig.report(1, 0, 1, level=0)
-    assert rig.outcomes() == {2: "delivered"}
+    assert rig.by_number() == {1: "lost_on_link", 2: "delivered"}
 
 
 def test_fragments_count_as_packets_of_one_event() -> None:

@@ -52,7 +52,7 @@ class ControlledQueues:
     def __init__(
         self, plane: Instructed, estimators: Estimators, stored: Mapping[str, Sequence[int]] | None = None
     ) -> None:
-        self.stored = dict(stored or {})
+        self.stored: dict[str, Sequence[int]] = dict(stored or {})
         self._plane = plane
         self._estimators = estimators
         self._ports: dict[str, _Controlled] = {}
@@ -154,7 +154,7 @@ class ControlBehindGateway:
     async def begin(self) -> None:
         """Have ports begin with the queue rates that the gateway has stored, as soon as it is there."""
         await self._link.news(None)
-        self._queues.stored = await self._link.queue_rates()
+        self._queues.stored = {**await self._link.queue_rates()}
 
     async def feed(
         self,

@@ -152,6 +152,22 @@ def test_a_change_behind_one_port_leaves_the_flows_behind_the_other_alone() -> N
         assert same_topics == (port_of[name] == wifi)
 
 
+@pytest.mark.parametrize("subscriptions", [slice(1, None), slice(None, -1), slice(None)])
+def test_orders_after_a_change_are_those_of_a_decision_that_knows_nothing_of_before(
+    subscriptions: slice,
+) -> None:
+    scenario = table2(seed=3, subscribers=6)
+    book = book_of(scenario)
+    first = decide(Question(book.scenario(Network(scenario), Rates())))
+    intent = next(each for each in subscriber_intents(scenario) if each.name == scenario.subscribers.name[2])
+    # Its rows move those of later subscribers; with all of them the same number of others takes their places.
+    wanted = intent.subscriptions[subscriptions]
+    swapped = [replace(one, topic=other.topic) for one, other in zip(wanted, reversed(wanted), strict=True)]
+    book.announce(replace(intent, subscriptions=tuple(swapped)))
+    question = Question(book.scenario(Network(scenario), Rates()))
+    assert decide(question, first).orders.topics == decide(question).orders.topics
+
+
 def test_small_changes_are_left_alone_until_they_add_up() -> None:
     """A hundred steps of a thousandth: what is in force is never far from what the plan would have."""
     fire = load(EXAMPLE)
