@@ -6,6 +6,8 @@ import contextlib
 import json
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -137,8 +139,29 @@ def test_files_that_are_missing_or_binary_are_refused(tmp_path):
     with pytest.raises(PlanError, match="not a plan"):
         load_plan(tmp_path / "binary.json")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(PlanError, match="cannot be read"):
+    with pytest.raises(PlanError, match="not a plan: "):
         load_plan(tmp_path / "folder")
+
+
+def test_a_directory_of_tables_of_a_version_before_is_read_and_refused_if_damaged(plan, tmp_path):
+    directory = tmp_path / "of=a" / "plan"
+    directory.mkdir(parents=True)
+    document = json.loads(dump_plan(plan))
+    for title in ("subscriptions", "flows", "ports", "decisions"):
+        table = document.pop(title)
+        stored = pa.Table.from_pylist(table) if title == "decisions" else pa.table(table)
+        pq.write_table(stored, directory / f"{title}.parquet", compression="zstd")
+    (directory / "plan.json").write_text(json.dumps(document))
+    assert_same(plan, load_plan(directory))
+    (directory / "flows.parquet").write_bytes(b"PAR1 nonsense PAR1")
+    with pytest.raises(PlanError, match="not a plan"):
+        load_plan(directory)
+    (directory / "flows.parquet").unlink()
+    with pytest.raises(PlanError, match="flows: Field required"):
+        load_plan(directory)
+    (directory / "plan.json").write_text("[]")
+    with pytest.raises(PlanError, match="not a plan"):
+        load_plan(directory)
 
 
 def test_a_plan_that_cannot_be_written_is_an_output_error(plan, tmp_path):

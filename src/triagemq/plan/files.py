@@ -1,4 +1,4 @@
-"""Plans in files: one readable JSON document."""
+"""Plans in files: one readable JSON document; the directories of Parquet tables of earlier versions are read, too."""
 
 from __future__ import annotations
 
@@ -147,12 +147,30 @@ def save_plan(plan: Plan, path: str | Path) -> None:
 
 def load_plan(path: str | Path) -> Plan:
     """Read what `save_plan` wrote; PlanError names the file and what is wrong with it."""
+    path = Path(path)
     try:
-        return parse_plan(Path(path).read_bytes(), str(path))
+        return parse_plan(_joined_tables(path) if path.is_dir() else path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise ParameterError(str(path), "no such plan") from error
     except OSError as error:
         raise PlanError(f"{path}: cannot be read: {error.strerror or error}") from error
+
+
+def _joined_tables(directory: Path) -> str:
+    """The document of a plan that an earlier version wrote as `plan.json` and a Parquet file for each table."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        document = {**json.loads((directory / "plan.json").read_text(encoding="utf-8"))}
+        for place in directory.glob("*.parquet"):
+            # ParquetFile reads this file; read_table would make columns of folder names such as a=b.
+            with pq.ParquetFile(place) as file:
+                rows = file.read()
+            document[place.stem] = rows.to_pylist() if place.stem == "decisions" else rows.to_pydict()
+        return json.dumps(document)
+    except (FileNotFoundError, ValueError, TypeError, pa.ArrowException) as error:
+        raise PlanError(f"{directory}: not a plan: {error}") from error
 
 
 def parse_plan(text: str | bytes, source: str = "plan") -> Plan:
