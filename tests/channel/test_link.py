@@ -108,6 +108,7 @@ def test_orders_of_ninety_thousand_flows_arrive_whole(tmp_path: Path) -> None:
             "direct": {},
             "peers": None,
             "filters": {},
+            "terms": {},
         }
         third = replace(second, version=3, grants=Grants(True, {"pump.k3y": Grant(publish=("b",))}))
         await link.send_state(second, third)

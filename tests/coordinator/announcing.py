@@ -52,6 +52,10 @@ def subscriber_intents(scenario: Scenario) -> list[SubscriberIntent]:
                     _or_none(float(wanted.max_separation_seconds[row])),
                     max_latency_share=float(wanted.max_latency_share[row]) or None,
                     guaranteed=bool(wanted.guaranteed[row]),
+                    min_share=float(wanted.min_share[row]) or None,
+                    max_rate_per_second=_or_none(float(wanted.max_rate_per_second[row])),
+                    newest_only=bool(wanted.newest_only[row]),
+                    expires_seconds=_or_none(float(wanted.expires_seconds[row])),
                 )
                 for row in (wanted.subscriber == number).nonzero()[0]
             ),

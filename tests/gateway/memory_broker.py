@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from triagemq.mqtt.packets import (
     MAXIMUM_PACKET_SIZE,
@@ -22,14 +24,17 @@ from triagemq.mqtt.packets import (
 from triagemq.mqtt.session import MqttSession
 from triagemq.mqttsn import matches
 
+_Message = tuple[bytes, bytes, int, bool, Sequence[tuple[int, Any]]]
+"""Topic, payload, QoS, whether it is retained, and properties."""
+
 
 @dataclass
 class _Subscriber:
     """What the broker remembers of one client id."""
 
     filters: dict[str, tuple[int, int | None]] = field(default_factory=dict)
-    waiting: deque[tuple[bytes, bytes, int, bool, int | None]] = field(default_factory=deque)
-    unanswered: dict[int, tuple[bytes, bytes, int, bool, int | None]] = field(default_factory=dict)
+    waiting: deque[_Message] = field(default_factory=deque)
+    unanswered: dict[int, _Message] = field(default_factory=dict)
     received: set[int] = field(default_factory=set)
     next_packet_id: int = 1
 
@@ -123,7 +128,14 @@ class MemoryBroker:
             return has_wildcard > limits.get(WILDCARD_SUBSCRIPTION_AVAILABLE, 1)
         return False
 
-    def publish(self, topic: str, payload: bytes, qos: int = 0, retain: bool = False) -> None:
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        retain: bool = False,
+        properties: Sequence[tuple[int, Any]] = (),
+    ) -> None:
         """Somebody publishes."""
         octets = topic.encode()
         if retain:
@@ -134,9 +146,10 @@ class MemoryBroker:
         for client_id, subscriber in self.subscribers.items():
             for topic_filter, (granted, identifier) in subscriber.filters.items():
                 if matches(topic_filter, topic):
-                    self._queue(client_id, (octets, payload, min(qos, granted), False, identifier))
+                    named = (*_named(identifier), *properties)
+                    self._queue(client_id, (octets, payload, min(qos, granted), False, named))
 
-    def _queue(self, client_id: str, message: tuple[bytes, bytes, int, bool, int | None]) -> None:
+    def _queue(self, client_id: str, message: _Message) -> None:
         subscriber = self.subscribers[client_id]
         connection = next((one for one in self._connections if one.client_id == client_id), None)
         if connection is None:
@@ -149,10 +162,10 @@ class MemoryBroker:
         self,
         connection: _Connection,
         subscriber: _Subscriber,
-        message: tuple[bytes, bytes, int, bool, int | None],
+        message: _Message,
         packet_id: int = 0,
     ) -> None:
-        topic, payload, qos, retain, identifier = message
+        topic, payload, qos, retain, properties = message
         dup = bool(packet_id)
         if qos and not packet_id:
             packet_id = subscriber.next_packet_id
@@ -162,8 +175,7 @@ class MemoryBroker:
         packet = encode_publish(4, topic, b"", qos=qos, retain=retain, dup=dup, packet_id=packet_id)
         head = packet[1 + len(encode_length(len(packet) - 2)) :]
         if connection.version == 5:
-            named = [] if identifier is None else [(SUBSCRIPTION_IDENTIFIER, identifier)]
-            head += encode_properties(named)
+            head += encode_properties(properties)
         connection.output += packet[:1] + encode_length(len(head) + len(payload)) + head + payload
 
     def _packet(self, connection: _Connection, first: int, body: bytes) -> None:
@@ -250,7 +262,11 @@ class MemoryBroker:
             if not options & 0x20:
                 for topic, (payload, retained_qos) in self.retained.items():
                     if matches(topic_filter, topic.decode()):
-                        message = (topic, payload, min(qos, retained_qos), True, identifier)
+                        message = (topic, payload, min(qos, retained_qos), True, _named(identifier))
                         self._send(connection, subscriber, message)
         properties = b"\0" if connection.version == 5 else b""
         connection.output += bytes((0x90, 3 + len(properties))) + body[:2] + properties + bytes((code,))
+
+
+def _named(identifier: int | None) -> list[tuple[int, Any]]:
+    return [] if identifier is None else [(SUBSCRIPTION_IDENTIFIER, identifier)]

@@ -30,6 +30,20 @@ def test_a_state_of_another_version_is_refused_with_what_to_do(
     assert "remove" not in str(error.value)
 
 
+def test_a_state_of_before_deliveries_expired_is_read(tmp_path: Path) -> None:
+    GatewayStore(tmp_path).close()
+    message = ("c", 1, "a", "a", b"x", 5, 6, 1, 0, 0, 0, 0)
+    with closing(sqlite3.connect(tmp_path / "gateway.sqlite")) as database:
+        database.execute("ALTER TABLE deliveries DROP COLUMN expires_ns")
+        database.execute(f"INSERT INTO deliveries VALUES ({', '.join('?' * 12)})", message)
+        database.execute("PRAGMA user_version=4")
+        database.commit()
+    for _ in range(2):
+        store = GatewayStore(tmp_path)
+        assert store.load()["deliveries"] == [(*message, None)]
+        store.close()
+
+
 def test_a_state_in_use_can_be_read_for_a_copy(tmp_path: Path) -> None:
     store = GatewayStore(tmp_path)
     store.save({"boots": {"a": ("a", "b")}})

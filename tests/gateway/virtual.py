@@ -23,6 +23,7 @@ from triagemq.gateway.core.state import (
 from triagemq.gateway.server import Storing
 from triagemq.gateway.sockets import Sender
 from triagemq.gateway.store import GatewayStore
+from triagemq.mqtt.packets import MESSAGE_EXPIRY
 from triagemq.mqtt.session import MqttSession
 from triagemq.mqttsn import (
     ConnAck,
@@ -198,8 +199,10 @@ class VirtualGateway:
     def clients(self, count: int) -> Iterable[Client]:
         return [self.client(1000 + number) for number in range(count)]
 
-    def publish(self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False) -> None:
-        self.broker.publish(topic, payload, qos, retain)
+    def publish(
+        self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False, expiry: int | None = None
+    ) -> None:
+        self.broker.publish(topic, payload, qos, retain, [] if expiry is None else [(MESSAGE_EXPIRY, expiry)])
         self.run()
 
     def wait(self, seconds: float) -> None:

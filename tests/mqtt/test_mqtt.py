@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -20,12 +21,18 @@ from triagemq.broker.process import find_mosquitto
 from triagemq.errors import MqttError
 from triagemq.mqtt.connection import MqttConnection
 from triagemq.mqtt.packets import (
+    CONTENT_TYPE,
+    CORRELATION_DATA,
     MAXIMUM_PACKET_SIZE,
+    MESSAGE_EXPIRY,
+    RESPONSE_TOPIC,
     SERVER_KEEP_ALIVE,
+    SUBSCRIPTION_IDENTIFIER,
     ConnectAnswer,
     Message,
     PacketStream,
     PacketType,
+    PublishProperties,
     encode_connect,
     encode_length,
     encode_properties,
@@ -95,6 +102,39 @@ def test_stream_gives_the_same_packets_however_it_is_cut(
         position += size
         number += 1
     assert found == messages
+
+
+properties = st.fixed_dictionaries(
+    {},
+    optional={
+        MESSAGE_EXPIRY: st.integers(0, 0xFFFF_FFFF),
+        CONTENT_TYPE: st.text("a/\u00e9", max_size=3).map(str.encode),
+        RESPONSE_TOPIC: st.text("a/", max_size=3).map(str.encode),
+        CORRELATION_DATA: st.binary(max_size=3),
+        # Payload Format Indicator.
+        0x01: st.integers(0, 1),
+    },
+)
+
+
+@given(properties, st.lists(st.integers(1, 0x0FFF_FFFF), max_size=2), st.randoms())
+def test_what_mqtt_5_says_of_a_message_is_read_in_any_order(
+    given: dict[int, Any], identifiers: list[int], random: Random
+) -> None:
+    said = [*given.items(), *((SUBSCRIPTION_IDENTIFIER, each) for each in identifiers)]
+    random.shuffle(said)
+    body = b"\0\1a" + encode_properties(said) + b"payload"
+    message = parse_publish(5, PacketType.PUBLISH << 4, body)
+    assert (message.topic, message.payload) == (b"a", b"payload")
+    assert sorted(message.identifiers) == sorted(identifiers)
+    assert message.properties == PublishProperties(
+        given.get(MESSAGE_EXPIRY),
+        given.get(CONTENT_TYPE, b"").decode(),
+        given.get(RESPONSE_TOPIC, b"").decode(),
+        given.get(CORRELATION_DATA, b""),
+    )
+    with pytest.raises(MqttError):
+        parse_publish(5, PacketType.PUBLISH << 4, b"\0\1a\3")
 
 
 def test_large_packet_in_many_pieces_is_not_copied_for_each() -> None:

@@ -20,7 +20,17 @@ from pydantic_core import to_json
 from triagemq.client.connection import CONNECTION_MARK, connection_id
 from triagemq.errors import PlanError
 from triagemq.mqttsn import matches
-from triagemq.plan.dataplane import FlowKey, SetFlow, SetLimiter, SetPort, Treatment, applied, difference
+from triagemq.plan.dataplane import (
+    NO_TERMS,
+    CopyTerms,
+    FlowKey,
+    SetFlow,
+    SetLimiter,
+    SetPort,
+    Treatment,
+    applied,
+    difference,
+)
 
 _MOST_DIGITS = 3
 """Of the number behind a client id that names a connection of a client."""
@@ -79,7 +89,7 @@ class UnseenTopics:
 
 
 _SENT_WHOLE = ("ports", "peers", "promised")
-_SENT_AS_DIFFERENCE = ("flows", "topics", "copies", "limiters", "direct", "filters")
+_SENT_AS_DIFFERENCE = ("flows", "topics", "copies", "limiters", "direct", "filters", "terms")
 """Parts of orders in a change."""
 
 
@@ -92,6 +102,8 @@ class Orders:
 
     `copies` and `limiters` are those of promises, by address and output port. `direct` is what gateways leave to them.
     `peers` are the brokers of other gateways from which one takes what its clients want, as URLs by name.
+    `terms[subscriber][filter]` are there for subscribers with terms that a gateway has to keep, an exact name or the
+    first filter that matches counts.
     """
 
     generation: int = 0
@@ -104,6 +116,7 @@ class Orders:
     direct: DirectTopics = field(default_factory=dict)
     peers: Mapping[str, str] = field(default_factory=dict, repr=False)
     filters: Mapping[str, Mapping[str, UnseenTopics]] = field(default_factory=dict)
+    terms: Mapping[str, Mapping[str, CopyTerms]] = field(default_factory=dict)
 
     @property
     def lowest_class(self) -> int:
@@ -113,11 +126,22 @@ class Orders:
     def treatment(self, name: str, topic: str) -> Treatment:
         """How a subscriber's copy of a topic is treated."""
         planned, flow = self.topics.get(name, {}).get(topic), self.flows.get(client_id_of(name))
+        terms = self._terms(name, topic)
         if planned is None and (unseen := self._unseen(name, topic)) is not None:
-            return Treatment(unseen.priority_class, 0.0, unseen.worth)
+            return Treatment(unseen.priority_class, 0.0, unseen.worth, terms=terms)
         if flow is None:
-            return Treatment(*(planned or (self.lowest_class, 0.0)))
-        return Treatment(*(planned or (flow.priority_class, 0.0)), flow_id=flow.flow_id)
+            return Treatment(*(planned or (self.lowest_class, 0.0)), terms=terms)
+        return Treatment(*(planned or (flow.priority_class, 0.0)), flow_id=flow.flow_id, terms=terms)
+
+    def _terms(self, name: str, topic: str) -> CopyTerms | None:
+        """As `SubscriberTerms.subscription_to` has it: an exact name, else the first pattern."""
+        filters = self.terms.get(name)
+        if not filters:
+            return None
+        found = filters.get(topic)
+        if found is None:
+            found = next((terms for pattern, terms in filters.items() if matches(pattern, topic)), None)
+        return None if found == NO_TERMS else found
 
     def _unseen(self, name: str, topic: str) -> UnseenTopics | None:
         """An exact name says more than a pattern; of several patterns the best class counts."""
@@ -168,6 +192,7 @@ class Orders:
             direct={name: topics for name, topics in self.direct.items() if name in subscribers},
             peers=peers,
             filters={name: filters for name, filters in self.filters.items() if name in subscribers},
+            terms={name: filters for name, filters in self.terms.items() if name in subscribers},
         )
 
 
@@ -191,6 +216,7 @@ class OrdersChange:
     direct: Mapping[str, Mapping[str, Mapping[str, int]] | None] = field(default_factory=dict)
     peers: Mapping[str, str] | None = field(default=None, repr=False)
     filters: Mapping[str, Mapping[str, UnseenTopics] | None] = field(default_factory=dict)
+    terms: Mapping[str, Mapping[str, CopyTerms] | None] = field(default_factory=dict)
 
     def after(self, before: Orders) -> Orders:
         """The orders that they become."""
@@ -254,7 +280,7 @@ def subscriber_of(client_id: str) -> tuple[str, int]:
 
 
 def reranked(before: Orders, after: Orders, change: OrdersChange) -> set[str] | None:
-    """The subscribers of whose topics a change may change the class; None: it may be anybody's.
+    """The subscribers of whose topics a change may change the class or the terms; None: it may be anybody's.
 
     >>> before = Orders(topics={"a": {"smoke": (1, 0.0)}, "b": {"smoke": (1, 0.0)}})
     >>> after = Orders(topics={"a": {"smoke": (1, 0.5)}, "b": {"smoke": (0, 0.0)}})
@@ -278,7 +304,7 @@ def reranked(before: Orders, after: Orders, change: OrdersChange) -> set[str] | 
     changed_topics = (
         name for name, topics in change.topics.items() if classes(before.topics.get(name)) != classes(topics)
     )
-    return {*change.filters, *changed_flows, *changed_topics}
+    return {*change.filters, *change.terms, *changed_flows, *changed_topics}
 
 
 _WHOLE: TypeAdapter[OrdersChange] = TypeAdapter(AnyOrdersChange)

@@ -233,7 +233,12 @@ class LiveTrace:
     def finish(self, core: GatewayCore) -> Manifest:
         """What is still queued is in flight; then the trace is valid."""
         for session in core.sessions.values():
-            for delivery in (*session.buffer, *session.in_flight.values(), *session.unregistered):
+            for delivery in (
+                *session.buffer,
+                *session.in_flight.values(),
+                *session.unregistered,
+                *session.held,
+            ):
                 copy = session, delivery.subscription, delivery.publication
                 flow = core.flow_of(copy, delivery)
                 self.settled(copy, Outcome.in_flight, flow, delivery, core.now_ns)

@@ -18,7 +18,7 @@ from triagemq.gateway.core.delivery import transmitted
 from triagemq.gateway.core.messages import Delivery
 from triagemq.gateway.core.sessions import Copy, Group
 from triagemq.gateway.core.state import SendControl, SendMany, SendPublish
-from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment
+from triagemq.plan.dataplane import NEVER_NS, FlowKey, OutgoingPacket, Treatment, WaitingTerms
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
@@ -214,7 +214,13 @@ class Sender:
         key = FlowKey(session.endpoint[0], session.endpoint[1])
         treatment = self._core.settings.policy.treatment(session.client_id, delivery.publication.topic)
         delivery.flow = treatment.flow_id, treatment.priority_class
-        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment))
+        waiting = None
+        if delivery.newest_only or delivery.expires_ns != NEVER_NS:
+            # What has been sent before is not taken back.
+            is_replaceable = delivery.newest_only and delivery.attempts == 1
+            replaces = (session.client_id, delivery.publication.topic) if is_replaceable else None
+            waiting = WaitingTerms(replaces, delivery.expires_ns)
+        self._packets.append(OutgoingPacket(key, datagram, False, (session, delivery), treatment, waiting))
 
     def publish_many(self, action: SendMany) -> None:
         """To a group: as one datagram where there are no queues, and else each with an outcome of its own."""
@@ -234,10 +240,14 @@ class Sender:
                 settle_copy(core, (*member, publication), Outcome.delivered)
         if group.keys is None:
             group.keys = [FlowKey(session.endpoint[0], session.endpoint[1]) for session, _ in members]
+        expires_ns = publication.expires_ns
+        waiting = None if expires_ns == NEVER_NS else WaitingTerms(None, expires_ns)
         for place in range(begin, len(members)) if places is None else places:
             member, treatment = members[place], treatments[place]
             token = (*member, publication), (treatment.flow_id, treatment.priority_class)
-            self._packets.append(OutgoingPacket(group.keys[place], datagram, False, token, treatment))
+            self._packets.append(
+                OutgoingPacket(group.keys[place], datagram, False, token, treatment, waiting)
+            )
 
     def rerank(self) -> None:
         """Have the data plane put what waits where the new plan wants it."""

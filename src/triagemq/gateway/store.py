@@ -41,7 +41,7 @@ TABLES: Final[dict[str, tuple[str, int]]] = {
     "deliveries": (
         "client_id TEXT, sequence INTEGER, topic_filter TEXT, topic TEXT, payload BLOB, published_ns INTEGER, "
         "received_ns INTEGER, qos INTEGER, retain INTEGER, priority_class INTEGER, message_id INTEGER, "
-        "stage INTEGER, PRIMARY KEY (client_id, sequence)",
+        "stage INTEGER, expires_ns INTEGER, PRIMARY KEY (client_id, sequence)",
         2,
     ),
     "arrivals": (
@@ -148,7 +148,9 @@ class RowChanges:
                     stored.add(key)
 
 
-_VERSION: Final = 4
+_VERSION: Final = 5
+_BEFORE: Final = 4
+"""Deliveries did not expire."""
 _LOCK: Final = "gateway.lock"
 _IDENTITY: Final = {"identity": ("name TEXT PRIMARY KEY, value TEXT", 1)}
 
@@ -171,7 +173,7 @@ class GatewayStore:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _VERSION):
+            if version not in (0, _BEFORE, _VERSION):
                 kind = "a newer" if version > _VERSION else "an older"
                 raise GatewayError(
                     f"{self._path}: written by {kind} version of triagemq ({version}, this one knows {_VERSION}); "
@@ -180,6 +182,8 @@ class GatewayStore:
             self._database.execute("BEGIN IMMEDIATE")
             for table, (columns, _) in (TABLES | _IDENTITY).items():
                 self._database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) WITHOUT ROWID")
+            if version == _BEFORE:
+                self._database.execute("ALTER TABLE deliveries ADD COLUMN expires_ns INTEGER")
             self._database.execute(f"PRAGMA user_version={_VERSION}")
             self._database.execute("COMMIT")
         except BlockingIOError:

@@ -224,6 +224,10 @@ def subscription_intents(scenario: Scenario, qos: int, weight: Floats) -> dict[s
                 qos,
                 max_latency_share=_finite(table.max_latency_share[row]),
                 guaranteed=bool(table.guaranteed[row]),
+                min_share=_finite(table.min_share[row]),
+                max_rate_per_second=_finite(table.max_rate_per_second[row]),
+                newest_only=bool(table.newest_only[row]),
+                expires_seconds=_finite(table.expires_seconds[row]),
             )
         )
     return found

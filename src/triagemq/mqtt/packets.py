@@ -23,6 +23,7 @@ _DENIED = {0x04, 0x05, 0x86, 0x87}
 # No datagram holds more than a sixteenth of it. What is larger the broker need not send, nor we have in memory.
 _MOST_RECEIVED_BYTES = 1 << 20
 _LARGEST_CACHED_PROPERTIES = 5
+_IDENTIFIER_FIRST = b"\x0b"
 # An MQTT-SN datagram with its topic, and some properties.
 _LARGEST_FROM_CLIENTS_BYTES = 2 << 16
 
@@ -110,6 +111,19 @@ class ConnectAnswer:
         return "wrong user or password" if self.code in _DENIED else f"code {self.code} {self.reason}".strip()
 
 
+class PublishProperties(NamedTuple):
+    """What MQTT 5 says of a message besides its user properties (3.3.2.3): the seconds after which it expires, what its
+    payload is, and to where an answer goes, with what the requester knows it by."""
+
+    expiry_seconds: int | None = None
+    content_type: str = ""
+    response_topic: str = ""
+    correlation_data: bytes = b""
+
+
+NO_PROPERTIES = PublishProperties()
+
+
 class Message(NamedTuple):
     """A PUBLISH from the broker. `identifiers` name the subscriptions it is for (MQTT 5)."""
 
@@ -121,6 +135,7 @@ class Message(NamedTuple):
     packet_id: int
     identifiers: tuple[int, ...] = ()
     user_properties: tuple[tuple[str, str], ...] = ()
+    properties: PublishProperties = NO_PROPERTIES
 
 
 def _packet(first: int, body: bytes) -> bytes:
@@ -302,13 +317,14 @@ def parse_publish(version: int, first: int, body: bytes) -> Message:
         raise MqttError("the broker sent a PUBLISH that ends in its topic")
     identifiers: tuple[int, ...] = ()
     pairs: tuple[tuple[str, str], ...] = ()
+    properties = NO_PROPERTIES
     if version >= 5:
         if position == len(body):
             raise MqttError("the broker sent a PUBLISH without properties")
         length = body[position]
         if length == 0:
             position += 1
-        elif length <= _LARGEST_CACHED_PROPERTIES:
+        elif length <= _LARGEST_CACHED_PROPERTIES and body.startswith(_IDENTIFIER_FIRST, position + 1):
             # Nearly always nothing but the identifier of a subscription, and one of a few.
             identifiers = _identifiers(body[position : position + 1 + length])
             position += 1 + length
@@ -316,14 +332,23 @@ def parse_publish(version: int, first: int, body: bytes) -> Message:
             found, position = parse_properties(body, position)
             identifiers = tuple(value for name, value in found if name == SUBSCRIPTION_IDENTIFIER)
             pairs = tuple(value for name, value in found if name == USER_PROPERTY)
-    return Message(
-        topic, body[position:], qos, bool(first & 1), bool(first & 8), packet_id, identifiers, pairs
+            properties = _publish_properties(dict(found))
+    retain, dup = bool(first & 1), bool(first & 8)
+    return Message(topic, body[position:], qos, retain, dup, packet_id, identifiers, pairs, properties)
+
+
+def _publish_properties(found: dict[int, Any]) -> PublishProperties:
+    return PublishProperties(
+        found.get(MESSAGE_EXPIRY),
+        found.get(CONTENT_TYPE, b"").decode(errors="replace"),
+        found.get(RESPONSE_TOPIC, b"").decode(errors="replace"),
+        found.get(CORRELATION_DATA, b""),
     )
 
 
 @lru_cache(65536)
 def _identifiers(octets: bytes) -> tuple[int, ...]:
-    """The identifiers among properties of at most five octets, which have no room for a user property with any text."""
+    """The identifiers among properties of at most five octets that begin with one: no other has room for anything."""
     found, _ = parse_properties(octets, 0)
     return tuple(value for name, value in found if name == SUBSCRIPTION_IDENTIFIER)
 
@@ -403,6 +428,10 @@ class PacketStream:
 
 # Properties of MQTT 5 (2.2.2): identifiers, their types, and both directions between them and octets.
 
+MESSAGE_EXPIRY = 0x02
+CONTENT_TYPE = 0x03
+RESPONSE_TOPIC = 0x08
+CORRELATION_DATA = 0x09
 SUBSCRIPTION_IDENTIFIER = 0x0B
 SESSION_EXPIRY = 0x11
 SERVER_KEEP_ALIVE = 0x13

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from triagemq.channel.orders import dump_orders, parse_orders
+from triagemq.channel.orders import dump_orders, parse_orders, reranked
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import SubscriberIntent, SubscriptionIntent, Utility
+from triagemq.plan.dataplane import CopyTerms
 
 NETWORK = Network.plain(bandwidth_bps=200_000.0)
 
@@ -32,7 +33,7 @@ def wanting(*intents: SubscriberIntent, most_worth: float = 1e12) -> IntentBook:
 def planned(book: IntentBook, rates: dict[str, float], previous: Decided | None = None) -> Decided:
     known = Rates(rates, dict.fromkeys(rates, 200.0))
     return decide(
-        Question(book.scenario(NETWORK, known), unseen=book.unseen(NETWORK)),
+        Question(book.scenario(NETWORK, known), unseen=book.unseen(NETWORK), terms=book.terms(NETWORK)),
         previous,
     )
 
@@ -86,6 +87,36 @@ def test_orders_keep_what_they_say_of_filters() -> None:
     assert orders.since(orders).filters == {}
     assert orders.part_for({"somebody else"}, {}).filters == {}
     assert orders.part_for({"chief"}, {}).filters == orders.filters
+
+
+def test_orders_have_the_terms_that_gateways_keep() -> None:
+    picky = SubscriberIntent(
+        (
+            SubscriptionIntent("alarms"),
+            SubscriptionIntent("+/alarms", expires_seconds=1.0),
+            SubscriptionIntent("#", max_rate_per_second=2.0, newest_only=True, min_share=0.5),
+        ),
+        name="chief",
+    )
+    wanted = wanting(
+        picky, subscriber("visitor", chat_x=1.0), SubscriberIntent(FIRE.subscriptions, name="ff")
+    )
+    orders = planned(wanted, {"telemetry/1": 200.0, "alarms": 5.0}).orders
+    assert list(orders.terms) == ["chief"]
+    found = {topic: orders.treatment("chief", topic).terms for topic in ("alarms", "a/alarms", "telemetry/1")}
+    assert found == {
+        "alarms": None,
+        "a/alarms": CopyTerms(expires_seconds=1.0),
+        "telemetry/1": CopyTerms(max_rate_per_second=2.0, newest_only=True),
+    }
+    assert orders.treatment("ff", "alarms").terms is None
+    assert parse_orders(dump_orders(orders)) == orders
+    assert parse_orders('{"generation":3}').terms == {}
+    assert orders.part_for({"ff"}, {}).terms == {}
+    without = planned(wanting(FIRE, subscriber("visitor", chat_x=1.0)), {"alarms": 5.0}).orders
+    change = without.since(orders)
+    assert change.terms == {"chief": None}
+    assert "chief" in (reranked(orders, without, change) or ())
 
 
 def test_without_triage_nothing_goes_first() -> None:

@@ -74,7 +74,13 @@ def test_the_intents_of_a_scenario_give_the_scenario_back() -> None:
     fire = building(seed=3)
     count = len(fire.subscriptions)
     hurried = {"max_latency_seconds": np.full(count, 0.2), "max_latency_share": np.linspace(0, 1, count)}
-    fire = replace(fire, subscriptions=replace(fire.subscriptions, **hurried))
+    others = {
+        "min_share": np.linspace(0, 1, count),
+        "max_rate_per_second": np.where(np.arange(count) % 2, 2.0, np.inf),
+        "newest_only": (np.arange(count) % 3 == 0).astype(np.int8),
+        "expires_seconds": np.where(np.arange(count) % 5, np.inf, 1.0),
+    }
+    fire = replace(fire, subscriptions=replace(fire.subscriptions, **hurried, **others))
     intents = [*publisher_intents(fire), *subscriber_intents(fire)]
     book = book_of(*reversed(intents))
     assert book.scenario(Network(fire), Rates()).fingerprint == fire.fingerprint

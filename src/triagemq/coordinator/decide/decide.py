@@ -33,7 +33,7 @@ from triagemq.coordinator.decide.promised import (
 )
 from triagemq.plan import Decision, Plan, rounds
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.plan.dataplane import SetFlow, SetPort
+from triagemq.plan.dataplane import CopyTerms, SetFlow, SetPort
 from triagemq.scenario import Floats, Scenario
 
 LEAST_DROP_CHANGE = 0.005
@@ -82,7 +82,7 @@ class PlannerSettings:
 class Question:
     """What there is to decide on. `why` says what has changed.
 
-    `unseen` is what topics without a rate are worth, by subscriber and filter.
+    `unseen` is what topics without a rate are worth, and `terms` are what gateways keep, by subscriber and filter.
     `listening` are the addresses at which subscribers take promised topics by now, and `sources` those that publishers
     send them from.
     `paced_bps` is how fast ports send that are planned with another bandwidth, which was measured; `measured` says so.
@@ -95,6 +95,7 @@ class Question:
     measured: tuple[Decision, ...] = ()
     listening: Mapping[str, Collection[str]] = field(default_factory=dict)
     unseen: Worths = field(default_factory=dict)
+    terms: Mapping[str, Mapping[str, CopyTerms]] = field(default_factory=dict)
     sources: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -162,7 +163,7 @@ def decide(question: Question, previous: Decided | Orders | None = None) -> Deci
         orders_before, scenario, plan, next_number, question.listening, question.sources
     )
     filters = unseen_topics(scenario, plan, {} if utility_classes == 1 else question.unseen, utility_classes)
-    orders = replace(promising, ports=ports, filters=filters, flows=flows)
+    orders = replace(promising, ports=ports, filters=filters, flows=flows, terms=question.terms)
     decided = previous if isinstance(previous, Decided) else None
     change = TopicChange(orders_before.topics, planned_topics(scenario, plan, orders_before, decided))
     news: tuple[Decision, ...] = ()

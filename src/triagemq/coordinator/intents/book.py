@@ -23,6 +23,7 @@ from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.rates import SILENT_EVENTS, DeclaredRate, Rates
 from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent, SubscriptionIntent
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
+from triagemq.plan.dataplane import CopyTerms
 from triagemq.scenario import (
     ArrivalProcess,
     Floats,
@@ -218,6 +219,10 @@ SUBSCRIBED_TERMS = (
     "max_separation_seconds",
     "max_latency_share",
     "guaranteed",
+    "min_share",
+    "max_rate_per_second",
+    "newest_only",
+    "expires_seconds",
 )
 """The scenario's columns about what is wanted: one row each in a subscriber's block."""
 
@@ -236,6 +241,7 @@ class WantedColumns:
     exact: tuple[str, ...]
     patterns: tuple[str, ...]
     terms: Floats
+    copy_terms: Mapping[str, CopyTerms]
     columns: tuple[NDArray[np.int64], Floats] | None = None
     exact_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
@@ -270,7 +276,7 @@ def columns_of(intent: SubscriberIntent, most_worth: float = math.inf) -> Wanted
     terms = np.ascontiguousarray(terms.reshape(-1, len(SUBSCRIBED_TERMS)).T)
     weight = terms[SUBSCRIBED_TERMS.index("utility_weight")]
     np.minimum(weight, most_worth, out=weight)
-    return WantedColumns(intent, exact, patterns, terms)
+    return WantedColumns(intent, exact, patterns, terms, copy_terms(intent))
 
 
 def _terms(wanted: SubscriptionIntent) -> tuple[float, ...]:
@@ -290,7 +296,33 @@ def _terms(wanted: SubscriptionIntent) -> tuple[float, ...]:
         ),
         wanted.max_latency_share or 0.0,
         wanted.guaranteed,
+        wanted.min_share or 0.0,
+        wanted.max_rate_per_second or math.inf,
+        wanted.newest_only,
+        wanted.expires_seconds or math.inf,
     )
+
+
+def copy_terms(intent: SubscriberIntent) -> dict[str, CopyTerms]:
+    """The terms that a gateway has to keep, by filter; where patterns have some, also of the filters that have none,
+    since an exact name and an earlier pattern count before them.
+
+    >>> wanted = [SubscriptionIntent("a"), SubscriptionIntent("b", newest_only=True), SubscriptionIntent("c")]
+    >>> list(copy_terms(SubscriberIntent(tuple(wanted), name="ff-7")))
+    ['b']
+    """
+    with_terms = [
+        each
+        for each in intent.subscriptions
+        if each.max_rate_per_second is not None or each.newest_only or each.expires_seconds is not None
+    ]
+    has_patterns = any(has_wildcard(each.topic) for each in with_terms)
+    return {
+        each.topic: CopyTerms(
+            each.max_rate_per_second or math.inf, each.newest_only, each.expires_seconds or math.inf
+        )
+        for each in (intent.subscriptions if has_patterns else with_terms)
+    }
 
 
 def wanted_tables(
@@ -310,7 +342,9 @@ def wanted_tables(
     ports = np.array([network.port_of(each.intent) for each in wanted], dtype=np.int32)
     people = with_columns(network.scenario.subscribers, rows, name=names, port=ports)
     columns: dict[str, Any] = dict(zip(SUBSCRIBED_TERMS, block, strict=True))
-    columns |= {name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed")}
+    columns |= {
+        name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed", "newest_only")
+    }
     return (
         replace(people, error_rate=network.error_rates(ports, people.error_rate)),
         filled(Subscriptions, len(owner), subscriber=owner, topic=topic, **columns),
@@ -425,6 +459,10 @@ class IntentBook:
     def unseen(self, network: Network) -> dict[str, dict[str, float]]:
         """By subscriber and filter, what topics are worth that the last `scenario` does not have."""
         return {each.intent.name: each.unseen(self._rank) for each in self._reachable(network)}
+
+    def terms(self, network: Network) -> dict[str, Mapping[str, CopyTerms]]:
+        """By subscriber and filter, the terms that gateways have to keep; only of subscribers that have any."""
+        return {each.intent.name: each.copy_terms for each in self._reachable(network) if each.copy_terms}
 
     def _columns(self, network: Network) -> DeclaredColumns:
         """What publishers say: the same as last time if none has said anything else."""

@@ -104,6 +104,7 @@ class Replanner:
                 measured=ports.decisions,
                 listening=self._book.listening(),
                 unseen=self._book.unseen(network),
+                terms=self._book.terms(network),
                 sources=self._book.sources(),
             )
             return decide(question, self._previous)

@@ -9,6 +9,8 @@ then it is repeated, after half a second and ever longer pauses. That costs litt
 
 from __future__ import annotations
 
+from functools import partial
+
 from triagemq import mqttsn
 from triagemq.gateway.core.messages import (
     Delivery,
@@ -17,12 +19,14 @@ from triagemq.gateway.core.messages import (
 )
 from triagemq.gateway.core.sessions import Copy, Session, SessionState, TopicReference
 from triagemq.gateway.core.state import GatewayState, SendPublish
+from triagemq.gateway.core.thinning import Thinning
 from triagemq.mqttsn import ReturnCode, encode_publish
-from triagemq.plan.dataplane import Treatment
+from triagemq.plan.dataplane import NEVER_NS, Treatment
 from triagemq.trace.schema import Outcome
 
 _SOON_SECONDS = 0.5
 _LONGEST_WAIT_NS = 60_000_000_000
+_PURGE_AGAIN_NS = 1_000_000_000
 
 
 def deliver(
@@ -40,19 +44,43 @@ def deliver(
     delivery = Delivery(
         session.next_sequence, publication, subscription, qos, retain, treatment.priority_class
     )
+    if treatment.terms is not None or publication.expires_ns != NEVER_NS:
+        delivery.heed(treatment.terms)
+    length_ns = 0 if drawn or retain else _interval_ns(treatment)
+    if length_ns and not _passes(gateway, session, delivery, length_ns):
+        return
+    _queue(gateway, session, delivery, treatment, drawn=drawn)
+
+
+def _queue(
+    gateway: GatewayState, session: Session, delivery: Delivery, treatment: Treatment, *, drawn: bool = False
+) -> None:
+    copy = session, delivery.subscription, delivery.publication
     if not drawn and treatment.drop_rate > 0.0 and gateway.draw() < treatment.drop_rate:
         drop_as_planned(gateway, copy, treatment, delivery)
         return
+    if delivery.newest_only:
+        older = session.newest.get(delivery.publication.topic)
+        if older is not None:
+            _supersede(gateway, session, older, delivery)
+            return
+        session.newest[delivery.publication.topic] = delivery
+    if delivery.expires_ns < session.purge_ns:
+        session.purge_ns = delivery.expires_ns
+    delivery.sequence = session.next_sequence
     session.next_sequence += 1
     limit = gateway.settings.buffer_messages
     if session.registering:
         limit = max(0, limit - len(session.unregistered))
     pushed_out = session.buffer.push(delivery, limit)
+    if pushed_out is not None and gateway.now_ns >= session.purge_ns:
+        _purge(gateway, session)
+        pushed_out = session.buffer.push(pushed_out, limit)
     if pushed_out is not None:
         give_up(gateway, session, pushed_out, Outcome.dropped_by_buffer, "buffer full")
         if pushed_out is delivery:
             return
-    if qos or session.state is not SessionState.ACTIVE:
+    if delivery.qos or session.state is not SessionState.ACTIVE:
         store(gateway, session, delivery)
     if session.state in (SessionState.ACTIVE, SessionState.AWAKE):
         pump(gateway, session)
@@ -66,15 +94,91 @@ def drop_as_planned(
     gateway.settle(copy, Outcome.dropped_by_policy, "planned", delivery)
 
 
+# Terms of subscriptions.
+
+
+def _interval_ns(treatment: Treatment) -> int:
+    """How far apart events of a topic are at least; 0 if they may come as they come."""
+    return 0 if treatment.terms is None else int(1e9 / treatment.terms.max_rate_per_second)
+
+
+def _passes(gateway: GatewayState, session: Session, delivery: Delivery, length_ns: int) -> bool:
+    """Whether a copy goes on, or waits for the end of the interval in which one of its topic has."""
+    if session.thinning is None:
+        session.thinning = Thinning(
+            lambda due_ns, what: gateway.schedule(due_ns, lambda: what(gateway.now_ns)),
+            gateway.timers.cancel,
+            partial(_interval_ended, gateway, session),
+        )
+    topic = delivery.publication.topic
+    if session.thinning.passes(topic, length_ns, gateway.now_ns):
+        return True
+    thinned = session.thinning.hold(topic, delivery)
+    session.next_sequence += 1
+    if thinned is not None:
+        give_up(gateway, session, thinned, Outcome.thinned, "max_rate_per_second")
+    if delivery.qos or session.state is not SessionState.ACTIVE:
+        store(gateway, session, delivery)
+    return False
+
+
+def _interval_ended(gateway: GatewayState, session: Session, delivery: Delivery) -> int:
+    """The newest of an interval goes on, as the plan of now wants it; how long the next one is."""
+    treatment = gateway.settings.policy.treatment(session.client_id, delivery.publication.topic)
+    delivery.priority_class = treatment.priority_class
+    delivery.heed(treatment.terms)
+    gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
+    _queue(gateway, session, delivery, treatment)
+    return _interval_ns(treatment)
+
+
+def _supersede(gateway: GatewayState, session: Session, older: Delivery, newer: Delivery) -> None:
+    """A newer event takes the place of one that waits."""
+    newer.take_place(older)
+    if older.qos or session.state is not SessionState.ACTIVE:
+        store(gateway, session, older)
+    else:
+        gateway.changes.remove("deliveries", (session.client_id, older.sequence))
+    copy = session, newer.subscription, newer.publication
+    gateway.settle(copy, Outcome.superseded, "newest_only", newer)
+
+
+def _no_longer_waits(session: Session, delivery: Delivery) -> None:
+    topic = delivery.publication.topic
+    if session.newest.get(topic) is delivery:
+        del session.newest[topic]
+
+
+def _purge(gateway: GatewayState, session: Session) -> None:
+    """Give up what has expired in a full buffer."""
+    session.purge_ns = NEVER_NS
+    for delivery in session.buffer.clear():
+        if delivery.has_expired(gateway.now_ns):
+            give_up(gateway, session, delivery, Outcome.expired, "expires_seconds")
+        else:
+            session.buffer.push_back(delivery)
+            session.purge_ns = min(session.purge_ns, delivery.expires_ns)
+    session.purge_ns = max(session.purge_ns, gateway.now_ns + _PURGE_AGAIN_NS)
+
+
 def rerank(gateway: GatewayState, session: Session) -> None:
-    """A new plan: what waits for a client, also for the answer to a REGISTER or a PUBLISH, goes in the order that it
-    wants.
+    """A new plan: what waits for a client, also for the answer to a REGISTER or a PUBLISH, goes in the order and by the
+    terms that it wants.
     """
     policy = gateway.settings.policy
+    if session.thinning is not None:
+        session.thinning.fit(
+            lambda topic: _interval_ns(policy.treatment(session.client_id, topic)), gateway.now_ns
+        )
     waiting = session.buffer.clear() if session.buffer else []
-    for delivery in (*waiting, *session.unregistered, *session.in_flight.values()):
+    session.newest.clear()
+    for delivery in (*session.in_flight.values(), *session.unregistered, *waiting):
         treatment = policy.treatment(session.client_id, delivery.publication.topic)
         delivery.priority_class = treatment.priority_class
+        delivery.heed(treatment.terms)
+        if delivery.newest_only and not delivery.attempts:
+            session.newest[delivery.publication.topic] = delivery
+        session.purge_ns = min(session.purge_ns, delivery.expires_ns)
     for delivery in waiting:
         session.buffer.push_back(delivery)
 
@@ -89,6 +193,7 @@ def give_up(
     gateway: GatewayState, session: Session, delivery: Delivery, outcome: Outcome, reason: str
 ) -> None:
     """A message will never be delivered; it must not be queued any more."""
+    _no_longer_waits(session, delivery)
     session.reserved.pop(delivery.message_id, None)
     gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
     gateway.settle((session, delivery.subscription, delivery.publication), outcome, reason, delivery)
@@ -102,6 +207,10 @@ def pump(gateway: GatewayState, session: Session) -> None:
         if session.state is SessionState.AWAKE and session.awake_budget <= 0:
             break
         delivery = session.buffer.peek()
+        if delivery.expires_ns <= gateway.now_ns and delivery.has_expired(gateway.now_ns):
+            session.awake_budget -= 1
+            give_up(gateway, session, session.buffer.pop(), Outcome.expired, "expires_seconds")
+            continue
         topic_name = delivery.publication.topic
         reference = session.topics.reference(delivery.subscription, topic_name)
         if delivery.qos and _window_is_full(session, delivery, settings.in_flight_messages):
@@ -191,6 +300,8 @@ def _expect_answer(gateway: GatewayState, session: Session) -> None:
 
 
 def _send(gateway: GatewayState, session: Session, delivery: Delivery, reference: TopicReference) -> None:
+    if delivery.newest_only:
+        _no_longer_waits(session, delivery)
     if delivery.qos == 0:
         gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
     else:
@@ -241,6 +352,13 @@ def transmitted(
             gateway.settle(copy, outcome, delivery=delivery)
     elif delivery.qos == 0:
         give_up(gateway, session, delivery, outcome, "output port")
+    elif (
+        outcome in (Outcome.expired, Outcome.superseded)
+        and session.in_flight.get(delivery.message_id) is delivery
+    ):
+        del session.in_flight[delivery.message_id]
+        give_up(gateway, session, delivery, outcome, "output port")
+        pump(gateway, session)
 
 
 # Answers of the client.
@@ -354,6 +472,11 @@ def _answer_due(gateway: GatewayState, session: Session) -> None:
     given_up = False
     for one in late:
         if isinstance(one, Delivery) and session.in_flight.get(one.message_id) is not one:
+            continue
+        if isinstance(one, Delivery) and one.has_expired(gateway.now_ns):
+            given_up = True
+            del session.in_flight[one.message_id]
+            give_up(gateway, session, one, Outcome.expired, "expires_seconds")
             continue
         if session.heard_ns > one.sent_ns:
             # A client that is there has left it without an answer.

@@ -144,6 +144,8 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
     publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
     publisher = publisher or known.own_messages.publisher(topic_name, message.payload, gateway.now_ns)
     publication.publisher, publication.sent_directly = split_publisher(publisher)
+    if message.properties.expiry_seconds is not None:
+        publication.expires_ns = gateway.now_ns + message.properties.expiry_seconds * 1_000_000_000
     known.last = publication
     known.last_origins = {origin}
     if not message.retain:
@@ -163,16 +165,17 @@ def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: st
             if best is None or best.topic_filter != entry.topic_filter:
                 continue
             session.routes[key] = None
+            treatment = policy.treatment(session.client_id, topic_name)
             reference = None
             if (
-                min(qos, best.qos) == 0
+                treatment.terms is None
+                and min(qos, best.qos) == 0
                 and session.state is SessionState.ACTIVE
                 and not session.draining
                 and len(session.endpoint) == 2
             ):
                 reference = session.topics.reference(best, topic_name)
-            priority_class = policy.treatment(session.client_id, topic_name).priority_class
-            ranked.append((priority_class, reference, (session, best)))
+            ranked.append((treatment.priority_class, reference, (session, best)))
     route = Route(topic_name, _in_class_order(ranked))
     gateway.routes.keep(key, route)
     return route

@@ -7,12 +7,14 @@ beginning. A topic that was idle for long is forgotten, and counted from 0 if it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 from triagemq.gateway.store import Row
 from triagemq.mqttsn import TopicIdType
+from triagemq.plan.dataplane import NEVER_NS, CopyTerms
 
 Origin: TypeAlias = tuple[int, ...]
 """Subscription identifiers of a copy, or the negative number of its lane."""
@@ -54,6 +56,17 @@ class Publication:
     publisher: str = ""
     # It went to some without a broker, by the orders of this generation: they do not get it from here.
     sent_directly: int | None = None
+    # When its publisher says that it expires.
+    expires_ns: int = NEVER_NS
+
+    def expires_by(self, terms: CopyTerms | None) -> int:
+        """When it expires for a subscription with these terms. Its age counts from its publication, by the clock of its
+        publisher where that is known; a clock that is ahead makes no event younger than its arrival here."""
+        if terms is None or terms.expires_seconds == math.inf:
+            return self.expires_ns
+        return min(
+            self.expires_ns, min(self.published_ns, self.received_ns) + int(terms.expires_seconds * 1e9)
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -92,13 +105,32 @@ class Delivery:
     flow: tuple[int, int] | None = None
     # It has been handed to the network, which has not sent it yet.
     waits_for_port: bool = False
+    # The terms by which it waits.
+    newest_only: bool = False
+    expires_ns: int = NEVER_NS
+
+    def heed(self, terms: CopyTerms | None) -> None:
+        """Wait by these terms of its subscription. What a client has just asked for is no newer event."""
+        self.newest_only = terms is not None and terms.newest_only and not self.retain
+        self.expires_ns = self.publication.expires_by(terms)
+
+    def has_expired(self, now_ns: int) -> bool:
+        """Whether it is too old to be sent; of QoS 2 with PUBREC only the end is missing."""
+        return self.expires_ns <= now_ns and self.stage is not DeliveryStage.RELEASED
+
+    def take_place(self, older: Delivery) -> None:
+        """Be what waits where `older` does, which then is what has been superseded."""
+        for name in ("publication", "subscription", "qos", "retain", "expires_ns"):
+            mine, theirs = getattr(self, name), getattr(older, name)
+            setattr(self, name, theirs)
+            setattr(older, name, mine)
 
     def row(self, client_id: str) -> Row:
         """What the store has of it."""
         one, topic_filter = self.publication, self.subscription.topic_filter
         message = one.topic, one.payload, one.published_ns, one.received_ns
         state = self.qos, int(self.retain), self.priority_class, self.message_id, int(self.stage)
-        return client_id, self.sequence, topic_filter, *message, *state
+        return client_id, self.sequence, topic_filter, *message, *state, self.expires_ns
 
 
 @dataclass(slots=True)

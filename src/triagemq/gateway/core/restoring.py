@@ -99,7 +99,7 @@ def _subscriptions(gateway: GatewayCore, tables: Mapping[str, Sequence[Row]]) ->
 
 def _delivery(gateway: GatewayCore, row: Row) -> None:
     client_id, sequence, topic_filter, topic, payload, published_ns, received_ns = row[:7]
-    qos, retain, priority_class, message_id, stage = row[7:]
+    qos, retain, priority_class, message_id, stage, expires_ns = row[7:]
     session = gateway.sessions.get(client_id)
     if session is None:
         return
@@ -118,6 +118,8 @@ def _delivery(gateway: GatewayCore, row: Row) -> None:
         gateway.observer.published(publication, qos)
     delivery = Delivery(sequence, publication, subscription, qos, bool(retain), priority_class)
     delivery.message_id, delivery.stage = message_id, DeliveryStage(stage)
+    if expires_ns is not None:
+        delivery.expires_ns = publication.expires_ns = expires_ns
     if message_id:
         delivery.attempts = 1
         session.reserved[message_id] = None

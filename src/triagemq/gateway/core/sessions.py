@@ -18,12 +18,14 @@ from triagemq.gateway.core.messages import (
     Registering,
     Subscription,
 )
+from triagemq.gateway.core.thinning import Thinning
 from triagemq.gateway.core.topics import ClientTopics
 from triagemq.gateway.store import Row
 from triagemq.mqtt.session import Packet
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.mqttsn.filters import has_wildcard
 from triagemq.mqttsn.timestamps import DIRECT_SLOT, marked_publisher
+from triagemq.plan.dataplane import NEVER_NS
 
 if TYPE_CHECKING:
     from triagemq.datagrams import AddressList
@@ -222,6 +224,11 @@ class Session:
     round_trips: tuple[float, ...] = ()
     # Of a publisher's connection for what some have already: the orders that it follows.
     generation: int = 0
+    # By the terms of its subscriptions: what waits for the end of an interval; by topic, which message that waits a
+    # newer one replaces; and when to look for what has expired, should the buffer be full.
+    thinning: Thinning[Delivery] | None = None
+    newest: dict[str, Delivery] = field(default_factory=dict)
+    purge_ns: int = NEVER_NS
 
     def row(self) -> Row:
         """What the store has of it: the client, its address and its will."""
@@ -242,6 +249,11 @@ class Session:
     def unregistered(self) -> list[Delivery]:
         """Messages that wait until the client knows the id of their topic."""
         return [delivery for one in self.registering.values() for delivery in one.waiting]
+
+    @property
+    def held(self) -> list[Delivery]:
+        """Messages that wait for the end of an interval, in which one of their topic has been sent."""
+        return [] if self.thinning is None else [*self.thinning]
 
     @property
     def waiting(self) -> int:
@@ -275,6 +287,8 @@ class Session:
         self.in_flight.clear()
         self.registering.clear()
         self.buffer.push_front(sorted(waiting, key=lambda delivery: delivery.sequence))
+        for delivery in () if self.thinning is None else self.thinning.clear():
+            self.buffer.push_back(delivery)
 
 
 @dataclass(slots=True, eq=False)
