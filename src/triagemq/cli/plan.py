@@ -103,15 +103,17 @@ class ClusterOptions:
 
 
 def check(file: options.File, json: options.Json = False) -> None:
-    """Name the mistakes in a scenario: file, line, field and the fix. Exit code 2 if there is one.
+    """Name the mistakes in a scenario or policy: file, line, field and the fix. Exit code 2 if there is one.
 
     Mistakes between entries are named when no entry is wrong by itself.
     """
+    from triagemq.coordinator.policy.files import check_policy, is_policy, load_policy
     from triagemq.errors import ScenarioError
     from triagemq.scenario import check as check_scenario
     from triagemq.scenario import load
 
-    problems = check_scenario(file)
+    of_policy = is_policy(file)
+    problems = check_policy(file) if of_policy else check_scenario(file)
     if json:
         terminal.print_json(
             {
@@ -125,13 +127,21 @@ def check(file: options.File, json: options.Json = False) -> None:
             typer.echo(str(problem), err=True)
     if problems:
         raise typer.Exit(ScenarioError.exit_code)
-    if not json:
-        scenario = load(file)
+    if json:
+        return
+    if of_policy:
+        policy = load_policy(file)
         typer.echo(
-            f"{file}: valid. {len(scenario.publishers)} publishers with {len(scenario.publications)} publications, "
-            f"{len(scenario.topics)} topics, {len(scenario.subscribers)} subscribers with "
-            f"{len(scenario.subscriptions)} subscriptions on {len(scenario.ports)} ports."
+            f"{file}: valid. {len(policy.roles)} roles, {len(policy.clients)} entries of clients, "
+            f"{len(policy.phases)} phases."
         )
+        return
+    scenario = load(file)
+    typer.echo(
+        f"{file}: valid. {len(scenario.publishers)} publishers with {len(scenario.publications)} publications, "
+        f"{len(scenario.topics)} topics, {len(scenario.subscribers)} subscribers with "
+        f"{len(scenario.subscriptions)} subscriptions on {len(scenario.ports)} ports."
+    )
 
 
 @options.with_groups

@@ -130,7 +130,10 @@ def up(
     ] = "ours",
     most_worth: Annotated[
         float,
-        typer.Option(min=1e-9, help="What a topic may be worth to a client, whatever it claims (log:WORTH)."),
+        typer.Option(
+            min=1e-9,
+            help="Without a --policy: what all subscriptions of a client may be worth together, whatever it claims.",
+        ),
     ] = 1000.0,
     bandwidth: Annotated[
         float,

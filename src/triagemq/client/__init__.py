@@ -13,7 +13,7 @@ of the `sockets`, a clock and futures; the session has an `outbox` for what is p
 """
 
 from triagemq.client.connection import Connection
-from triagemq.client.coordinator import Assignment, Coordinator, Promise, RequiredDelay
+from triagemq.client.coordinator import Assignment, Coordinator, LimitedClaim, Promise, RequiredDelay
 from triagemq.client.events import ConnectionCounters, Event
 from triagemq.client.publisher import BlockingPublisher, Publisher, publish_without_connection
 from triagemq.client.settings import ConnectionSettings, Will
@@ -46,6 +46,7 @@ __all__ = [
     "CoordinatorUnreachableError",
     "Event",
     "GatewayUnreachableError",
+    "LimitedClaim",
     "Promise",
     "PromiseRefusedError",
     "PublicationIntent",

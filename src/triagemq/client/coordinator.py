@@ -46,10 +46,11 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """The answer to a sign of life: which requested delays are refused; for a publisher the events per
-    second of those topics that it is to publish less often."""
+    """The answer to a sign of life: which requested delays are refused, and which claims the policy limits; for a
+    publisher the events per second of those topics that it is to publish less often."""
 
     refused_delays: tuple[RequiredDelay, ...] = ()
+    limited_claims: tuple[LimitedClaim, ...] = ()
     slow_down: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -162,8 +163,22 @@ class RequiredDelay:
         return f"A delay of {requested} is required of the queues there."
 
 
+@dataclass(frozen=True, slots=True)
+class LimitedClaim:
+    """A claim that counts for less than it says, by the policy of the operator. Without a topic it is all claims."""
+
+    topic: str
+    reason: str
+
+    def refusal(self) -> CoordinatorError:
+        """The same as an error: nothing is withdrawn, the rest of the claims holds."""
+        return CoordinatorError(f"{self.topic or 'all subscriptions'}: {self.reason}", _FORBIDDEN)
+
+
+_FORBIDDEN = 403
+
 _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-_Record = TypeVar("_Record", Assignment, Direction, Promise, PromiseHop, RequiredDelay)
+_Record = TypeVar("_Record", Assignment, Direction, LimitedClaim, Promise, PromiseHop, RequiredDelay)
 
 
 class HttpClient:
@@ -330,12 +345,13 @@ class Coordinator(HttpClient):
         """Keep the lease, and report."""
         answer = await self.ask("POST", f"{_path(kind, name)}/heartbeat", report)
         rates = _object(answer.get("slow_down"))
-        delays = answer.get("refused_delays")
+        delays, limited = answer.get("refused_delays"), answer.get("limited_claims")
         return HeartbeatReply(
             tuple(
                 self._record(RequiredDelay, row, ports=tuple(_object(row).get("ports") or ()))
                 for row in (delays if isinstance(delays, list) else ())
             ),
+            tuple(self._record(LimitedClaim, row) for row in (limited if isinstance(limited, list) else ())),
             {topic: rate for topic in rates if (rate := self._number(rates, topic)) > 0},
         )
 

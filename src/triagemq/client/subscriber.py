@@ -20,7 +20,14 @@ from typing import Any, Unpack
 from triagemq.addresses import GatewayAddress
 from triagemq.client.blocking import BlockingSource, blocking
 from triagemq.client.connection import Connection, connection_id, notify
-from triagemq.client.coordinator import Assignment, Coordinator, HeartbeatReply, Promise, RequiredDelay
+from triagemq.client.coordinator import (
+    Assignment,
+    Coordinator,
+    HeartbeatReply,
+    LimitedClaim,
+    Promise,
+    RequiredDelay,
+)
 from triagemq.client.directions import PromisedTopics
 from triagemq.client.events import Event, EventQueue, EventSource, ExactlyOnce, ReceivedCounts
 from triagemq.client.moving import Handover, drained, level
@@ -65,6 +72,8 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         """What the plan in force means for this subscriber, once it is known."""
         self.refused_delays: tuple[RequiredDelay, ...] = ()
         """Delays requested by `max_latency_seconds` alone that no port is quick enough for."""
+        self.limited_claims: tuple[LimitedClaim, ...] = ()
+        """What the operator's policy refuses of its claims, or lowers to its budget."""
         self._port = port
         self._on_event = on_event
         self._raises_refusals = options.get("on_problem") is None
@@ -293,6 +302,10 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         for each in self.refused_delays:
             if (each.topic, each.max_latency_seconds) not in known:
                 self._background.report(each.refusal())
+        before, self.limited_claims = self.limited_claims, reply.limited_claims
+        for limited in self.limited_claims:
+            if limited not in before:
+                self._background.report(limited.refusal())
 
     async def _ask(self, after: int) -> Assignment:
         assert self._coordinator is not None

@@ -14,7 +14,7 @@ from triagemq import __version__
 from triagemq.channel.grants import Grants
 from triagemq.channel.link import GatewayLink
 from triagemq.channel.messages import Measured
-from triagemq.client.coordinator import Assignment, Promise
+from triagemq.client.coordinator import Assignment, LimitedClaim, Promise
 from triagemq.coordinator import store as tables
 from triagemq.coordinator.access.rights import TokenWatch, announced_grants
 from triagemq.coordinator.decide.decide import Decided
@@ -143,6 +143,10 @@ class ControlPlane:
     def promises(self) -> list[Promise]:
         """What was decided about guaranteed subscriptions."""
         return [] if self.runtime.decided is None else list(promise_facts(self.runtime.decided))
+
+    def limited_claims(self, subscriber: str) -> list[LimitedClaim]:
+        """What the policy limits of a subscriber's claims, by the latest plan."""
+        return [] if self.runtime.decided is None else [*self.runtime.decided.limited.get(subscriber, ())]
 
     def health(self, *, in_detail: bool = True) -> dict[str, Any]:
         """The checks and counts; without details for callers that may not read them."""

@@ -22,10 +22,10 @@ class Settings:
     where clients find it, HOST:PORT, or mqttsns://HOST:PORT where the gateway speaks DTLS; `gateway_name` is what other
     gateways call it.
     `queue_control` has the coordinator divide delay requirements among ports whose queue rates are controlled.
-    `balancing` is the policy that moves clients between several brokers. `most_worth` is what a client may claim for a
-    topic. `insecure` waives tokens and TLS beyond loopback. `host_names` are names by which browsers may come where
-    there are no tokens. For the page: `page_broker` is the broker with its password that values come from, `tables` a
-    directory of finished tables.
+    `balancing` is the policy that moves clients between several brokers. `most_worth` is the budget of clients whose
+    role has none of its own. `insecure` waives tokens and TLS beyond loopback. `host_names` are names by which browsers
+    may come where there are no tokens. For the page: `page_broker` is the broker with its password that values come
+    from, `tables` a directory of finished tables.
     """
 
     host: str = "127.0.0.1"

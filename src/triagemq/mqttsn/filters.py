@@ -80,6 +80,28 @@ def overlap(one: str, other: str) -> bool:
     return True
 
 
+def intersection(one: str, other: str) -> str | None:
+    """The filter that takes in the names which both take in; None where there are none.
+
+    >>> intersection("building/#", "+/hall/smoke"), intersection("a/#", "a/+/b/#"), intersection("a/#", "a")
+    ('building/hall/smoke', 'a/+/b/#', 'a')
+    >>> intersection("a/+", "b/+"), intersection("#", "$SYS/load")
+    (None, None)
+    """
+    if not overlap(one, other):
+        return None
+    levels = []
+    for left, right in zip_longest(one.split("/"), other.split("/")):
+        if left in ("#", None) or right in ("#", None):
+            break
+        levels.append(right if left == "+" else left)
+    # From the first `#` on the other filter says what there is, which may be nothing: its parent level.
+    place = len(levels)
+    rests = [text.split("/")[place:] for text in (one, other)]
+    rest = next((each for each in rests if each[:1] != ["#"]), ["#"])
+    return "/".join([*levels, *rest])
+
+
 class TopicTree:
     """Names or filters by level: names are found by a filter, or filters by a name, without asking all of them.
 

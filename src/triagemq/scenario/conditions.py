@@ -130,6 +130,20 @@ class Situation:
         )
 
 
+def worth_factors(factors: Mapping[str, float], rows: Mapping[str, int], topics: TopicTree) -> Floats:
+    """By row of a topic, the factor of a worth profile or phase: of several that match its own, else the first.
+
+    >>> rows = {"hall/smoke": 0, "hall/noise": 1, "attic/smoke": 2}
+    >>> worth_factors({"hall/+": 3.0, "#": 0.5, "hall/noise": 0.0}, rows, TopicTree(rows)).tolist()
+    [3.0, 0.0, 0.5]
+    """
+    found = np.ones(len(rows))
+    patterns = [topic for topic in factors if has_wildcard(topic)]
+    for topic in (*reversed(patterns), *(topic for topic in factors if not has_wildcard(topic))):
+        found[[rows[name] for name in topics.names_matching(topic) if name in rows]] = factors[topic]
+    return found
+
+
 def situations(scenario: Scenario, conditions: Conditions) -> list[Situation]:
     """The situation at the start, and after each time at which something happens.
 
@@ -240,13 +254,12 @@ class _Columns:
         self.now["rate_per_second"][meant] = rate[meant]
 
     def _change_worth(self, factors: Mapping[str, float]) -> None:
-        """The scenario's weights times a profile's factors; of several that match, the topic's own, else the first."""
-        factor = np.ones(len(self.scenario.topics))
-        patterns = [topic for topic in factors if has_wildcard(topic)]
-        for topic in (*reversed(patterns), *(topic for topic in factors if not has_wildcard(topic))):
-            factor[self._is_topic(topic)] = factors[topic]
+        """The scenario's weights times a profile's factors."""
+        rows = {name: row for row, name in enumerate(self.scenario.topics.name)}
         wanted = self.scenario.subscriptions
-        self.now["utility_weight"] = wanted.utility_weight * factor[wanted.topic]
+        self.now["utility_weight"] = (
+            wanted.utility_weight * worth_factors(factors, rows, self.topics)[wanted.topic]
+        )
 
     def _is_topic(self, topic: str) -> Flags:
         found = np.zeros(len(self.scenario.topics), dtype=np.bool_)

@@ -71,6 +71,7 @@ def test_the_life_of_a_subscriber(tmp_path: Path) -> None:
                 "lease_seconds": 30.0,
                 "generation": waited.json()["generation"],
                 "refused_delays": [],
+                "limited_claims": [],
             }
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 204
             assert (await here.client.delete("/v1/subscribers/ff:7@x")).status_code == 404

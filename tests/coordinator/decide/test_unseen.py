@@ -6,6 +6,7 @@ from triagemq.channel.orders import dump_orders, parse_orders, reranked
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings, Question, decide
 from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.intents.book import IntentBook
+from triagemq.coordinator.policy.claims import Entitlement
 from triagemq.coordinator.rates import Rates
 from triagemq.intents import SubscriberIntent, SubscriptionIntent, Utility
 from triagemq.plan.dataplane import CopyTerms
@@ -23,10 +24,10 @@ def subscriber(name: str, **worths: float) -> SubscriberIntent:
     )
 
 
-def wanting(*intents: SubscriberIntent, most_worth: float = 1e12) -> IntentBook:
-    book = IntentBook(most_worth)
+def wanting(*intents: SubscriberIntent, budget: float = 1e12) -> IntentBook:
+    book = IntentBook()
     for intent in intents:
-        book.announce(intent)
+        book.announce(Entitlement(intent, budget))
     return book
 
 
@@ -134,6 +135,6 @@ def test_an_absurd_claim_is_capped_and_takes_nobody_else_away() -> None:
     rates = {"mayday": 3.0, "chat/1": 400.0}
     starved = planned(wanting(mayday, greedy), rates)
     assert starved.orders.treatment("crew", "mayday").priority_class > 0
-    capped = planned(wanting(mayday, greedy, most_worth=1000.0), rates)
+    capped = planned(wanting(mayday, greedy, budget=1000.0), rates)
     treated = capped.orders.treatment("crew", "mayday")
     assert (treated.priority_class, treated.drop_rate) == (0, 0.0)

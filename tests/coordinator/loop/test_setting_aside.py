@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from triagemq.channel.orders import Orders
 from triagemq.coordinator.decide.decide import Decided, PlannerSettings
 from triagemq.coordinator.decide.network import Network
-from triagemq.coordinator.intents.registry import Key
+from triagemq.coordinator.intents.registry import Key, Record
 from triagemq.coordinator.loop import replanning
 from triagemq.coordinator.loop.replanning import Replanner
 from triagemq.coordinator.ports import PortsNow
 from triagemq.coordinator.rates import Rates, RateWatch
-from triagemq.intents import Intent, SubscriberIntent, SubscriptionIntent, Utility
+from triagemq.intents import SubscriberIntent, SubscriptionIntent, Utility
+from triagemq.scenario.utility import maximum_utility
 
 RATES = {"mayday": 3.0, "lamp/7": 2.0}
 
@@ -25,12 +27,12 @@ def subscriber(name: str, *topics: str, worth: float = 1.0) -> SubscriberIntent:
     )
 
 
-def intents(*several: SubscriberIntent) -> dict[Key, Intent]:
-    return {(each.kind, each.name): each for each in several}
+def intents(*several: SubscriberIntent) -> dict[Key, Record]:
+    return {(each.kind, each.name): Record(each, "", "") for each in several}
 
 
-def replanner(most_worth: float = 1e12) -> Replanner:
-    return Replanner(Network.plain(), PlannerSettings(), Orders(), most_worth=most_worth)
+def replanner(default_budget: float = 1e12) -> Replanner:
+    return Replanner(Network.plain(), PlannerSettings(), Orders(), default_budget)
 
 
 def plan(here: Replanner, rates: dict[str, float], **sizes: float) -> Decided:
@@ -124,10 +126,15 @@ def test_planning_that_fails_for_another_reason_says_so(monkeypatch: pytest.Monk
     assert set(plan(here, RATES).orders.topics["crew"]) == {"mayday"}
 
 
-def test_a_claim_beyond_the_cap_is_recorded() -> None:
-    here = replanner(most_worth=1000.0)
-    visitor, crew = subscriber("visitor", "chat", worth=1e12), subscriber("crew", "mayday", worth=50.0)
-    _, news, _ = here.take(intents(visitor, crew))
-    assert [(each.kind, each.subject, each.after) for each in news] == [
-        ("worth_capped", "visitor chat", "1000")
-    ]
+def test_claims_beyond_the_budget_are_scaled_to_it_and_recorded_once() -> None:
+    here = replanner(1000.0)
+    visitor, crew = subscriber("visitor", "lamp/7", worth=1e12), subscriber("crew", "mayday", worth=50.0)
+    here.take(intents(visitor, crew))
+    planned = plan(here, RATES)
+    wanted = planned.scenario.subscriptions
+    topics = [planned.scenario.topics.name[topic] for topic in wanted.topic]
+    worth = dict(zip(topics, maximum_utility(wanted).tolist(), strict=True))
+    assert worth == {"lamp/7": pytest.approx(1000.0), "mayday": pytest.approx(50 * np.log(2))}
+    assert [each.subject for each in planned.decisions if each.kind == "claims_scaled"] == ["visitor"]
+    assert [each.topic for each in planned.limited["visitor"]] == [""]
+    assert "claims_scaled" not in [each.kind for each in plan(here, RATES).decisions]

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from triagemq.addresses import reached_by
-from triagemq.client.coordinator import Assignment, Direction, Promise, RequiredDelay
+from triagemq.client.coordinator import Assignment, Direction, LimitedClaim, Promise, RequiredDelay
 from triagemq.coordinator.access.tokens import Caller, Role
 from triagemq.coordinator.api.requests import NOT_YET, AnyCaller, Body, Injected, gone
 from triagemq.coordinator.control_plane import ControlPlane
@@ -94,12 +94,14 @@ class AnnouncedAnswer(BaseModel):
 
 
 class SubscriberAnswer(AnnouncedAnswer):
-    """`delays`: what became of delays that are required at ports with controlled queue rates. `flows` has no effect."""
+    """`delays`: what became of delays that are required at ports with controlled queue rates; `limited_claims`: as in
+    the answer to a heartbeat. `flows` has no effect."""
 
     subscriptions: list[dict[str, Any]] | None = None
     port: str | None = None
     flows: int | None = None
     delays: list[RequiredDelay] | None = None
+    limited_claims: list[LimitedClaim] | None = None
 
 
 class PublisherAnswer(AnnouncedAnswer):
@@ -120,11 +122,13 @@ class PromisesAnswer(BaseModel):
 
 
 class SubscriberHeartbeatAnswer(BaseModel):
-    """`refused_delays`: required delays that no port can meet; at most 100."""
+    """`refused_delays`: required delays that no port can meet; `limited_claims`: what the policy refuses of the
+    claims, or scales to the budget. At most 100 of each."""
 
     lease_seconds: float
     generation: int
     refused_delays: list[RequiredDelay]
+    limited_claims: list[LimitedClaim]
 
 
 class PublisherHeartbeatAnswer(BaseModel):
@@ -240,6 +244,7 @@ async def read_client(key: KeyOfPath, caller: AnyCaller, coordinator: Injected) 
     more = record.intent.as_json() | {"promises": _promises(coordinator, record)}
     if key[0] == SUBSCRIBER:
         more["delays"] = coordinator.delays.of(record.intent.name)
+        more["limited_claims"] = coordinator.limited_claims(record.intent.name)
     return _answer(coordinator, caller, record, **more)
 
 
@@ -279,6 +284,7 @@ async def renew_subscriber(
         lease_seconds=record.intent.lease_seconds,
         generation=assigned.generation,
         refused_delays=[each for each in delays if each.refused][:_MOST_DELAYS],
+        limited_claims=coordinator.limited_claims(record.intent.name)[:_MOST_DELAYS],
     )
 
 

@@ -23,6 +23,7 @@ from triagemq.channel.orders import (
     UnseenTopics,
     client_id_of,
 )
+from triagemq.client.coordinator import LimitedClaim
 from triagemq.coordinator.decide.network import USUAL_SIZE_BYTES
 from triagemq.coordinator.decide.promised import (
     moves_in_order,
@@ -117,6 +118,8 @@ class Decided:
     changed: bool
     changed_for: Sequence[str]
     next_number: int
+    limited: Mapping[str, tuple[LimitedClaim, ...]] = field(default_factory=dict)
+    """By subscriber, which of its claims the policy limits."""
 
     @property
     def subscribed_topics(self) -> list[str]:

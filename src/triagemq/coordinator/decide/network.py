@@ -50,6 +50,8 @@ class Network:
     scenario: Scenario
     survival: Mapping[str, float] = field(default_factory=dict)
     """By port, what multiplies the share of packets that its subscribers get by the scenario: as was measured."""
+    phases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The worth profiles of the scenario: by name, factors on worth by topic or filter."""
 
     @classmethod
     def plain(cls, bandwidth_bps: float = 10e6, buffer_packets: float = 200) -> Network:
@@ -102,6 +104,16 @@ class Network:
     def subscriber_row(self) -> dict[str, int]:
         """The scenario's subscribers by name."""
         return {name: row for row, name in enumerate(self.scenario.subscribers.name)}
+
+    def stated_worth(self, subscriber: str) -> dict[str, float]:
+        """By topic, the weight that the scenario states for a subscriber of this name."""
+        row = self.subscriber_row.get(subscriber)
+        if row is None:
+            return {}
+        wanted = self.scenario.subscriptions
+        first, last = np.searchsorted(wanted.subscriber, [row, row + 1]).tolist()
+        names = (self.scenario.topics.name[topic] for topic in wanted.topic[first:last].tolist())
+        return dict(zip(names, wanted.utility_weight[first:last].tolist(), strict=True))
 
     @cached_property
     def publication_row(self) -> dict[tuple[str, str], int]:

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from triagemq.client.coordinator import LimitedClaim
 from triagemq.coordinator.decide.network import USUAL_SIZE_BYTES, Network
 from triagemq.coordinator.intents.registry import Key
+from triagemq.coordinator.policy.claims import Entitlement, budget_words
 from triagemq.coordinator.rates import SILENT_EVENTS, DeclaredRate, Rates
-from triagemq.intents import PUBLISHER, Intent, PublisherIntent, SubscriberIntent, SubscriptionIntent
-from triagemq.mqttsn.filters import TopicTree, has_wildcard
+from triagemq.intents import PUBLISHER, PublisherIntent, SubscriberIntent, SubscriptionIntent
+from triagemq.mqttsn.filters import TopicTree, covers, has_wildcard
 from triagemq.plan.dataplane import CopyTerms
 from triagemq.scenario import (
     ArrivalProcess,
@@ -37,7 +39,9 @@ from triagemq.scenario import (
     Topics,
     UtilityShape,
 )
+from triagemq.scenario.conditions import worth_factors
 from triagemq.scenario.model import filled, with_columns
+from triagemq.scenario.utility import maximum_utility
 
 _LEAST_TOPICS = 1_000
 
@@ -54,7 +58,13 @@ _HEAVY_DISPERSION = 100.0
 PUBLISHED_TERMS = ("min_separation_seconds", "max_separation_seconds", "max_size_bytes")
 """What promises are made of. What a publisher says of them counts before what the scenario says."""
 
+_LEAST_WEIGHT = 1e-30
+"""What is worth less is worth nothing: planners divide by it."""
+
 Rows = NDArray[np.int64]
+
+Planned = PublisherIntent | Entitlement
+"""What is planned for: a publisher as it says, a subscriber as the policy has it."""
 
 
 class DeclaredColumns:
@@ -217,14 +227,18 @@ SUBSCRIBED_TERMS = (
     "freshness_seconds",
     "max_latency_seconds",
     "max_separation_seconds",
-    "max_latency_share",
-    "guaranteed",
-    "min_share",
     "max_rate_per_second",
-    "newest_only",
     "expires_seconds",
+    "max_latency_share",
+    "min_share",
+    "guaranteed",
+    "newest_only",
+    "role_rank",
 )
 """The scenario's columns about what is wanted: one row each in a subscriber's block."""
+
+CLAIMED = len(SUBSCRIBED_TERMS)
+"""The row behind these: 1 where the terms are the client's own claim, 0 where they are the operator's."""
 
 _SHAPES = {shape.name.lower(): shape for shape in UtilityShape}
 
@@ -237,13 +251,17 @@ class WantedColumns:
     patterns matches. An exact name says more than a pattern; of several patterns the first holds.
     """
 
-    intent: SubscriberIntent
+    entitled: Entitlement
     exact: tuple[str, ...]
     patterns: tuple[str, ...]
     terms: Floats
     copy_terms: Mapping[str, CopyTerms]
     columns: tuple[NDArray[np.int64], Floats] | None = None
     exact_numbers: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+
+    @property
+    def intent(self) -> SubscriberIntent:
+        return self.entitled.intent
 
     def expand(self, topics: TopicTree, number: Mapping[str, int]) -> None:
         """Work out `columns`, sorted by the topics' names."""
@@ -258,29 +276,50 @@ class WantedColumns:
             self.terms[:, np.array([term_of[topic] for topic in chosen], dtype=np.int64)],
         )
 
-    def unseen(self, rank: Integers) -> dict[str, float]:
-        """What topics without a rank are worth to it if all of them arrives, by filter."""
+    def unseen(self, rank: Integers, scale: float, factors: Mapping[str, float]) -> dict[str, float]:
+        """What topics without a rank are worth to it if all of them arrives, by filter; own claims times a scale, and
+        together no more than the budget."""
         shape, weight = self.terms[:2]
         worth = np.where(shape == UtilityShape.LOG, np.log(2.0), 1.0) * weight
-        places = np.flatnonzero(rank[self.exact_numbers] < 0).tolist()
-        found = {self.exact[place]: float(worth[place]) for place in places}
-        return found | dict(zip(self.patterns, worth[len(self.exact) :].tolist(), strict=True))
+        places = np.flatnonzero(rank[self.exact_numbers] < 0)
+        places = np.append(places, np.arange(len(self.exact), len(worth)))
+        worth, claimed = worth[places], self.terms[CLAIMED][places] > 0
+        total = float(worth[claimed].sum())
+        worth[claimed] *= min(scale, self.entitled.budget / total) if total > 0 else 1.0
+        filters = (*self.exact, *self.patterns)
+        return {
+            filters[place]: value * _phase_factor(filters[place], factors)
+            for place, value in zip(places.tolist(), worth.tolist(), strict=True)
+        }
 
 
-def columns_of(intent: SubscriberIntent, most_worth: float = math.inf) -> WantedColumns:
-    """The intent of a subscriber, exact names first; a topic is worth `most_worth` at most."""
+def _phase_factor(topic_filter: str, factors: Mapping[str, float]) -> float:
+    """That of a filter as a whole: its own, else the first that takes all of it in."""
+    own = factors.get(topic_filter)
+    return (
+        next((each for one, each in factors.items() if covers(one, topic_filter)), 1.0)
+        if own is None
+        else own
+    )
+
+
+def columns_of(entitled: Entitlement) -> WantedColumns:
+    """What a subscriber is entitled to, exact names first."""
+    intent = entitled.intent
     wanted = sorted(intent.subscriptions, key=lambda each: has_wildcard(each.topic))
     exact = tuple(each.topic for each in wanted if not has_wildcard(each.topic))
     patterns = tuple(each.topic for each in wanted[len(exact) :])
-    terms = np.array([_terms(each) for each in wanted], dtype=np.float64)
-    terms = np.ascontiguousarray(terms.reshape(-1, len(SUBSCRIBED_TERMS)).T)
-    weight = terms[SUBSCRIBED_TERMS.index("utility_weight")]
-    np.minimum(weight, most_worth, out=weight)
-    return WantedColumns(intent, exact, patterns, terms, copy_terms(intent))
+    terms = np.array(
+        [(*_terms(each, entitled.rank), each.topic not in entitled.granted) for each in wanted],
+        dtype=np.float64,
+    )
+    terms = np.ascontiguousarray(terms.reshape(-1, 1 + len(SUBSCRIBED_TERMS)).T)
+    return WantedColumns(entitled, exact, patterns, terms, copy_terms(intent))
 
 
-def _terms(wanted: SubscriptionIntent) -> tuple[float, ...]:
-    """What it is worth, and how late or rarely it may come, as the scenario's tables have it."""
+def _terms(wanted: SubscriptionIntent, rank: int) -> tuple[float, ...]:
+    """What it is worth, how late, rarely or often it may come, and the rank of its role, as the scenario's tables have
+    it."""
     utility = wanted.utility
     return (
         _SHAPES[utility.shape],
@@ -294,12 +333,13 @@ def _terms(wanted: SubscriptionIntent) -> tuple[float, ...]:
                 wanted.max_separation_seconds,
             )
         ),
+        math.inf if wanted.max_rate_per_second is None else wanted.max_rate_per_second,
+        math.inf if wanted.expires_seconds is None else wanted.expires_seconds,
         wanted.max_latency_share or 0.0,
-        wanted.guaranteed,
         wanted.min_share or 0.0,
-        wanted.max_rate_per_second or math.inf,
+        wanted.guaranteed,
         wanted.newest_only,
-        wanted.expires_seconds or math.inf,
+        rank,
     )
 
 
@@ -327,12 +367,15 @@ def copy_terms(intent: SubscriberIntent) -> dict[str, CopyTerms]:
 
 def wanted_tables(
     wanted: Sequence[WantedColumns], network: Network, rank: Integers
-) -> tuple[Subscribers, Subscriptions]:
-    """Subscribers in the given order, and their subscriptions of topics that have a rank: the topic's row."""
+) -> tuple[Subscribers, Subscriptions, Floats]:
+    """Subscribers in the given order, their subscriptions of topics that have a rank (the topic's row), and the factor
+    on each subscriber's own claims that keeps them within its budget."""
     names = tuple(each.intent.name for each in wanted)
     pieces = [each.columns for each in wanted if each.columns is not None]
     numbers = np.concatenate([np.empty(0, dtype=np.int64), *(topics for topics, _ in pieces)])
-    block = np.concatenate([np.empty((len(SUBSCRIBED_TERMS), 0)), *(terms for _, terms in pieces)], axis=1)
+    block = np.concatenate(
+        [np.empty((1 + len(SUBSCRIBED_TERMS), 0)), *(terms for _, terms in pieces)], axis=1
+    )
     owner = np.repeat(np.arange(len(pieces), dtype=np.int32), [len(topics) for topics, _ in pieces])
     topic = rank[numbers]
     if (topic < 0).any():
@@ -341,18 +384,24 @@ def wanted_tables(
     rows = np.array([network.subscriber_row.get(name, -1) for name in names], dtype=np.int64)
     ports = np.array([network.port_of(each.intent) for each in wanted], dtype=np.int32)
     people = with_columns(network.scenario.subscribers, rows, name=names, port=ports)
-    columns: dict[str, Any] = dict(zip(SUBSCRIBED_TERMS, block, strict=True))
+    columns: dict[str, Any] = dict(zip(SUBSCRIBED_TERMS, block, strict=False))
     columns |= {
         name: columns[name].astype(np.int8) for name in ("utility_shape", "guaranteed", "newest_only")
     }
-    return (
-        replace(people, error_rate=network.error_rates(ports, people.error_rate)),
-        filled(Subscriptions, len(owner), subscriber=owner, topic=topic, **columns),
-    )
+    subscriptions = filled(Subscriptions, len(owner), subscriber=owner, topic=topic, **columns)
+    claims = maximum_utility(subscriptions) * block[CLAIMED]
+    total = np.bincount(owner, claims, minlength=len(wanted))
+    budgets = np.array([each.entitled.budget for each in wanted], dtype=np.float64)
+    scale = np.divide(budgets, total, out=np.ones(len(wanted)), where=total > budgets)
+    weight = subscriptions.utility_weight * np.where(block[CLAIMED] > 0, scale[owner], 1.0)
+    weight[weight < _LEAST_WEIGHT] = 0.0
+    subscriptions = replace(subscriptions, utility_weight=weight)
+    people = replace(people, error_rate=network.error_rates(ports, people.error_rate))
+    return people, subscriptions, scale
 
 
 class IntentBook:
-    """Publishers and subscribers by name. Whatever a subscriber claims, a topic is worth `most_worth` to it at most.
+    """Publishers and subscribers by name. Whatever a subscriber claims, its claims are worth its budget at most.
 
     >>> from triagemq.intents import PublicationIntent, SubscriberIntent, SubscriptionIntent
     >>> book = IntentBook()
@@ -363,9 +412,12 @@ class IntentBook:
     (('floor/1/smoke',), [2.0], 1)
     """
 
-    def __init__(self, most_worth: float = math.inf) -> None:
-        self._most_worth = most_worth
+    def __init__(self) -> None:
+        self.scales: dict[str, float] = {}
+        """By subscriber whose claims exceed its budget, the factor on them in the last `scenario`."""
         self._declared: dict[str, PublisherIntent] = {}
+        # Subscribers of whose claims some are refused.
+        self._refused: set[str] = set()
         self._wanted: dict[str, WantedColumns] = {}
         self._topic_number: dict[str, int] = {}
         self._topic_names: list[str] = []
@@ -376,24 +428,27 @@ class IntentBook:
         self._rank: Integers = np.empty(0, dtype=np.int32)
         self._declared_columns: DeclaredColumns | None = None
 
-    def get(self, key: Key) -> Intent | None:
-        """The intent of a client."""
+    def get(self, key: Key) -> Planned | None:
+        """What was announced for a client."""
         kind, name = key
         if kind == PUBLISHER:
             return self._declared.get(name)
         columns = self._wanted.get(name)
-        return None if columns is None else columns.intent
+        return None if columns is None else columns.entitled
 
-    def announce(self, intent: Intent) -> None:
+    def announce(self, intent: Planned | SubscriberIntent) -> None:
         """Add a client, or put its new intent in place of its old one."""
         if isinstance(intent, PublisherIntent):
             self._declared[intent.name] = intent
             self._declared_columns = None
             self._know(each.topic for each in intent.publications)
             return
-        wanted = columns_of(intent, self._most_worth)
+        entitled = intent if isinstance(intent, Entitlement) else Entitlement(intent)
+        wanted, intent = columns_of(entitled), entitled.intent
         self.withdraw(intent.kind, intent.name)
         self._wanted[intent.name] = wanted
+        if entitled.refused:
+            self._refused.add(intent.name)
         self._know(wanted.exact)
         for pattern in wanted.patterns:
             if pattern not in self._users:
@@ -407,12 +462,22 @@ class IntentBook:
             self._declared_columns = None
             return self._declared.pop(name, None) is not None
         wanted = self._wanted.pop(name, None)
+        self._refused.discard(name)
         for pattern in wanted.patterns if wanted is not None else ():
             self._users[pattern].discard(name)
             if not self._users[pattern]:
                 del self._users[pattern]
                 self._filters.remove(pattern)
         return wanted is not None
+
+    def limited(self) -> dict[str, tuple[LimitedClaim, ...]]:
+        """By subscriber, whether its claims exceed its budget in the last `scenario`, and what of them is refused."""
+        scaled = {
+            name: (LimitedClaim("", budget_words(self._wanted[name].entitled)),) for name in self.scales
+        }
+        return scaled | {
+            name: (*scaled.get(name, ()), *self._wanted[name].entitled.refused) for name in self._refused
+        }
 
     def declared(self, network: Network) -> dict[str, DeclaredRate]:
         """What publishers say about every topic they publish, for `RateWatch.declare`."""
@@ -428,8 +493,10 @@ class IntentBook:
         addresses = {name: intent.source_address for name, intent in self._declared.items()}
         return {name: address for name, address in addresses.items() if address is not None}
 
-    def scenario(self, network: Network, rates: Rates) -> Scenario:
-        """What exists and is wanted now.
+    def scenario(
+        self, network: Network, rates: Rates, factors: Mapping[str, float] | None = None
+    ) -> Scenario:
+        """What exists and is wanted now; `factors` are those of a phase on what topics are worth.
 
         Topics without a known rate are omitted, and subscribers behind a port that the network does
         not have, so that one of them does not keep the others from being planned for.
@@ -447,7 +514,12 @@ class IntentBook:
         for each in wanted:
             if each.columns is None:
                 each.expand(self._topics, self._topic_number)
-        subscribers, subscriptions = wanted_tables(wanted, network, rank)
+        subscribers, subscriptions, scale = wanted_tables(wanted, network, rank)
+        self.scales = {wanted[row].intent.name: float(scale[row]) for row in np.flatnonzero(scale < 1)}
+        if factors:
+            by_number = worth_factors(factors, self._topic_number, self._topics)
+            weight = subscriptions.utility_weight * by_number[in_order][subscriptions.topic]
+            subscriptions = replace(subscriptions, utility_weight=weight)
         return network.scenario.with_tables(
             topics=Topics(tuple(self._topic_names[number] for number in in_order)),
             publishers=publishers,
@@ -456,9 +528,15 @@ class IntentBook:
             subscriptions=subscriptions,
         )
 
-    def unseen(self, network: Network) -> dict[str, dict[str, float]]:
+    def unseen(
+        self, network: Network, factors: Mapping[str, float] | None = None
+    ) -> dict[str, dict[str, float]]:
         """By subscriber and filter, what topics are worth that the last `scenario` does not have."""
-        return {each.intent.name: each.unseen(self._rank) for each in self._reachable(network)}
+        return {
+            name: each.unseen(self._rank, self.scales.get(name, 1.0), factors or {})
+            for each in self._reachable(network)
+            for name in (each.intent.name,)
+        }
 
     def terms(self, network: Network) -> dict[str, Mapping[str, CopyTerms]]:
         """By subscriber and filter, the terms that gateways have to keep; only of subscribers that have any."""

@@ -17,11 +17,15 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An announced intent, who announced it, and the key in its client ids."""
+    """An intent, who announced it, and the key in its client ids; and what the policy knows the client by: its address,
+    its user at the broker, and the role of its token. An intent that is only observed has no owner."""
 
     intent: Intent
     owner: str
     session_key: str
+    address: str = ""
+    user: str = ""
+    role: str = ""
 
     @property
     def key(self) -> Key:

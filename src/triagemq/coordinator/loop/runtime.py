@@ -34,7 +34,6 @@ from triagemq.coordinator.refusals import StoreError
 from triagemq.coordinator.settings import Settings
 from triagemq.coordinator.store import Store
 from triagemq.errors import TriageError
-from triagemq.intents import Intent
 from triagemq.plan import Decision
 from triagemq.waiting import Tasks
 
@@ -108,9 +107,9 @@ class Runtime:
         self._requested = asyncio.Event()
         self._planned_at = -math.inf
         # What clients want: now, in the last plan, and in the orders in force.
-        self._intents: dict[Key, Intent] = {}
-        self._planned_intents: Mapping[Key, Intent] = {}
-        self._intents_in_force: Mapping[Key, Intent] = {}
+        self._intents: dict[Key, Record] = {}
+        self._planned_intents: Mapping[Key, Record] = {}
+        self._intents_in_force: Mapping[Key, Record] = {}
         self._problem_seconds = PROBLEM_SECONDS
         # Orders on the way to those that were decided: the first is the one that is sent. Those that hold nothing say
         # nothing: the gateway keeps those that it has until there is a plan.
@@ -177,7 +176,7 @@ class Runtime:
 
     def intents_changed(self, announced: Sequence[Record], withdrawn: Sequence[Key], reason: str) -> None:
         for record in announced:
-            self._intents[record.key] = record.intent
+            self._intents[record.key] = record
             self.assignments.announced(record.key)
         for key in withdrawn:
             self._intents.pop(key, None)

@@ -103,7 +103,7 @@ def load_with_conditions(path: str | os.PathLike[str]) -> tuple[Scenario, Condit
         )
         raise ScenarioError([problem])
     return _read(
-        _text(file),
+        text_of(file),
         str(file),
         name=path.resolve().name if directory else path.stem,
         folder=file.parent,
@@ -145,7 +145,7 @@ def check(path: str | os.PathLike[str]) -> list[Problem]:
     return []
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
     try:
         return file.read_bytes().decode("utf-8-sig")
     except (FileNotFoundError, NotADirectoryError):
