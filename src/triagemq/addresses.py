@@ -112,6 +112,19 @@ class Exposed:
     encryption: str | None
 
 
+def front_listener(front: str, *, encrypts: bool, broker: str | None, has_access: bool) -> Exposed:
+    """What MQTT clients reach at `front`: the broker, ours (None) with access control or another by its URL."""
+    if broker is None:
+        tokens = None if has_access else "--access"
+    else:
+        # A broker that asks this gateway for a user asks others, too.
+        tokens = (
+            None if "@" in broker else "--broker mqtt://USER:PASSWORD@HOST of a broker that asks for users"
+        )
+    host, _ = host_and_port(front, "--front", lowest_port=0)
+    return Exposed("the front", "--front", host, tokens, None if encrypts else "--front-tls CERT,KEY")
+
+
 def check_listeners(listeners: Iterable[Exposed], *, insecure: bool) -> list[str]:
     """Warnings, a line for each listener that others reach unprotected; ParameterError unless `insecure`.
 

@@ -41,6 +41,8 @@ class GatewayOptions:
     ] = None
     broker_ca: options.BrokerAuthority = None
     listen: Annotated[str, typer.Option(help="UDP address to listen on, HOST:PORT.")] = "127.0.0.1:10000"
+    front: options.Front = None
+    front_tls: options.FrontTls = None
     gateway_id: Annotated[int, typer.Option("--id", min=0, max=255, help="Number of this gateway.")] = 1
     state: Annotated[
         Path | None, typer.Option(help="Directory in which sessions survive a restart (default: none do).")
@@ -101,7 +103,7 @@ class GatewayOptions:
 
     def check(self) -> list[str]:
         """Warnings about who can reach it; ParameterError for what does not go together."""
-        from triagemq.addresses import Exposed, check_listeners
+        from triagemq.addresses import Exposed, check_listeners, front_listener
 
         needs = (
             ("--name", self.name, self.join, "--join URL"),
@@ -128,7 +130,14 @@ class GatewayOptions:
             tokens=None if has_tokens else tokens,
             encryption=None if self.encrypts else "--dtls",
         )
-        return check_listeners([exposed], insecure=self.insecure)
+        options.front_files(self.front, self.front_tls)
+        listeners = [exposed]
+        if self.front is not None:
+            encrypts, has_access = self.front_tls is not None, self.tokens is not None
+            listeners.append(
+                front_listener(self.front, encrypts=encrypts, broker=self.broker, has_access=has_access)
+            )
+        return check_listeners(listeners, insecure=self.insecure)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -160,9 +169,13 @@ class GatewayOptions:
 
         files = [] if security is None else [str(each) for each in security.files]
         certificate, private_key, client_authority = [*files, None, None, None][:3]
+        front_certificate, front_key = options.front_files(self.front, self.front_tls) or (None, None)
         return GatewayConfig(
             listen=self.listen,
             broker="",
+            front=self.front,
+            front_certificate=front_certificate,
+            front_key=front_key,
             state=str(state / "gateway" if self.join else state),
             control=str(state / "control.sock"),
             stores=self.state is not None,
@@ -230,7 +243,8 @@ async def _run(given: GatewayOptions, warnings: list[str]) -> dict[str, Any]:
             # Not through the loop, whose signal handling is that of `stopping` already.
             show = partial(_print_counters, running.gateway, given.json)
             signal.signal(signal.SIGUSR1, lambda *_: loop.call_soon_threadsafe(show))
-            _say_ready(given, place(*running.gateway.address), broker, broker_reached, security)
+            front = None if running.front is None else place(*running.front.address)
+            _say_ready(given, place(*running.gateway.address), front, broker, broker_reached, security)
 
         return await serve(
             replace(config, broker=broker.with_password()), stop_on_signals(), ready, grants, on_subscriptions
@@ -257,6 +271,7 @@ async def _start_broker(given: GatewayOptions, state: Path, stack: AsyncExitStac
 def _say_ready(
     given: GatewayOptions,
     listen: str,
+    front: str | None,
     broker: BrokerAddress,
     broker_reached: bool,
     security: ServerSecurity | None,
@@ -267,6 +282,7 @@ def _say_ready(
             "ready": True,
             "listen": listen if certificate is None else f"mqttsns://{listen}",
             "certificate": certificate,
+            "front": _front_url(given, front),
             "broker": str(broker),
             "broker_reached": broker_reached,
         }
@@ -274,7 +290,12 @@ def _say_ready(
         return
     where = f"udp {listen}" if certificate is None else f"mqttsns://{listen} (certificate {certificate})"
     name, led = ("", "") if given.join is None else (f" {given.name}", f", joins {given.join}")
-    typer.echo(f"gateway{name} ready on {where}, broker {broker}{led}")
+    also = "" if front is None else f", front {_front_url(given, front)}"
+    typer.echo(f"gateway{name} ready on {where}{also}, broker {broker}{led}")
+
+
+def _front_url(given: GatewayOptions, front: str | None) -> str | None:
+    return None if front is None else f"{'mqtt' if given.front_tls is None else 'mqtts'}://{front}"
 
 
 def _print_counters(running: Gateway, as_json: bool) -> None:

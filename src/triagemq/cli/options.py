@@ -237,3 +237,28 @@ def retention_seconds(text: str | float) -> float:
     if not seconds or not text.strip()[-1].isalpha():
         raise typer.BadParameter(f"{text!r} is no time with a unit; write 12h or 7d")
     return seconds
+
+
+Front = Annotated[
+    str | None,
+    typer.Option(
+        help="HOST:PORT where MQTT clients connect instead of at the broker, to be served by the plan."
+    ),
+]
+FrontTls = Annotated[
+    str | None,
+    typer.Option(metavar="CERT,KEY", help="Its certificate and key (PEM files): TLS at --front."),
+]
+
+
+def front_files(front: str | None, tls: str | None) -> tuple[str, str] | None:
+    """Paths of certificate and key; ParameterError for what is no pair of files."""
+    if tls is None:
+        return None
+    if front is None:
+        raise ParameterError("--front-tls", "goes with --front HOST:PORT")
+    certificate, _, key = tls.partition(",")
+    for file in (certificate, key):
+        if not Path(file).is_file():
+            raise ParameterError("--front-tls", f"must be CERT,KEY, two PEM files; {file!r} is none")
+    return str(Path(certificate).absolute()), str(Path(key).absolute())

@@ -92,6 +92,8 @@ def up(
         str,
         typer.Option(help="UDP address of the gateway, HOST:PORT."),
     ] = "127.0.0.1:10000",
+    front: options.Front = None,
+    front_tls: options.FrontTls = None,
     rest: Annotated[str, typer.Option(help="Address of the coordinator, HOST:PORT.")] = "127.0.0.1:8080",
     mqtt: Annotated[
         str | None,
@@ -219,6 +221,7 @@ def up(
         raise ParameterError("--client-ca", "goes with --dtls")
     rest_host, rest_port = host_and_port(rest, "--rest", lowest_port=0)
     host_and_port(gateway, "--gateway", lowest_port=0)
+    front_files = options.front_files(front, front_tls)
     further = None
     if broker is not None and broker != EMBEDDED_BROKER:
         broker = options.broker_address(broker, broker_ca).with_password()
@@ -238,6 +241,8 @@ def up(
         trace=trace,
         tables=tables,
         gateway=gateway,
+        front=front,
+        front_files=front_files,
         rest_host=rest_host,
         rest_port=rest_port,
         broker=broker,
@@ -385,6 +390,7 @@ def _say_ready(running: Exchange, seconds: float | None, as_json: bool) -> None:
             "gateway": running.gateway,
             "gateway_certificate": None if running.certificate is None else str(running.certificate),
             "broker": running.broker_address,
+            "front": running.front,
             **({"brokers": running.brokers} if len(running.brokers) > 1 else {}),
             "state": str(running.state),
             "trace": str(running.trace),
@@ -395,7 +401,8 @@ def _say_ready(running: Exchange, seconds: float | None, as_json: bool) -> None:
         typer.echo(json_format.dumps(facts), err=figures_follow)
         return
     gateway = running.gateway if running.options.dtls else f"udp {running.gateway}"
-    typer.echo(f"coordinator {running.rest}, gateway {gateway}, broker {running.broker_address}")
+    front = "" if running.front is None else f"front {running.front}, "
+    typer.echo(f"coordinator {running.rest}, gateway {gateway}, {front}broker {running.broker_address}")
     for name, address in list(running.brokers.items())[1:]:
         typer.echo(f"and gateway {name}, broker {address}")
     if running.certificate is not None and running.options.coordinator.get("tls_certificate") is None:

@@ -1,4 +1,4 @@
-"""The gateway process: MQTT from brokers in, MQTT-SN to clients out, by the orders of a coordinator or without one.
+"""The gateway process: MQTT from brokers in, MQTT-SN and MQTT to clients out, with or without a coordinator.
 
     gateway = Gateway(GatewaySettings(), BrokerAddress.parse("mqtt://localhost"), ("0.0.0.0", 10000))
     await gateway.start()
@@ -10,6 +10,7 @@ server                       carries out the actions; datagrams come in by socke
 store                        written before anything is acknowledged
 sockets                      copies leave by the socket, or by a data plane that paces and ranks
 live_trace                   the record
+front/                       MQTT clients, each with a connection of its own to the broker, in the same ports
 
 The process, managed by a coordinator, or with files in its place:
 

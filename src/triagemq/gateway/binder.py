@@ -30,6 +30,7 @@ from triagemq.plan.dataplane import (
     RemoveLimiter,
     RemovePort,
     SetFlow,
+    SetPort,
     difference,
 )
 
@@ -111,6 +112,11 @@ class FlowBinder:
     def clients(self) -> dict[str, FlowKey]:
         """Everyone who is connected."""
         return {client_id: key for client_id, (key, _, _) in self._clients.items()}
+
+    def port_of(self, key: FlowKey) -> SetPort | None:
+        """The output port of the client at this address; None for one without a flow."""
+        flow = self._bound.get(key)
+        return None if flow is None else self.orders.ports.get(flow.port)
 
     def _wanted(self, key: FlowKey, orders: Orders, default: SetFlow[str] | None) -> SetFlow[str] | None:
         fallback = None

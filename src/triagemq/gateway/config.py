@@ -46,6 +46,7 @@ class GatewayConfig:
     `queue_control` is what the queue rates of embedded queues are controlled by, with the learned `delay_model` of a
     directory (see queue_control.py).
     `broker_boot` is a file that changes whenever the broker is started, where it is one of ours.
+    `front` is HOST:PORT where MQTT clients connect, with `front_certificate` and `front_key` (PEM files) over TLS.
     `name` is what the coordinator and other gateways call it. It joins the coordinator at the address `join` with a
     `token`, where that does not come to its control socket; `join_authority` (PEM) is whom to trust there.
     `certificate` and `private_key` are PEM files: with them it speaks DTLS, and nothing else, and with
@@ -77,6 +78,9 @@ class GatewayConfig:
     certificate: str | None = None
     private_key: str | None = None
     client_authority: str | None = None
+    front: str | None = None
+    front_certificate: str | None = None
+    front_key: str | None = None
     queue_control: str = "off"
     delay_model: str | None = None
     name: str = "gateway"
@@ -90,6 +94,10 @@ class GatewayConfig:
             raise ParameterError("certificate", "and private_key belong together: give both or none")
         if self.client_authority is not None and self.certificate is None:
             raise ParameterError("client_authority", "is for DTLS: give certificate and private_key, too")
+        if (self.front_certificate is None) != (self.front_key is None):
+            raise ParameterError("front_certificate", "and front_key belong together: give both or none")
+        if self.front is not None:
+            host_and_port(self.front, "front", lowest_port=0)
         self.address  # noqa: B018 -- refuses what is no address
 
     @property

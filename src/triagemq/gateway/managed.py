@@ -53,6 +53,7 @@ from triagemq.gateway.binder import FlowBinder, NoPlane
 from triagemq.gateway.config import GatewayConfig
 from triagemq.gateway.core.lifecycle import policy_changed, send_elsewhere
 from triagemq.gateway.core.restoring import expect
+from triagemq.gateway.front.managed import ManagedFront
 from triagemq.gateway.joining import Joining
 from triagemq.gateway.observed import MOST_FILTERS, ObservedClients
 from triagemq.gateway.policy import GrantSource, ManagedPolicy, Rules
@@ -172,6 +173,8 @@ class ManagedGateway:
                 config.certificate, config.private_key, client_authority=config.client_authority
             ),
         )
+        self.front: ManagedFront | None = None
+        """Where MQTT clients connect."""
         self._control = ControlServer(Path(config.control), self._answer)
         self._on_subscriptions = on_subscriptions
         self._subscriptions_news: asyncio.TimerHandle | None = None
@@ -187,6 +190,8 @@ class ManagedGateway:
         if self.rules.closed:
             # Sessions of before may be anybody's: they wait, and come again.
             self.gateway.change(policy_changed)
+        if self.config.front is not None:
+            await self._start_front()
         if self._trace is not None or self._queue_control is not None:
             self._sampling = asyncio.get_running_loop().create_task(self._keep_sampling())
         self._fit_peers(self.rules.orders)
@@ -220,6 +225,8 @@ class ManagedGateway:
         """Stop; sessions and orders stay stored, the trace is finished."""
         await end(self._joining, self._watching_grants)
         await self._control.close()
+        if self.front is not None:
+            await self.front.close()
         await end(self._sampling)
         with contextlib.suppress(Exception):
             self._sample()
@@ -229,6 +236,23 @@ class ManagedGateway:
         """Give the trace up."""
         if self._trace is not None:
             self._trace.abort(reason)
+
+    async def _start_front(self) -> None:
+        plane = self._plane if isinstance(self._plane, EmbeddedDataPlane) else None
+        front = ManagedFront(
+            self.config,
+            self.gateway,
+            identify=self.rules.identify,
+            observed=self.observed,
+            plane=plane,
+            binder=self._binder,
+        )
+        try:
+            await front.start(self.rules.orders)
+        except BaseException:
+            await self.gateway.close()
+            raise
+        self.front = front
 
     # Orders.
 
@@ -299,6 +323,8 @@ class ManagedGateway:
             raise
         self.gateway.core.planned_anew(reranked(before, orders, change))
         self.gateway.rerank()
+        if self.front is not None:
+            self.front.follow(orders, change)
         if self._trace is not None:
             self._trace.write()
 
@@ -340,7 +366,8 @@ class ManagedGateway:
                 PresentClient(client_id, session.endpoint[:2], client_id_of(*self.rules.identify(client_id)))
                 for client_id, session in sessions
                 if session.connected
-            ],
+            ]
+            + ([] if self.front is None else self.front.clients),
             "stored": [
                 self._called(client_id)
                 for client_id, session in sessions
@@ -502,6 +529,8 @@ class ManagedGateway:
         if bases is None or any(subscriber_of(client_id)[0] in bases for client_id in core.sessions):
             core.identify_again()
             self._binder.identify_again()
+            if self.front is not None:
+                self.front.identify_again()
 
     async def _broker_since_ns(self) -> int | None:
         """Since when everything that the broker had to send has come at once; None if it does not answer now."""
@@ -543,13 +572,15 @@ class ManagedGateway:
             for client_id, key in (self._binder.clients().items() if with_flows else ())
             if key in counters.flows
         }
+        if self.front is not None and with_flows:
+            flows |= {self._called(client_id): each for client_id, each in self.front.flows().items()}
         flows |= {
             str(copy.key): counters.flows[copy.key]
             for copy in (self.rules.orders.copies.values() if with_flows else ())
             if copy.key in counters.flows
         }
         own = {
-            "unbound": self.unbound,
+            "unbound": self.unbound + (0 if self.front is None else self.front.unbound),
             "unobserved": self.observed.omitted,
             "bad_requests": self._control.bad_requests,
             "trace_rows_lost": 0 if self._trace is None else self._trace.writer.lost_rows,
@@ -563,7 +594,7 @@ class ManagedGateway:
             flows=flows,
             generation=self.rules.orders.generation,
             carried=min(self._carried.values(), default=None),
-            sessions=len(core.sessions),
+            sessions=len(core.sessions) + (0 if self.front is None else len(self.front.clients)),
             broker_connected=self.gateway.broker_is_connected,
             broker_problem=self.gateway.broker_problem,
             storage_problem=self.gateway.storage_problem,
@@ -575,12 +606,15 @@ class ManagedGateway:
             round_trips=self.gateway.broker_round_trips if with_flows else {},
             client_round_trips={
                 self._called(client_id): seconds
-                for client_id, seconds in (self.gateway.client_round_trips.items() if with_flows else ())
+                for client_id, seconds in (self._client_round_trips().items() if with_flows else ())
             },
             planned_drops=dict(core.counters.planned_drops),
             managed=self._managed if self._queue_control is None else self._queue_control.managed,
             observed=observed,
         )
+
+    def _client_round_trips(self) -> dict[str, float]:
+        return ({} if self.front is None else self.front.round_trips) | self.gateway.client_round_trips
 
     # The trace.
 

@@ -40,6 +40,7 @@ def say_where(running: ManagedGateway, broker_reached: bool) -> None:
     """The ready line."""
     say_ready(
         listen=place(*running.gateway.address),
+        front=None if running.front is None else place(*running.front.address),
         control=running.config.control,
         broker_reached=broker_reached,
         generation=running.rules.orders.generation,

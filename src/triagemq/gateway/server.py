@@ -240,7 +240,7 @@ class Gateway:
 
     def change(self, how: Callable[[GatewayCore], None]) -> None:
         """Change something from outside, and do what follows from it."""
-        self._tick()
+        self.tick()
         try:
             how(self.core)
         finally:
@@ -291,7 +291,7 @@ class Gateway:
     def _readable(self) -> None:
         assert self._socket is not None
         core = self.core
-        self._tick()
+        self.tick()
         arrived = received(self._socket)
         for address, datagram in arrived if self._dtls is None else self._dtls.opened(arrived):
             try:
@@ -322,7 +322,7 @@ class Gateway:
             connection = MqttConnection(
                 elsewhere or self._broker,
                 session,
-                before=self._tick,
+                before=self.tick,
                 changed=self._changed,
                 boot=self._boot if elsewhere is None else lambda: "",
             )
@@ -342,17 +342,18 @@ class Gateway:
             connection.session.owner.mqtt_lost(connection.session)
         self._do()
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
+        """Let the core know what time it is."""
         self.core.advance(self.clock())
 
     def _settled(self, outcomes: Sequence[TransmitOutcome]) -> None:
-        self._tick()
+        self.tick()
         self._sender.settled(outcomes)
         self._do()
 
     def _due(self) -> None:
         self._timer = None
-        self._tick()
+        self.tick()
         self._do()
 
     def _do(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -191,6 +192,20 @@ def settle_copy(
     core.settle(copy, outcome, "" if delivered else "output port", delivery)
 
 
+class StreamToken(ABC):
+    """The token of a packet that leaves by a connection of its own."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def settled(self, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
+        """Its port has sent it, or has not; -1 where a time is not known."""
+
+    @abstractmethod
+    def treatment(self) -> Treatment:
+        """By the plan of now."""
+
+
 class Sender:
     """Through a data plane, which may pace and rank; `settled` is the OnFate that it has to be given."""
 
@@ -256,6 +271,8 @@ class Sender:
 
     def _treatment_now(self, token: object) -> Treatment | None:
         """How a packet that still waits is to be treated by the orders of now."""
+        if isinstance(token, StreamToken):
+            return token.treatment()
         assert isinstance(token, tuple)
         first, second = token
         if not isinstance(second, Delivery):
@@ -282,9 +299,12 @@ class Sender:
         """What the data plane did with some packets."""
         core = self._core
         for token, outcome, enqueued_ns, dequeued_ns in outcomes:
+            times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
+            if isinstance(token, StreamToken):
+                token.settled(outcome, *times)
+                continue
             assert isinstance(token, tuple)
             first, second = token
-            times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
             if isinstance(second, Delivery):
                 transmitted(core, first, second, outcome, *times)
             else:

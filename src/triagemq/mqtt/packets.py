@@ -28,6 +28,10 @@ _IDENTIFIER_FIRST = b"\x0b"
 _LARGEST_FROM_CLIENTS_BYTES = 2 << 16
 
 
+class PacketTooLargeError(MqttError):
+    """Its length says that a packet is larger than this end takes."""
+
+
 class PacketType(IntEnum):
     """The upper half of a packet's first octet."""
 
@@ -52,6 +56,9 @@ class ReasonCode(IntEnum):
     """Those of MQTT 5 (2.4) that a client gives or explains."""
 
     SUCCESS = 0x00
+    MALFORMED_PACKET = 0x81
+    PROTOCOL_ERROR = 0x82
+    SERVER_UNAVAILABLE = 0x88
     PACKET_IDENTIFIER_NOT_FOUND = 0x92
     SERVER_SHUTTING_DOWN = 0x8B
     KEEP_ALIVE_TIMEOUT = 0x8D
@@ -138,11 +145,13 @@ class Message(NamedTuple):
     properties: PublishProperties = NO_PROPERTIES
 
 
-def _packet(first: int, body: bytes) -> bytes:
+def encode_packet(first: int, body: bytes) -> bytes:
+    """Its first octet, its length, and what follows."""
     return bytes((first,)) + encode_length(len(body)) + body
 
 
-def _text(text: str | bytes) -> bytes:
+def encode_text(text: str | bytes) -> bytes:
+    """Octets with their length in front."""
     octets = text.encode() if isinstance(text, str) else text
     return len(octets).to_bytes(2) + octets
 
@@ -167,7 +176,7 @@ def encode_connect(
         flags |= 0x80
     if password is not None:
         flags |= 0x40
-    body = _text("MQTT") + bytes((version, flags)) + keep_alive_seconds.to_bytes(2)
+    body = encode_text("MQTT") + bytes((version, flags)) + keep_alive_seconds.to_bytes(2)
     if version >= 5:
         body += encode_properties(
             [
@@ -176,12 +185,12 @@ def encode_connect(
                 (MAXIMUM_PACKET_SIZE, _MOST_RECEIVED_BYTES),
             ]
         )
-    body += _text(client_id)
+    body += encode_text(client_id)
     if user is not None:
-        body += _text(user)
+        body += encode_text(user)
     if password is not None:
-        body += _text(password)
-    return _packet(PacketType.CONNECT << 4, body)
+        body += encode_text(password)
+    return encode_packet(PacketType.CONNECT << 4, body)
 
 
 def encode_publish(
@@ -235,13 +244,15 @@ def encode_subscribe(
         named = [] if identifier is None else [(SUBSCRIPTION_IDENTIFIER, identifier)]
         body += encode_properties(named)
         options |= 0 if with_retained else 0x20
-    return _packet(PacketType.SUBSCRIBE << 4 | 0b0010, body + _text(topic_filter) + bytes((options,)))
+    return encode_packet(
+        PacketType.SUBSCRIBE << 4 | 0b0010, body + encode_text(topic_filter) + bytes((options,))
+    )
 
 
 def encode_unsubscribe(version: int, packet_id: int, topic_filter: str) -> bytes:
     """UNSUBSCRIBE from one filter."""
-    body = packet_id.to_bytes(2) + (b"\0" if version >= 5 else b"") + _text(topic_filter)
-    return _packet(PacketType.UNSUBSCRIBE << 4 | 0b0010, body)
+    body = packet_id.to_bytes(2) + (b"\0" if version >= 5 else b"") + encode_text(topic_filter)
+    return encode_packet(PacketType.UNSUBSCRIBE << 4 | 0b0010, body)
 
 
 def encode_acknowledgement(packet_type: PacketType, packet_id: int) -> bytes:
@@ -378,10 +389,11 @@ class PacketStream:
     ([], [(208, b''), (64, b'\\x00\\x07')])
     """
 
-    __slots__ = ("_needed", "_rest")
+    __slots__ = ("_needed", "_rest", "most_bytes")
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int = LARGEST_PACKET_BYTES) -> None:
         self._rest = bytearray()
+        self.most_bytes = most_bytes
         # How long `_rest` has to be before parsing it again makes sense: a large packet that arrives in many
         # pieces is looked at once, not once a piece.
         self._needed = 0
@@ -414,7 +426,9 @@ class PacketStream:
                         break
                     shift += 7
                     if shift > 21:
-                        raise MqttError("a packet of the broker has a malformed length")
+                        raise MqttError("a packet has a malformed length")
+            if length > self.most_bytes:
+                raise PacketTooLargeError(f"a packet has {length} octets, and {self.most_bytes} are allowed")
             end = start + length
             if end > size:
                 self._needed = end - position
@@ -434,9 +448,11 @@ RESPONSE_TOPIC = 0x08
 CORRELATION_DATA = 0x09
 SUBSCRIPTION_IDENTIFIER = 0x0B
 SESSION_EXPIRY = 0x11
+ASSIGNED_CLIENT_IDENTIFIER = 0x12
 SERVER_KEEP_ALIVE = 0x13
 REASON_STRING = 0x1F
 RECEIVE_MAXIMUM = 0x21
+TOPIC_ALIAS_MAXIMUM = 0x22
 MAXIMUM_QOS = 0x24
 RETAIN_AVAILABLE = 0x25
 USER_PROPERTY = 0x26
@@ -481,9 +497,9 @@ def encode_properties(properties: Sequence[tuple[int, Any]]) -> bytes:
         elif identifier == SUBSCRIPTION_IDENTIFIER:
             octets += encode_length(value)
         elif identifier == USER_PROPERTY:
-            octets += b"".join(map(_text, value))
+            octets += b"".join(map(encode_text, value))
         else:
-            octets += _text(value)
+            octets += encode_text(value)
     return encode_length(len(octets)) + bytes(octets)
 
 
@@ -506,11 +522,11 @@ def parse_properties(body: bytes, position: int) -> tuple[list[tuple[int, Any]],
         elif identifier == SUBSCRIPTION_IDENTIFIER:
             value, position = _length(body, position + 1)
         elif identifier == USER_PROPERTY:
-            name, position = _octets(body, position + 1)
-            text, position = _octets(body, position)
+            name, position = parse_text(body, position + 1)
+            text, position = parse_text(body, position)
             value = (name.decode(errors="replace"), text.decode(errors="replace"))
         elif identifier in _OCTETS:
-            value, position = _octets(body, position + 1)
+            value, position = parse_text(body, position + 1)
         else:
             raise MqttError(f"unknown property 0x{identifier:02X}")
         properties.append((identifier, value))
@@ -539,7 +555,8 @@ def _number(body: bytes, position: int, octets: int) -> tuple[int, int]:
     return int.from_bytes(body[position:end]), end
 
 
-def _octets(body: bytes, position: int) -> tuple[bytes, int]:
+def parse_text(body: bytes, position: int) -> tuple[bytes, int]:
+    """Octets with their length in front, at a position of a packet, and where they end."""
     length, position = _number(body, position, 2)
     end = position + length
     if end > len(body):

@@ -393,12 +393,21 @@ class WaitingTerms(NamedTuple):
     expires_ns: int = NEVER_NS
 
 
+class StreamEnd(Protocol):
+    """A client's connection, whose packets are parts of a stream and not datagrams."""
+
+    def transmit(self, packet: OutgoingPacket) -> None:
+        """The transmission of a packet has ended; never blocks, and raises nothing."""
+
+
 @dataclass(slots=True)
 class OutgoingPacket:
     """A datagram for a subscriber. `control` marks everything but PUBLISH; `token` comes back with its fate.
 
     A data plane in the gateway's process goes by its `treatment`; without one, and elsewhere, its flow says its class.
     In such a plane it waits by its terms, if it has any.
+    With a `connection` it leaves by that one instead of the socket of datagrams, and has `overhead_bytes` more on the
+    wire.
     """
 
     key: FlowKey
@@ -407,6 +416,8 @@ class OutgoingPacket:
     token: object = None
     treatment: Treatment | None = None
     waiting: WaitingTerms | None = None
+    connection: StreamEnd | None = None
+    overhead_bytes: int = 0
 
 
 TransmitOutcome = tuple[object, "Outcome", int | None, int | None]

@@ -17,7 +17,7 @@ from triagemq.gateway.core.messages import (
     DeliveryStage,
     Registering,
 )
-from triagemq.gateway.core.sessions import Copy, Session, SessionState, TopicReference
+from triagemq.gateway.core.sessions import Copy, Session, SessionCopy, SessionState, TopicReference
 from triagemq.gateway.core.state import GatewayState, SendPublish
 from triagemq.gateway.core.thinning import Thinning
 from triagemq.mqttsn import ReturnCode, encode_publish
@@ -30,7 +30,7 @@ _PURGE_AGAIN_NS = 1_000_000_000
 
 
 def deliver(
-    gateway: GatewayState, copy: Copy, qos: int, *, retain: bool = False, drawn: bool = False
+    gateway: GatewayState, copy: SessionCopy, qos: int, *, retain: bool = False, drawn: bool = False
 ) -> None:
     """Queue a message for a client, and send it if it is its turn.
 

@@ -20,7 +20,7 @@ from triagemq.gateway.core.sessions import (
     SessionState,
     TopicReference,
 )
-from triagemq.gateway.core.state import SendMany
+from triagemq.gateway.core.state import GatewayState, SendMany
 from triagemq.mqtt.packets import Message
 from triagemq.mqttsn import encode_publish, matches, valid_topic_name
 from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, split_publisher, stamped_ns
@@ -29,6 +29,8 @@ from triagemq.trace.schema import Outcome
 # The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
 _LARGEST_PAYLOAD = 65_507 - 9 - 255
 _LONGEST_NAME = 255
+OWN_CONNECTION = 0
+"""Of the connections to the broker, those that all MQTT-SN clients share; MQTT clients have others."""
 
 
 def fan_out(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Message) -> None:
@@ -132,6 +134,19 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
     ):
         known.last_origins.add(origin)
         return last
+    publication = publication_of(gateway, OWN_CONNECTION, topic_name, message)
+    known.last = publication
+    known.last_origins = {origin}
+    return publication
+
+
+def publication_of(gateway: GatewayState, connection: int, topic_name: str, message: Message) -> Publication:
+    """The publication of which a copy has come over a connection to the broker."""
+    known = gateway.publications
+    if known.recent is not None and not message.retain:
+        found = known.recent.take(connection, topic_name, message.payload, gateway.now_ns)
+        if found is not None:
+            return found
     published_ns, publisher = None, ""
     if gateway.settings.read_timestamps:
         published_ns = stamped_ns(message.payload, message.user_properties)
@@ -146,10 +161,10 @@ def _publication(gateway: GatewayCore, topic_name: str, origin: Origin, message:
     publication.publisher, publication.sent_directly = split_publisher(publisher)
     if message.properties.expiry_seconds is not None:
         publication.expires_ns = gateway.now_ns + message.properties.expiry_seconds * 1_000_000_000
-    known.last = publication
-    known.last_origins = {origin}
     if not message.retain:
         known.counts.count(topic_name, len(message.payload), gateway.now_ns)
+        if known.recent is not None:
+            known.recent.add(connection, publication)
     if gateway.observer is not None:
         gateway.observer.published(publication, message.qos)
     return publication

@@ -8,9 +8,10 @@ beginning. A topic that was idle for long is forgotten, and counted from 0 if it
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from triagemq.gateway.store import Row
 from triagemq.mqttsn import TopicIdType
@@ -287,6 +288,58 @@ class OwnMessages:
         return "" if now_ns - last_ns > _LONGEST_NS else publisher
 
 
+# Copies of one publication for several connections to the broker come within moments.
+_MOST_RECENT = 4_096
+_RECENT_NS = 5_000_000_000
+
+
+class RecentPublications:
+    """Publications of the last moments, and over which connections to the broker a copy of each has come.
+
+    One that comes again over the same connection is another publication, also with an equal payload.
+
+    >>> recent = RecentPublications()
+    >>> first = Publication(7, "smoke", b"1", 0, 0)
+    >>> recent.add(0, first), recent.take(1, "smoke", b"1", 5) is first, recent.take(1, "smoke", b"1", 6)
+    (None, True, None)
+    """
+
+    def __init__(self) -> None:
+        # By topic and payload, the oldest first, each with a bit for every connection.
+        self._known: dict[int, list[list[Any]]] = {}
+        self._order: deque[tuple[int, int]] = deque()
+
+    def take(self, connection: int, topic: str, payload: bytes, now_ns: int) -> Publication | None:
+        """The publication of which a copy has come, if it is known."""
+        while self._order and (self._order[0][1] < now_ns - _RECENT_NS or len(self._order) > _MOST_RECENT):
+            key, _ = self._order.popleft()
+            entries = self._known[key]
+            del entries[0]
+            if not entries:
+                del self._known[key]
+        bit = 1 << connection
+        next_one = None
+        entries = self._known.get(hash((topic, payload)), [])
+        for entry in reversed(entries):
+            if entry[1] & bit:
+                break
+            next_one = entry
+        else:
+            # The first of this connection: it may have missed the earlier ones.
+            next_one = entries[-1] if entries else None
+        if next_one is None:
+            return None
+        next_one[1] |= bit
+        publication: Publication = next_one[0]
+        return publication
+
+    def add(self, connection: int, publication: Publication) -> None:
+        """A new one, which has come over a connection."""
+        key = hash((publication.topic, publication.payload))
+        self._known.setdefault(key, []).append([publication, 1 << connection])
+        self._order.append((key, publication.received_ns))
+
+
 class KnownPublications:
     """Gives each its number; the last one is remembered, since copies of it for other filters may follow."""
 
@@ -297,6 +350,8 @@ class KnownPublications:
         self.counts = TopicCounts()
         """Publications by topic, whatever the number of copies."""
         self.own_messages = OwnMessages()
+        self.recent: RecentPublications | None = None
+        """Where clients have connections of their own to the broker: the same publication comes over several."""
 
     def new(self, topic: str, payload: bytes, published_ns: int, received_ns: int) -> Publication:
         """A publication with the next id."""

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterator, ValuesView
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from triagemq.datagrams import PriorityBuffer
 from triagemq.gateway.core.messages import (
@@ -43,8 +43,11 @@ RouteKey: TypeAlias = tuple[bytes, Origin, int]
 Member: TypeAlias = "tuple[Session, Subscription]"
 """A recipient, and the subscription by which it gets a message."""
 
-Copy: TypeAlias = "tuple[Session, Subscription, Publication]"
+Copy: TypeAlias = "tuple[Recipient, Subscription, Publication]"
 """A publication for one recipient."""
+
+SessionCopy: TypeAlias = "tuple[Session, Subscription, Publication]"
+"""A publication for one MQTT-SN client."""
 
 _MOST_ROUTES = 100_000
 # Timers that were called off, and stay in the queue before it is rebuilt.
@@ -156,6 +159,17 @@ class Timers:
         timer = heapq.heappop(self._queue)[2]
         what, timer.what = timer.what, None
         return what
+
+
+class Recipient(Protocol):
+    """A client, by whatever protocol."""
+
+    @property
+    def client_id(self) -> str: ...
+
+    @property
+    def subscriber(self) -> str:
+        """Whose connection it is."""
 
 
 class SessionState(IntEnum):

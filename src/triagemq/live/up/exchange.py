@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triagemq.addresses import Exposed, at_host, check_listeners, host_of, place
+from triagemq.addresses import Exposed, at_host, check_listeners, front_listener, host_of, place
 from triagemq.broker import BrokerAddress, BrokerProcess, FurtherListener
 from triagemq.certificates import own_certificate
 from triagemq.channel.link import GatewayLink
@@ -58,6 +58,10 @@ class ExchangeOptions(RigOptions):
     plan_text: str | None = None
     """The plan that a scenario's clients should lead to, stored with the trace: its forecast is the comparison."""
     gateway: str = "127.0.0.1:0"
+    front: str | None = None
+    """Where MQTT clients connect to the first gateway."""
+    front_files: tuple[str, str] | None = None
+    """With TLS there: paths of its certificate and key."""
     rest_host: str = "127.0.0.1"
     rest_port: int = 0
     broker: str | None = None
@@ -99,6 +103,12 @@ class ExchangeOptions(RigOptions):
             Exposed("REST", "--rest", self.rest_host, tokens, tls),
             Exposed("MQTT-SN", "--gateway", host_of(self.gateway), tokens, None if self.dtls else "--dtls"),
         ]
+        if self.front is not None:
+            broker = None if self.broker == EMBEDDED_BROKER else self.broker
+            encrypts = self.front_files is not None
+            found.append(
+                front_listener(self.front, encrypts=encrypts, broker=broker, has_access=bool(access))
+            )
         if self.broker_listener is not None:
             further = self.broker_listener
             encryption = None if further.certificate is not None else tls
@@ -124,6 +134,9 @@ class _Site:
     """As people and clients may see it: without a password."""
     gateway: str = ""
     """As clients get it: HOST:PORT, or mqttsns://HOST:PORT."""
+
+    front: str | None = None
+    """Where MQTT clients connect to it, as a URL."""
 
     @property
     def is_first(self) -> bool:
@@ -180,6 +193,11 @@ class Exchange(Rig):
     def gateway(self) -> str:
         """The first gateway as clients get it: HOST:PORT, or mqttsns://HOST:PORT."""
         return self._sites[0].gateway
+
+    @property
+    def front(self) -> str | None:
+        """Where MQTT clients connect to the first gateway, as a URL."""
+        return self._sites[0].front
 
     @property
     def links(self) -> dict[str, GatewayLink]:
@@ -293,6 +311,7 @@ class Exchange(Rig):
             first,
             listen=self.options.gateway,
             plan=None if plan is None else str(write_private(self.state / "plan.json", plan)),
+            **self._front_config(),
         )
         await self._start_coordinator(
             PAGE_MODULE,
@@ -379,10 +398,19 @@ class Exchange(Rig):
 
         def ready(facts: dict[str, Any]) -> None:
             # The next start takes the same port.
-            self._write(site.process, config | {"listen": facts["listen"]})
+            front = facts.get("front")
+            own = {} if front is None else {"front": front}
+            self._write(site.process, config | {"listen": facts["listen"]} | own)
+            if front is not None:
+                scheme = "mqtt" if self.options.front_files is None else "mqtts"
+                site.front = self._as_advertised(f"{scheme}://{front}")
             site.gateway = f"mqttsns://{facts['listen']}" if self.options.dtls else facts["listen"]
 
         await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)
+
+    def _front_config(self) -> dict[str, Any]:
+        certificate, key = self.options.front_files or (None, None)
+        return {"front": self.options.front, "front_certificate": certificate, "front_key": key}
 
     def _protection(self) -> dict[str, Any]:
         """How every gateway is protected."""

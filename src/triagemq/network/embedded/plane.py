@@ -165,6 +165,8 @@ class EmbeddedDataPlane:
         self._entries = 0
         self._woken_ns = -(1 << 62)
         self._wake_ns = NEVER
+        # Some packets leave by connections.
+        self._has_connections = False
         self._closed = False
         self._alarm = alarm(self._wake)
 
@@ -207,7 +209,11 @@ class EmbeddedDataPlane:
                 unmanaged.append(packet)
                 continue
             port, worth = flow.port, 0.0
-            wire_bytes = len(packet.datagram) + overhead_bytes
+            if packet.connection is None:
+                wire_bytes = len(packet.datagram) + overhead_bytes
+            else:
+                wire_bytes = len(packet.datagram) + packet.overhead_bytes
+                self._has_connections = True
             if packet.control:
                 queue = 0
             else:
@@ -318,8 +324,16 @@ class EmbeddedDataPlane:
         marked = []
         for packet in packets:
             self._unmanaged_packets += 1
-            self._unmanaged_bytes += len(packet.datagram) + self._overhead_bytes
-            if packet.control:
+            own = packet.connection is not None
+            self._unmanaged_bytes += len(packet.datagram) + (
+                packet.overhead_bytes if own else self._overhead_bytes
+            )
+            if packet.connection is not None:
+                packet.connection.transmit(packet)
+                self._unmanaged_control_packets += packet.control
+                if packet.token is not None and not packet.control:
+                    outcomes.append((packet.token, Outcome.delivered, None, None))
+            elif packet.control:
                 self._unmanaged_control_packets += 1
                 if self._control_sender is not None:
                     marked.append(packet)
@@ -327,8 +341,9 @@ class EmbeddedDataPlane:
             assert self._control_sender is not None
             self._control_sender([(_address(packet.key), packet.datagram) for packet in marked])
             packets = [packet for packet in packets if not packet.control]
-            if not packets:
-                return
+        packets = [packet for packet in packets if packet.connection is None]
+        if not packets:
+            return
         # They have no class: after everything that has one.
         unsent = self._sender(
             [(_address(packet.key), packet.datagram) for packet in packets], lambda place: PRIORITY_CLASSES
@@ -374,14 +389,24 @@ class EmbeddedDataPlane:
     def _send(self, sent: list[Queued]) -> Sequence[Unsent]:
         """Control first, where it has a sender of its own; what could not be sent has its place among `sent`."""
         places: Sequence[int] = range(len(sent))
+        if self._has_connections:
+            for queued in sent:
+                if queued.packet.connection is not None:
+                    queued.packet.connection.transmit(queued.packet)
+            places = [place for place in places if sent[place].packet.connection is None]
         if self._control_sender is not None:
-            control = [(one.flow.address, one.packet.datagram) for one in sent if one.packet.control]
+            control = [
+                (sent[place].flow.address, sent[place].packet.datagram)
+                for place in places
+                if sent[place].packet.control
+            ]
             if control:
                 self._control_sender(control)
-                places = [place for place, one in enumerate(sent) if not one.packet.control]
-                sent = [sent[place] for place in places]
-                if not sent:
-                    return ()
+                places = [place for place in places if not sent[place].packet.control]
+        if not places:
+            return ()
+        if len(places) < len(sent):
+            sent = [sent[place] for place in places]
         unsent = self._sender(
             [(queued.flow.address, queued.packet.datagram) for queued in sent],
             lambda place: sent[place].queue - 1,

@@ -1,0 +1,518 @@
+"""The sockets of one MQTT client: its own connection, and the one to the broker in its name.
+
+The queue is in the downlink, not in the client's socket: little waits there that was not sent, and while there is more,
+or the client does not read, the downlink is blocked.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from triagemq.datagrams import CONTROL_DSCP, dscp_mark
+from triagemq.gateway.core.delivery import drop_as_planned
+from triagemq.gateway.core.fanout import publication_of
+from triagemq.gateway.core.messages import Delivery, Publication, Subscription
+from triagemq.gateway.core.sessions import Copy as RecipientCopy
+from triagemq.gateway.front.downlink import Downlink, Waiting
+from triagemq.gateway.front.session import (
+    Accepted,
+    Acknowledged,
+    Close,
+    Copy,
+    Dial,
+    Event,
+    FiltersChanged,
+    FrontSession,
+    SpeaksOld,
+    ToBroker,
+    ToClient,
+)
+from triagemq.mqtt.packets import ReasonCode
+from triagemq.mqttsn import TopicIdType, matches
+from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment
+from triagemq.trace.schema import Outcome
+
+if TYPE_CHECKING:
+    from triagemq.gateway.front.server import Front
+
+NOT_SENT_BYTES = 16 << 10
+"""What may wait in a client's socket without having been sent."""
+
+_CONNECT_SECONDS = 10.0
+_CLOSE_SECONDS = 2.0
+_TRY_AGAIN_SECONDS = 0.02
+_MOST_UNREAD_BYTES = 256 << 10
+_MOST_TO_BROKER_BYTES = 1 << 20
+_MOST_FILTERS_LOOKED_AT = 1_000
+# Linux: SIOCOUTQNSD, and what struct tcp_info has at these places.
+_UNSENT = 0x894B
+_NOTSENT_LOWAT = 25
+_TCP_INFO_BYTES, _ROUND_TRIP_AT, _DELIVERY_RATE_AT = 168, 68, 160
+
+
+class LinkFigures(NamedTuple):
+    """What TCP measures of a client's link."""
+
+    round_trip_seconds: float
+    delivery_bps: float
+
+
+class ClientConnection(asyncio.Protocol):
+    """A client, from its first octet to its last; a DownlinkOwner and a Recipient."""
+
+    def __init__(self, front: Front) -> None:
+        self.number = 0
+        """Among the connections to the broker that there are now."""
+        self.subscriber = ""
+        self.endpoint: tuple[str, int] = ("", 0)
+        self.is_present = False
+        self.session = FrontSession(
+            broker_version=front.broker_version, most_packet_bytes=front.most_packet_bytes
+        )
+        self._front = front
+        self._core = front.core
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._socket: socket.socket | None = None
+        # A duplicate of its descriptor, while this waits for the socket: the other is the transport's.
+        self._descriptor = -1
+        self._broker: BrokerLeg | None = None
+        self._dialing: asyncio.Task[None] | None = None
+        self._to_broker = bytearray()
+        self._out: list[bytes] = []
+        self._downlink: Downlink | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+        # What the client has been sent at QoS 1 and 2, by packet id, with its times in the port.
+        self._unacknowledged: dict[int, tuple[Waiting, int, int]] = {}
+        self._is_closed = False
+        self._is_congested = False
+
+    @property
+    def client_id(self) -> str:
+        return self.session.client_id
+
+    @property
+    def subscribes(self) -> bool:
+        """Does it get messages?"""
+        return bool(self.session.filters) or self._has_session
+
+    _has_session = False
+
+    # The client's socket.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(0)
+        found = transport.get_extra_info("socket")
+        host, port = transport.get_extra_info("peername")[:2]
+        self.endpoint = host, port
+        self._socket = found
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, NOT_SENT_BYTES)
+            if self._front.marks_control:
+                for mark in dscp_mark(found.family, CONTROL_DSCP):
+                    found.setsockopt(*mark)
+        key = FlowKey(host, port)
+        self._downlink = Downlink(
+            self,
+            key,
+            most_waiting=self._core.settings.buffer_messages,
+            segment_bytes=lambda: self._front.segment_bytes(key),
+        )
+        self._timer = self._loop.call_later(_CONNECT_SECONDS, self._no_connect)
+        if not self._front.made(self):
+            self.abort()
+
+    def data_received(self, data: bytes) -> None:
+        self._front.tick()
+        self._guarded(self.session.client_octets(data))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._front.tick()
+        self._transport = None
+        self._end()
+
+    def pause_writing(self) -> None:
+        self._is_congested = True
+        self._unblock()
+
+    def resume_writing(self) -> None:
+        self._is_congested = False
+        self._unblock()
+
+    def _unblock(self) -> None:
+        """Is the client's socket ready for more?"""
+        downlink, transport = self._downlink, self._transport
+        if downlink is None or transport is None:
+            return
+        downlink.is_blocked = self._is_congested or self._descriptor >= 0
+        if not downlink.is_blocked:
+            downlink.pump()
+        self._fit_reading()
+
+    def _fit_reading(self) -> None:
+        """A client that does not read its answers, or whose broker does not read, is not read either."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        unread = self._transport.get_write_buffer_size() > _MOST_UNREAD_BYTES
+        if unread or (self._broker is not None and self._broker.is_congested):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def _socket_ready(self) -> None:
+        self._stop_waiting()
+        self._front.tick()
+        self._unblock()
+
+    def _stop_waiting(self) -> None:
+        if self._descriptor >= 0:
+            self._loop.remove_writer(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def write_out(self) -> None:
+        """Write what has left the port."""
+        out, self._out = self._out, []
+        if self._transport is None or not out:
+            return
+        self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+        if self._descriptor >= 0 or self._is_congested or self._socket is None:
+            self._fit_reading()
+            return
+        unsent = array.array("i", [0])
+        with contextlib.suppress(OSError):
+            fcntl.ioctl(self._socket.fileno(), _UNSENT, unsent)
+            if unsent[0] > NOT_SENT_BYTES:
+                self._descriptor = os.dup(self._socket.fileno())
+                self._loop.add_writer(self._descriptor, self._socket_ready)
+                self._unblock()
+
+    @property
+    def link(self) -> LinkFigures | None:
+        """What its link does, as TCP measures it."""
+        if self._socket is None or not hasattr(socket, "TCP_INFO"):
+            return None
+        try:
+            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        except OSError:
+            return None
+        if len(info) < _TCP_INFO_BYTES:
+            return None
+        rate = int.from_bytes(info[_DELIVERY_RATE_AT : _DELIVERY_RATE_AT + 8], sys.byteorder)
+        microseconds = int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder)
+        return LinkFigures(microseconds / 1e6, 8.0 * rate)
+
+    # The broker's side.
+
+    def broker_made(self, leg: BrokerLeg) -> None:
+        if self._broker is not leg:
+            leg.abort()
+        elif self._to_broker:
+            leg.write(bytes(self._to_broker))
+            self._to_broker.clear()
+
+    def broker_data(self, leg: BrokerLeg, data: bytes) -> None:
+        if leg is self._broker:
+            self._front.tick()
+            self._guarded(self.session.broker_octets(data))
+
+    def broker_lost(self, leg: BrokerLeg) -> None:
+        if leg is self._broker:
+            self._broker = None
+            self._front.tick()
+            self._guarded(self.session.broker_lost())
+
+    def broker_congested(self, leg: BrokerLeg) -> None:
+        if leg is self._broker:
+            self._fit_reading()
+
+    def _dial(self) -> None:
+        if self._broker is not None:
+            self._broker.abort()
+        self._to_broker.clear()
+        self._broker = leg = BrokerLeg(self)
+        self._dialing = self._front.start_task(self._connect(leg))
+
+    async def _connect(self, leg: BrokerLeg) -> None:
+        try:
+            await self._front.connect(leg)
+        except OSError as error:
+            self._front.broker_problem = str(error) or type(error).__name__
+            if leg is self._broker:
+                self._broker = None
+                self._front.tick()
+                self._guarded(self.session.broker_unreachable())
+
+    # What follows.
+
+    def _guarded(self, events: list[Event]) -> None:
+        try:
+            self._do(events)
+        except Exception as error:
+            # One client's packet must not end the service of all others; the loop's handler reports it.
+            self._core.counters.rejected["internal_error"] += 1
+            context = {"message": f"an MQTT packet from {self.endpoint[0]}", "exception": error}
+            self._loop.call_exception_handler(context)
+            self.abort()
+
+    def _do(self, events: list[Event]) -> None:
+        upstream = bytearray()
+        for event in events:
+            match event:
+                case Copy():
+                    self._arrived(event, upstream)
+                case ToBroker(octets):
+                    upstream += octets
+                case ToClient(octets):
+                    if self._downlink is not None:
+                        self._downlink.control(octets)
+                case Acknowledged(packet_id):
+                    self._acknowledged(packet_id)
+                case Dial():
+                    upstream.clear()
+                    self._dial()
+                case Accepted(_, session_present):
+                    self._accepted(session_present)
+                case FiltersChanged():
+                    self._front.filters_changed(self)
+                case SpeaksOld():
+                    self._front.broker_is_old()
+                case Close():
+                    self._write_up(upstream)
+                    upstream.clear()
+                    self._close(event)
+        self._write_up(upstream)
+
+    def _write_up(self, octets: bytearray) -> None:
+        if not octets or self._broker is None:
+            return
+        if self._broker.is_open:
+            self._broker.write(bytes(octets))
+        else:
+            self._to_broker += octets
+
+    def _accepted(self, session_present: bool) -> None:
+        assert self._downlink is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._downlink.window = self.session.window
+        self._has_session = session_present
+        self._front.accepted(self)
+
+    def _arrived(self, copy: Copy, upstream: bytearray) -> None:
+        """A message of the broker."""
+        core, downlink, message = self._core, self._downlink, copy.message
+        assert downlink is not None
+        core.counters.broker_messages += 1
+        core.counters.broker_bytes += len(message.payload)
+        publication = publication_of(core, self.number, copy.topic, message)
+        treatment = self.treatment(copy.topic)
+        if treatment.drop_rate > 0.0 and not message.dup and core.draw() < treatment.drop_rate:
+            drop_as_planned(core, self._copy(copy, publication), treatment)
+            for event in self.session.discard(message):
+                assert isinstance(event, ToBroker)
+                upstream += event.octets
+            return
+        downlink.offer(copy, publication, treatment)
+        if downlink.is_overfull:
+            self._do(self.session.refuse("too_much_waits", ReasonCode.QUOTA_EXCEEDED))
+
+    def _acknowledged(self, packet_id: int) -> None:
+        found = self._unacknowledged.pop(packet_id, None)
+        if found is None or self._downlink is None:
+            return
+        self._settled(found[0], Outcome.delivered, "", *found[1:])
+        self._downlink.acknowledged(packet_id)
+        self._downlink.pump()
+
+    def _copy(self, copy: Copy, publication: Publication) -> RecipientCopy:
+        return self, self._subscription(copy), publication
+
+    def _subscription(self, copy: Copy) -> Subscription:
+        """By which it gets a message, as far as that is known: a session may be older than its connection."""
+        found, qos = copy.topic, copy.message.qos
+        filters = self.session.filters
+        if copy.topic not in filters and len(filters) <= _MOST_FILTERS_LOOKED_AT:
+            found = next((each for each in filters if matches(each, copy.topic)), copy.topic)
+        return Subscription(found, qos, TopicIdType.NORMAL)
+
+    def _settled(
+        self, waiting: Waiting, outcome: Outcome, reason: str, enqueued_ns: int = -1, dequeued_ns: int = -1
+    ) -> None:
+        copy = self._copy(waiting.copy, waiting.publication)
+        treatment = waiting.treatment
+        delivery = Delivery(
+            0,
+            waiting.publication,
+            copy[1],
+            waiting.qos,
+            False,
+            treatment.priority_class,
+            enqueued_ns=enqueued_ns,
+            dequeued_ns=dequeued_ns,
+            flow=(treatment.flow_id, treatment.priority_class),
+        )
+        self._core.settle(copy, outcome, reason, delivery)
+
+    # As a DownlinkOwner.
+
+    def transmit(self, packet: OutgoingPacket) -> None:
+        if self._downlink is not None and (octets := self._downlink.take(packet)):
+            if not self._out:
+                self._front.writes(self)
+            self._out.append(octets)
+
+    def send(self, packet: OutgoingPacket) -> None:
+        self._front.send(packet)
+
+    def settle(self, waiting: Waiting, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
+        if outcome is Outcome.delivered and self._is_closed:
+            self._settled(waiting, Outcome.subscriber_gone, "not connected", enqueued_ns, dequeued_ns)
+        elif outcome is Outcome.delivered:
+            self._core.counters.sent += 1
+            if waiting.qos:
+                times = waiting, enqueued_ns, dequeued_ns
+                self._unacknowledged[waiting.copy.message.packet_id] = times
+            else:
+                self._settled(waiting, outcome, "", enqueued_ns, dequeued_ns)
+        else:
+            reason = "output port" if enqueued_ns >= 0 else "buffer full"
+            self._settled(waiting, outcome, reason, enqueued_ns, dequeued_ns)
+
+    def treatment(self, topic: str) -> Treatment:
+        return self._core.settings.policy.treatment(self.session.client_id, topic)
+
+    def try_again_soon(self) -> None:
+        if self._retry is None:
+            self._retry = self._loop.call_later(_TRY_AGAIN_SECONDS, self._try_again)
+
+    def _try_again(self) -> None:
+        self._retry = None
+        if self._downlink is not None and not self._is_closed:
+            self._front.tick()
+            self._downlink.resume()
+
+    def rerank(self) -> None:
+        """A new plan is in force."""
+        if self._downlink is not None:
+            self._downlink.rerank()
+
+    # The end.
+
+    def _no_connect(self) -> None:
+        self._timer = None
+        self._guarded(self.session.refuse("no_connect_in_time", ReasonCode.SERVER_UNAVAILABLE))
+
+    def shut(self) -> None:
+        """The gateway ends."""
+        self._guarded(self.session.refuse("stopped", ReasonCode.SERVER_SHUTTING_DOWN))
+
+    def _close(self, event: Close) -> None:
+        if event.reason not in _ORDERLY:
+            self._core.counters.rejected[f"mqtt_{event.reason}"] += 1
+        self._front.flush()
+        transport = self._transport
+        if transport is not None:
+            # Not into the middle of a message.
+            if event.farewell and self._downlink is not None and not self._downlink.is_amid_message:
+                transport.write(event.farewell)
+            transport.close()
+            self._loop.call_later(_CLOSE_SECONDS, transport.abort)
+        self._end()
+
+    def abort(self) -> None:
+        """Without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def _end(self) -> None:
+        """Everything that it had is given back."""
+        if self._is_closed:
+            return
+        self._is_closed = self.session.is_closed = True
+        for timer in (self._timer, self._retry):
+            if timer is not None:
+                timer.cancel()
+        if self._broker is not None:
+            # What the client has said is written; without a DISCONNECT of its own the broker publishes its will.
+            self._broker.close()
+            self._broker = None
+        elif self._dialing is not None:
+            self._dialing.cancel()
+        self._stop_waiting()
+        self._socket = None
+        if self._downlink is not None:
+            for waiting in self._downlink.close():
+                self._settled(waiting, Outcome.subscriber_gone, "not connected")
+        for waiting, *times in self._unacknowledged.values():
+            self._settled(waiting, Outcome.subscriber_gone, "not connected", *times)
+        self._unacknowledged.clear()
+        self._front.ended(self)
+
+
+_ORDERLY = {"broker_closed", "disconnected_by_broker", "refused_by_broker", "stopped"}
+
+
+class BrokerLeg(asyncio.Protocol):
+    """A client's connection to the broker."""
+
+    def __init__(self, client: ClientConnection) -> None:
+        self.is_congested = self.is_open = False
+        self._client = client
+        self._transport: asyncio.Transport | None = None
+        self._is_unwanted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self.is_open = transport, True
+        transport.set_write_buffer_limits(_MOST_TO_BROKER_BYTES)
+        if self._is_unwanted:
+            transport.abort()
+        else:
+            self._client.broker_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._client.broker_data(self, data)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.is_open, self._transport = False, None
+        self._client.broker_lost(self)
+
+    def pause_writing(self) -> None:
+        self.is_congested = True
+        self._client.broker_congested(self)
+
+    def resume_writing(self) -> None:
+        self.is_congested = False
+        self._client.broker_congested(self)
+
+    def write(self, octets: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(octets)
+
+    def close(self) -> None:
+        """When everything is written."""
+        self._is_unwanted = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._is_unwanted = True
+        if self._transport is not None:
+            self._transport.abort()

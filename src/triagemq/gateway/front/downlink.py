@@ -1,0 +1,302 @@
+"""What waits for one MQTT client, and what of it is in its output port. No sockets, no clock.
+
+A copy goes to the port at once, where it waits among the copies of all others by its class. It waits here
+
+* while the client does not read: then better classes overtake, and where there are too many the lowest goes first;
+* at QoS 1 and 2 behind those of its class that are in the port already, a few of each class, and within the client's
+  window; what the port has no room for comes back and is offered again: only messages at QoS 0 are lost;
+* while a message is on its way that is larger than a segment. MQTT is a stream of octets, so that a better class
+  overtakes between packets only; what is left of that message goes in the best class that waits behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from triagemq.gateway.core.messages import Publication
+from triagemq.gateway.front.session import Copy
+from triagemq.gateway.sockets import StreamToken
+from triagemq.plan.dataplane import FlowKey, OutgoingPacket, StreamEnd, Treatment
+from triagemq.trace.schema import Outcome
+
+MTU_BYTES = 1448
+"""The payload of a TCP segment on Ethernet, with time stamps."""
+HEADER_BYTES = 14 + 20 + 32
+"""What Ethernet, IPv4 and TCP with time stamps add to a segment, and what a segment that only acknowledges has."""
+
+_MOST_IN_PORT = 16
+_CONTROL = Treatment(0)
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A copy with its treatment."""
+
+    copy: Copy
+    publication: Publication
+    treatment: Treatment
+    number: int
+
+    @property
+    def qos(self) -> int:
+        return self.copy.message.qos
+
+
+@dataclass(slots=True, eq=False)
+class Segment(StreamToken):
+    """A copy, or a part of a large one, in the output port: the token of its packet."""
+
+    downlink: Downlink
+    waiting: Waiting
+    priority_class: int
+    begin: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.end == len(self.waiting.copy.packet)
+
+    def settled(self, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
+        """Its port has sent it, or has not."""
+        self.downlink.settled(self, outcome, enqueued_ns, dequeued_ns)
+
+    def treatment(self) -> Treatment:
+        """By the plan of now."""
+        self.downlink.classify(self.waiting)
+        return self.waiting.treatment
+
+
+class DownlinkOwner(StreamEnd, Protocol):
+    """What a downlink needs of its surroundings. The octets of a packet that is transmitted come from `take`."""
+
+    def send(self, packet: OutgoingPacket) -> None:
+        """Into the output port."""
+
+    def settle(self, waiting: Waiting, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
+        """A copy has left, or never will. At QoS 1 and 2 the client has not acknowledged it yet."""
+
+    def treatment(self, topic: str) -> Treatment:
+        """By the plan of now."""
+
+    def try_again_soon(self) -> None:
+        """Call `Downlink.resume` in a moment."""
+
+
+class Downlink:
+    """`control` and `offer` bring packets, `settled` says what became of them; `is_blocked` is the client's fault."""
+
+    def __init__(
+        self,
+        owner: DownlinkOwner,
+        key: FlowKey,
+        *,
+        most_waiting: int = 10_000,
+        most_bytes: int = 16 << 20,
+        segment_bytes: Callable[[], int] = lambda: MTU_BYTES,
+    ) -> None:
+        self.is_blocked = False
+        self.is_closed = False
+        self.in_flight: set[int] = set()
+        """Packet ids of messages at QoS 1 and 2 that have gone to the port, until the client acknowledges them."""
+        self.window = 0xFFFF
+        self.waiting_bytes = 0
+        self._owner = owner
+        self._key = key
+        self._most_waiting, self._most_bytes = most_waiting, most_bytes
+        self._segment_bytes = segment_bytes
+        # By class, and whether the QoS is 0.
+        self._queues: dict[tuple[int, bool], deque[Waiting]] = {}
+        self._at_qos_0 = self._offered = 0
+        self._in_port: Counter[int] = Counter()
+        # Classes that the port had no room for.
+        self._refused: set[int] = set()
+        # The message of which a part is on its way, and what leaves the port meanwhile.
+        self._partial: Waiting | None = None
+        self._behind: list[bytes] = []
+        # A further part of it that the port had no room for.
+        self._without_room: Segment | None = None
+
+    @property
+    def is_amid_message(self) -> bool:
+        """Has the client a part of a message?"""
+        return self._partial is not None
+
+    @property
+    def is_overfull(self) -> bool:
+        """Is there more than may wait, and none of it may be dropped?"""
+        return self.waiting_bytes > 4 * self._most_bytes
+
+    def control(self, octets: bytes) -> None:
+        """A packet that goes first."""
+        self._owner.send(self._packet(octets, None, _CONTROL))
+
+    def offer(self, copy: Copy, publication: Publication, treatment: Treatment) -> None:
+        """A copy, to the port if it is its turn."""
+        self._offered += 1
+        waiting = Waiting(copy, publication, treatment, self._offered)
+        self._append(waiting)
+        if not waiting.qos:
+            self._make_room()
+        self.pump()
+
+    def acknowledged(self, packet_id: int) -> None:
+        """The client has a message."""
+        self.in_flight.discard(packet_id)
+
+    def resume(self) -> None:
+        """Try again what the port had no room for."""
+        self._refused.clear()
+        segment, self._without_room = self._without_room, None
+        if segment is not None:
+            self._send_segment(segment.waiting, segment.begin)
+        self.pump()
+
+    def rerank(self) -> None:
+        """A new plan is in force."""
+        waiting = [one for queue in self._queues.values() for one in queue]
+        waiting.sort(key=lambda one: one.number)
+        self._queues.clear()
+        self._at_qos_0 = self.waiting_bytes = 0
+        for one in waiting:
+            self.classify(one)
+            self._append(one)
+        self.pump()
+
+    def classify(self, waiting: Waiting) -> None:
+        """The treatment of a copy by the plan of now."""
+        waiting.treatment = self._owner.treatment(waiting.copy.topic)
+
+    def pump(self) -> None:
+        """Send to the port what may go there."""
+        while self._partial is None and not self.is_blocked and (waiting := self._next()) is not None:
+            if waiting.qos:
+                self._in_port[waiting.treatment.priority_class] += 1
+                self.in_flight.add(waiting.copy.message.packet_id)
+            self._send_segment(waiting, 0)
+
+    def take(self, packet: OutgoingPacket) -> bytes:
+        """The octets to be written now that a packet has left its port; what would part a message comes after it."""
+        segment = packet.token
+        if self._partial is None or (isinstance(segment, Segment) and segment.waiting is self._partial):
+            if isinstance(segment, Segment) and segment.is_last and self._partial is not None:
+                self._partial = None
+                behind, self._behind = b"".join(self._behind), []
+                return packet.datagram + behind
+            return packet.datagram
+        self._behind.append(packet.datagram)
+        return b""
+
+    def settled(self, segment: Segment, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
+        """What has become of a segment."""
+        waiting, level = segment.waiting, segment.priority_class
+        if outcome is Outcome.dropped_by_buffer and not self.is_closed:
+            self._come_back(segment, enqueued_ns)
+            return
+        if not segment.is_last and outcome is Outcome.delivered:
+            self._send_segment(waiting, segment.end)
+            return
+        if waiting.qos:
+            self._in_port[level] -= 1
+        self._owner.settle(waiting, outcome, enqueued_ns, dequeued_ns)
+        self._refused.clear()
+        self.pump()
+
+    def close(self) -> list[Waiting]:
+        """The client is gone: what has not gone to the port."""
+        self.is_closed = True
+        left = [waiting for queue in self._queues.values() for waiting in queue]
+        self._queues.clear()
+        return left
+
+    # What waits.
+
+    def _append(self, waiting: Waiting) -> None:
+        queue = self._queues.setdefault((waiting.treatment.priority_class, not waiting.qos), deque())
+        # What comes back from the port was offered before all that waits, but for some that came back, too.
+        before = []
+        while queue and queue[-1].number > waiting.number and queue[0].number < waiting.number:
+            before.append(queue.popleft())
+        if queue and queue[0].number > waiting.number:
+            queue.appendleft(waiting)
+            queue.extendleft(reversed(before))
+        else:
+            queue.append(waiting)
+        self._at_qos_0 += not waiting.qos
+        self.waiting_bytes += len(waiting.copy.packet)
+
+    def _taken(self, key: tuple[int, bool], waiting: Waiting) -> Waiting:
+        if not self._queues[key]:
+            del self._queues[key]
+        self._at_qos_0 -= not waiting.qos
+        self.waiting_bytes -= len(waiting.copy.packet)
+        return waiting
+
+    def _next(self) -> Waiting | None:
+        """The first of the best class that may go now."""
+        for key in sorted(self._queues):
+            level, at_qos_0 = key
+            is_full = self._in_port[level] >= _MOST_IN_PORT or len(self.in_flight) >= self.window
+            if at_qos_0 or not (is_full or level in self._refused):
+                return self._taken(key, self._queues[key].popleft())
+        return None
+
+    def _make_room(self) -> None:
+        """The newest of the lowest class at QoS 0 goes where there is too much."""
+        while self._at_qos_0 > self._most_waiting or (
+            self._at_qos_0 and self.waiting_bytes > self._most_bytes
+        ):
+            key = max(key for key in self._queues if key[1])
+            dropped = self._taken(key, self._queues[key].pop())
+            self._owner.settle(dropped, Outcome.dropped_by_buffer, -1, -1)
+
+    # The port.
+
+    def _send_segment(self, waiting: Waiting, begin: int) -> None:
+        packet = waiting.copy.packet
+        end = min(len(packet), begin + max(MTU_BYTES, self._segment_bytes()))
+        treatment = waiting.treatment
+        level = treatment.priority_class
+        if end - begin < len(packet):
+            self._partial = waiting
+            best = min((key[0] for key in self._queues), default=level)
+            if best < level:
+                treatment = treatment._replace(priority_class=best, worth=0.0)
+        segment = Segment(self, waiting, level, begin, end)
+        self._owner.send(self._packet(packet[begin:end], segment, treatment))
+
+    def _come_back(self, segment: Segment, enqueued_ns: int) -> None:
+        """The port had no room."""
+        waiting = segment.waiting
+        if segment.begin:
+            # Its beginning is with the client already.
+            self._without_room = segment
+            self._owner.try_again_soon()
+            return
+        # What else the port refuses now comes back before anything goes there again.
+        self._owner.try_again_soon()
+        if waiting is self._partial:
+            self._partial = None
+        if not waiting.qos:
+            self._owner.settle(waiting, Outcome.dropped_by_buffer, enqueued_ns, -1)
+            return
+        self._in_port[segment.priority_class] -= 1
+        self.in_flight.discard(waiting.copy.message.packet_id)
+        self._append(waiting)
+        self._refused.add(waiting.treatment.priority_class)
+
+    def _packet(self, octets: bytes, token: Segment | None, treatment: Treatment) -> OutgoingPacket:
+        qos = 0 if token is None else token.waiting.qos
+        # Each answer of the client is acknowledged by an empty segment.
+        segments = -(-len(octets) // MTU_BYTES) + (qos if token is not None and token.is_last else 0)
+        return OutgoingPacket(
+            self._key,
+            octets,
+            token is None,
+            token,
+            None if token is None else treatment,
+            connection=self._owner,
+            overhead_bytes=segments * HEADER_BYTES,
+        )
