@@ -12,7 +12,7 @@ from triagemq.gateway.front.downlink import HEADER_BYTES, MTU_BYTES, Downlink, S
 from triagemq.gateway.front.session import Copy
 from triagemq.mqtt.packets import PING, Message, PacketStream, PacketType, encode_publish, parse_publish
 from triagemq.network import EmbeddedDataPlane
-from triagemq.plan.dataplane import FlowKey, OutgoingPacket, SetFlow, SetPort, Treatment
+from triagemq.plan.dataplane import CopyTerms, FlowKey, OutgoingPacket, SetFlow, SetPort, Treatment
 from triagemq.trace import Outcome
 
 BANDWIDTH_BPS = 1e6
@@ -47,6 +47,10 @@ class Client:
             is_publish = first >> 4 == PacketType.PUBLISH
             found.append(parse_publish(4, first, body).payload if is_publish else b"ping")
         return found
+
+    @property
+    def now_ns(self) -> int:
+        return self.port.time.now_ns
 
     def transmit(self, packet: OutgoingPacket) -> None:
         self.octets += self.downlink.take(packet)
@@ -224,3 +228,40 @@ def test_a_new_plan_orders_what_waits_anew() -> None:
     port.flush()
     port.run(client)
     assert client.packets() == [b"was fifth", b"third"]
+
+
+def test_the_newest_message_takes_the_place_of_an_older_one_in_the_port_and_before_it() -> None:
+    port = Port()
+    client = Client(port)
+    client.treatment = lambda topic: Treatment(3, terms=CopyTerms(newest_only=True))  # type: ignore[method-assign]
+    client.offer("3", b"on its way")
+    for number in range(4):
+        client.offer("3", b"%d" % number, qos=1)
+    client.offer("4", b"another topic")
+    port.run(client)
+    assert client.packets() == [b"on its way", b"3", b"another topic"]
+    client.downlink.is_blocked = True
+    for number in range(4):
+        client.offer("3", b"held %d" % number, qos=1)
+    client.downlink.is_blocked = False
+    client.downlink.pump()
+    port.flush()
+    port.run(client)
+    assert client.packets()[3:] == [b"held 3"]
+    superseded = {payload for payload, outcome in client.settled if outcome is Outcome.superseded}
+    assert superseded == {b"0", b"1", b"2", b"held 0", b"held 1", b"held 2"}
+    assert not client.downlink.in_flight
+
+
+def test_what_has_expired_is_not_sent() -> None:
+    port = Port()
+    client = Client(port)
+    client.treatment = lambda topic: Treatment(3, terms=CopyTerms(expires_seconds=0.01))  # type: ignore[method-assign]
+    for number in range(40):
+        client.offer("3", b"%02d" % number + b"x" * 100, qos=number % 2)
+    port.run(client)
+    sent = [int(payload[:2]) for payload in client.packets()]
+    expired = [int(payload[:2]) for payload, outcome in client.settled if outcome is Outcome.expired]
+    assert sorted(sent + expired) == list(range(40))
+    assert 4 < len(sent) < 20
+    assert not client.downlink.in_flight

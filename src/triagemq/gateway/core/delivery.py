@@ -46,7 +46,7 @@ def deliver(
     )
     if treatment.terms is not None or publication.expires_ns != NEVER_NS:
         delivery.heed(treatment.terms)
-    length_ns = 0 if drawn or retain else _interval_ns(treatment)
+    length_ns = 0 if drawn or retain else interval_ns(treatment)
     if length_ns and not _passes(gateway, session, delivery, length_ns):
         return
     _queue(gateway, session, delivery, treatment, drawn=drawn)
@@ -97,7 +97,7 @@ def drop_as_planned(
 # Terms of subscriptions.
 
 
-def _interval_ns(treatment: Treatment) -> int:
+def interval_ns(treatment: Treatment) -> int:
     """How far apart events of a topic are at least; 0 if they may come as they come."""
     return 0 if treatment.terms is None else int(1e9 / treatment.terms.max_rate_per_second)
 
@@ -129,7 +129,7 @@ def _interval_ended(gateway: GatewayState, session: Session, delivery: Delivery)
     delivery.heed(treatment.terms)
     gateway.changes.remove("deliveries", (session.client_id, delivery.sequence))
     _queue(gateway, session, delivery, treatment)
-    return _interval_ns(treatment)
+    return interval_ns(treatment)
 
 
 def _supersede(gateway: GatewayState, session: Session, older: Delivery, newer: Delivery) -> None:
@@ -168,7 +168,7 @@ def rerank(gateway: GatewayState, session: Session) -> None:
     policy = gateway.settings.policy
     if session.thinning is not None:
         session.thinning.fit(
-            lambda topic: _interval_ns(policy.treatment(session.client_id, topic)), gateway.now_ns
+            lambda topic: interval_ns(policy.treatment(session.client_id, topic)), gateway.now_ns
         )
     waiting = session.buffer.clear() if session.buffer else []
     session.newest.clear()

@@ -13,13 +13,15 @@ import fcntl
 import os
 import socket
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from triagemq.datagrams import CONTROL_DSCP, dscp_mark
-from triagemq.gateway.core.delivery import drop_as_planned
+from triagemq.gateway.core.delivery import drop_as_planned, interval_ns
 from triagemq.gateway.core.fanout import publication_of
 from triagemq.gateway.core.messages import Delivery, Publication, Subscription
 from triagemq.gateway.core.sessions import Copy as RecipientCopy
+from triagemq.gateway.core.thinning import Thinning
 from triagemq.gateway.front.downlink import Downlink, Waiting
 from triagemq.gateway.front.session import (
     Accepted,
@@ -90,6 +92,9 @@ class ClientConnection(asyncio.Protocol):
         self._downlink: Downlink | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._thinning = Thinning[tuple[Copy, Publication]](
+            self._call_at, asyncio.TimerHandle.cancel, self._interval_ended
+        )
         # What the client has been sent at QoS 1 and 2, by packet id, with its times in the port.
         self._unacknowledged: dict[int, tuple[Waiting, int, int]] = {}
         self._is_closed = False
@@ -274,7 +279,7 @@ class ClientConnection(asyncio.Protocol):
         for event in events:
             match event:
                 case Copy():
-                    self._arrived(event, upstream)
+                    self._arrived(event)
                 case ToBroker(octets):
                     upstream += octets
                 case ToClient(octets):
@@ -314,23 +319,51 @@ class ClientConnection(asyncio.Protocol):
         self._has_session = session_present
         self._front.accepted(self)
 
-    def _arrived(self, copy: Copy, upstream: bytearray) -> None:
+    def _arrived(self, copy: Copy) -> None:
         """A message of the broker."""
-        core, downlink, message = self._core, self._downlink, copy.message
-        assert downlink is not None
+        core, message = self._core, copy.message
         core.counters.broker_messages += 1
         core.counters.broker_bytes += len(message.payload)
         publication = publication_of(core, self.number, copy.topic, message)
         treatment = self.treatment(copy.topic)
-        if treatment.drop_rate > 0.0 and not message.dup and core.draw() < treatment.drop_rate:
+        length_ns = 0 if message.retain else interval_ns(treatment)
+        if length_ns and not self._thinning.passes(copy.topic, length_ns, core.now_ns):
+            thinned = self._thinning.hold(copy.topic, (copy, publication))
+            if thinned is not None:
+                self._give_up(*thinned, treatment, Outcome.thinned, "max_rate_per_second")
+            return
+        self._offer(copy, publication, treatment)
+
+    def _offer(self, copy: Copy, publication: Publication, treatment: Treatment) -> None:
+        core, downlink = self._core, self._downlink
+        assert downlink is not None
+        if treatment.drop_rate > 0.0 and not copy.message.dup and core.draw() < treatment.drop_rate:
             drop_as_planned(core, self._copy(copy, publication), treatment)
-            for event in self.session.discard(message):
-                assert isinstance(event, ToBroker)
-                upstream += event.octets
+            self._do(self.session.discard(copy.message))
             return
         downlink.offer(copy, publication, treatment)
         if downlink.is_overfull:
             self._do(self.session.refuse("too_much_waits", ReasonCode.QUOTA_EXCEEDED))
+
+    def _interval_ended(self, newest: tuple[Copy, Publication]) -> int:
+        """The newest of an interval goes on, as the plan of now wants it; how long the next one is."""
+        treatment = self.treatment(newest[0].topic)
+        self._offer(*newest, treatment)
+        return interval_ns(treatment)
+
+    def _call_at(self, due_ns: int, what: Callable[[int], None]) -> asyncio.TimerHandle:
+        def call() -> None:
+            self._front.tick()
+            what(self._core.now_ns)
+
+        return self._loop.call_later((due_ns - self._core.now_ns) / 1e9, call)
+
+    def _give_up(
+        self, copy: Copy, publication: Publication, treatment: Treatment, outcome: Outcome, reason: str
+    ) -> None:
+        """The client does not get a copy, by the terms of its subscription."""
+        self._settled(Waiting(copy, publication, treatment, 0), outcome, reason)
+        self._do(self.session.discard(copy.message))
 
     def _acknowledged(self, packet_id: int) -> None:
         found = self._unacknowledged.pop(packet_id, None)
@@ -391,8 +424,14 @@ class ClientConnection(asyncio.Protocol):
             else:
                 self._settled(waiting, outcome, "", enqueued_ns, dequeued_ns)
         else:
-            reason = "output port" if enqueued_ns >= 0 else "buffer full"
+            reason = _TERMS.get(outcome) or ("output port" if enqueued_ns >= 0 else "buffer full")
             self._settled(waiting, outcome, reason, enqueued_ns, dequeued_ns)
+            if outcome in _TERMS and not self._is_closed:
+                self._do(self.session.discard(waiting.copy.message))
+
+    @property
+    def now_ns(self) -> int:
+        return self._core.now_ns
 
     def treatment(self, topic: str) -> Treatment:
         return self._core.settings.policy.treatment(self.session.client_id, topic)
@@ -410,6 +449,7 @@ class ClientConnection(asyncio.Protocol):
     def rerank(self) -> None:
         """A new plan is in force."""
         if self._downlink is not None:
+            self._thinning.fit(lambda topic: interval_ns(self.treatment(topic)), self._core.now_ns)
             self._downlink.rerank()
 
     # The end.
@@ -458,7 +498,8 @@ class ClientConnection(asyncio.Protocol):
         self._stop_waiting()
         self._socket = None
         if self._downlink is not None:
-            for waiting in self._downlink.close():
+            held = [Waiting(*each, self.treatment(each[0].topic), 0) for each in self._thinning.clear()]
+            for waiting in (*held, *self._downlink.close()):
                 self._settled(waiting, Outcome.subscriber_gone, "not connected")
         for waiting, *times in self._unacknowledged.values():
             self._settled(waiting, Outcome.subscriber_gone, "not connected", *times)
@@ -466,6 +507,7 @@ class ClientConnection(asyncio.Protocol):
         self._front.ended(self)
 
 
+_TERMS = {Outcome.expired: "expires_seconds", Outcome.superseded: "newest_only"}
 _ORDERLY = {"broker_closed", "disconnected_by_broker", "refused_by_broker", "stopped"}
 
 

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from triagemq.gateway.core.messages import Publication
 from triagemq.gateway.front.session import Copy
 from triagemq.gateway.sockets import StreamToken
-from triagemq.plan.dataplane import FlowKey, OutgoingPacket, StreamEnd, Treatment
+from triagemq.plan.dataplane import NEVER_NS, FlowKey, OutgoingPacket, StreamEnd, Treatment, WaitingTerms
 from triagemq.trace.schema import Outcome
 
 MTU_BYTES = 1448
@@ -39,10 +39,18 @@ class Waiting:
     publication: Publication
     treatment: Treatment
     number: int
+    newest_only: bool = False
+    expires_ns: int = NEVER_NS
 
     @property
     def qos(self) -> int:
         return self.copy.message.qos
+
+    def heed(self) -> None:
+        """Wait by the terms of its subscription. What a client has just asked for is no newer event."""
+        terms = self.treatment.terms
+        self.newest_only = terms is not None and terms.newest_only and not self.copy.message.retain
+        self.expires_ns = self.publication.expires_by(terms)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,11 +80,15 @@ class Segment(StreamToken):
 class DownlinkOwner(StreamEnd, Protocol):
     """What a downlink needs of its surroundings. The octets of a packet that is transmitted come from `take`."""
 
+    @property
+    def now_ns(self) -> int: ...
+
     def send(self, packet: OutgoingPacket) -> None:
         """Into the output port."""
 
     def settle(self, waiting: Waiting, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
-        """A copy has left, or never will. At QoS 1 and 2 the client has not acknowledged it yet."""
+        """A copy has left, or never will: by its terms, or at QoS 0 for want of room. At QoS 1 and 2 the client has not
+        acknowledged it yet."""
 
     def treatment(self, topic: str) -> Treatment:
         """By the plan of now."""
@@ -111,6 +123,8 @@ class Downlink:
         self._queues: dict[tuple[int, bool], deque[Waiting]] = {}
         self._at_qos_0 = self._offered = 0
         self._in_port: Counter[int] = Counter()
+        # Of topics of which only the newest message is wanted, what waits here.
+        self._newest: dict[str, Waiting] = {}
         # Classes that the port had no room for.
         self._refused: set[int] = set()
         # The message of which a part is on its way, and what leaves the port meanwhile.
@@ -137,6 +151,10 @@ class Downlink:
         """A copy, to the port if it is its turn."""
         self._offered += 1
         waiting = Waiting(copy, publication, treatment, self._offered)
+        if treatment.terms is not None or publication.expires_ns != NEVER_NS:
+            waiting.heed()
+            if waiting.newest_only and self._takes_place(waiting):
+                return
         self._append(waiting)
         if not waiting.qos:
             self._make_room()
@@ -159,6 +177,7 @@ class Downlink:
         waiting = [one for queue in self._queues.values() for one in queue]
         waiting.sort(key=lambda one: one.number)
         self._queues.clear()
+        self._newest.clear()
         self._at_qos_0 = self.waiting_bytes = 0
         for one in waiting:
             self.classify(one)
@@ -168,6 +187,7 @@ class Downlink:
     def classify(self, waiting: Waiting) -> None:
         """The treatment of a copy by the plan of now."""
         waiting.treatment = self._owner.treatment(waiting.copy.topic)
+        waiting.heed()
 
     def pump(self) -> None:
         """Send to the port what may go there."""
@@ -200,6 +220,8 @@ class Downlink:
             return
         if waiting.qos:
             self._in_port[level] -= 1
+            if outcome is not Outcome.delivered:
+                self.in_flight.discard(waiting.copy.message.packet_id)
         self._owner.settle(waiting, outcome, enqueued_ns, dequeued_ns)
         self._refused.clear()
         self.pump()
@@ -224,12 +246,27 @@ class Downlink:
             queue.extendleft(reversed(before))
         else:
             queue.append(waiting)
+        if waiting.newest_only:
+            self._newest[waiting.copy.topic] = waiting
         self._at_qos_0 += not waiting.qos
         self.waiting_bytes += len(waiting.copy.packet)
+
+    def _takes_place(self, newer: Waiting) -> bool:
+        """Does a message take the place of an older one that waits here?"""
+        held = self._newest.get(newer.copy.topic)
+        if held is None or bool(held.qos) != bool(newer.qos):
+            return False
+        older = replace(held)
+        self.waiting_bytes += len(newer.copy.packet) - len(older.copy.packet)
+        held.copy, held.publication, held.expires_ns = newer.copy, newer.publication, newer.expires_ns
+        self._owner.settle(older, Outcome.superseded, -1, -1)
+        return True
 
     def _taken(self, key: tuple[int, bool], waiting: Waiting) -> Waiting:
         if not self._queues[key]:
             del self._queues[key]
+        if self._newest.get(waiting.copy.topic) is waiting:
+            del self._newest[waiting.copy.topic]
         self._at_qos_0 -= not waiting.qos
         self.waiting_bytes -= len(waiting.copy.packet)
         return waiting
@@ -239,8 +276,13 @@ class Downlink:
         for key in sorted(self._queues):
             level, at_qos_0 = key
             is_full = self._in_port[level] >= _MOST_IN_PORT or len(self.in_flight) >= self.window
-            if at_qos_0 or not (is_full or level in self._refused):
-                return self._taken(key, self._queues[key].popleft())
+            while at_qos_0 or not (is_full or level in self._refused):
+                waiting = self._taken(key, self._queues[key].popleft())
+                if waiting.expires_ns > self._owner.now_ns:
+                    return waiting
+                self._owner.settle(waiting, Outcome.expired, -1, -1)
+                if key not in self._queues:
+                    break
         return None
 
     def _make_room(self) -> None:
@@ -288,7 +330,14 @@ class Downlink:
         self._refused.add(waiting.treatment.priority_class)
 
     def _packet(self, octets: bytes, token: Segment | None, treatment: Treatment) -> OutgoingPacket:
-        qos = 0 if token is None else token.waiting.qos
+        qos, terms = 0, None
+        if token is not None:
+            waiting = token.waiting
+            qos = waiting.qos
+            is_whole = len(octets) == len(waiting.copy.packet)
+            if is_whole and (waiting.newest_only or waiting.expires_ns != NEVER_NS):
+                replaces = (self._key, waiting.copy.topic) if waiting.newest_only else None
+                terms = WaitingTerms(replaces, waiting.expires_ns)
         # Each answer of the client is acknowledged by an empty segment.
         segments = -(-len(octets) // MTU_BYTES) + (qos if token is not None and token.is_last else 0)
         return OutgoingPacket(
@@ -297,6 +346,7 @@ class Downlink:
             token is None,
             token,
             None if token is None else treatment,
+            terms,
             connection=self._owner,
             overhead_bytes=segments * HEADER_BYTES,
         )
