@@ -30,6 +30,7 @@ GUIDES = [
 REFERENCES = sorted({*(ROOT / "docs").rglob("*.md")} - {*GUIDES})
 NEEDS_ROOT = {
     "README.md": "it runs Mosquitto, which `make test` installs for root",
+    "mqtt-clients.md": "it runs Mosquitto, which `make test` installs for root",
     "own-broker.md": "it runs Mosquitto, which `make test` installs for root",
     "real-network.md": "it builds a network",
 }
