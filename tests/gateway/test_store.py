@@ -1,4 +1,4 @@
-"""The gateway's store: other versions are refused, and a state has a client id of its own."""
+"""The gateway's store: the version before is migrated, others are refused, and a state has a client id of its own."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.gateway.virtual import VirtualGateway
 
 from triagemq.broker.address import BrokerAddress
 from triagemq.errors import GatewayError
 from triagemq.gateway.core import GatewaySettings
 from triagemq.gateway.server import Gateway
 from triagemq.gateway.store import GatewayStore
+from triagemq.mqttsn import Publish
 
 
-@pytest.mark.parametrize(("version", "kind"), [(3, "an older"), (1000, "a newer")])
+@pytest.mark.parametrize(("version", "kind"), [(2, "an older"), (1000, "a newer")])
 def test_a_state_of_another_version_is_refused_with_what_to_do(
     tmp_path: Path, version: int, kind: str
 ) -> None:
@@ -41,6 +43,47 @@ def test_a_state_of_before_deliveries_expired_is_read(tmp_path: Path) -> None:
     for _ in range(2):
         store = GatewayStore(tmp_path)
         assert store.load()["deliveries"] == [(*message, None)]
+        store.close()
+
+
+def _written_by_the_version_before(directory: Path) -> Path:
+    """The state of a client that is connected, has registered a topic and has a QoS 1 message to get."""
+    store = GatewayStore(directory)
+    store.save(
+        {
+            "sessions": {"c": ("c", "10.0.0.1", 1000, None, 1, 0, 6000, 0, None, None, 0, 0)},
+            "subscriptions": {("c", "a"): ("c", "a", 1, 0, 0)},
+            "client_topics": {("c", 7): ("c", 7, "a", 1)},
+            "deliveries": {("c", 1): ("c", 1, "a", "a", b"stored", 1, 1, 1, 0, 0, 0, 0, None)},
+            "receiving": {("triage-gateway", 1): ("triage-gateway", 1, 5, 1)},
+        }
+    )
+    store.close()
+    database = sqlite3.connect(directory / "gateway.sqlite")
+    database.executescript(
+        "DROP TABLE identity; DROP TABLE outcomes; ALTER TABLE deliveries DROP COLUMN expires_ns; "
+        "PRAGMA user_version=3;"
+    )
+    database.close()
+    return directory
+
+
+def test_a_state_of_the_version_before_goes_on(tmp_path: Path) -> None:
+    gateway = VirtualGateway(store=_written_by_the_version_before(tmp_path))
+    client = gateway.client()
+    gateway.wait(20)
+    assert {message.payload for message in client.take(Publish)} == {b"stored"}
+    gateway.publish("a", b"new", 1)
+    assert client.payloads() == [b"new"]
+    gateway.kill()
+    assert set(gateway.core.sessions) == {"c"}
+
+
+def test_a_state_of_the_version_before_has_the_client_id_that_all_gateways_shared(tmp_path: Path) -> None:
+    _written_by_the_version_before(tmp_path)
+    for _ in range(2):
+        store = GatewayStore(tmp_path)
+        assert store.broker_client_id("triage-gateway", "unique") == "triage-gateway"
         store.close()
 
 

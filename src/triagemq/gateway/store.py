@@ -149,8 +149,12 @@ class RowChanges:
 
 
 _VERSION: Final = 5
-_BEFORE: Final = 4
-"""Deliveries did not expire."""
+_MIGRATIONS: Final = {
+    # The broker knows it by the client id that all gateways shared.
+    3: "INSERT INTO identity VALUES ('broker_client_id', '')",
+    4: "ALTER TABLE deliveries ADD COLUMN expires_ns INTEGER",
+}
+"""From each version that is read to the next."""
 _LOCK: Final = "gateway.lock"
 _IDENTITY: Final = {"identity": ("name TEXT PRIMARY KEY, value TEXT", 1)}
 
@@ -173,7 +177,7 @@ class GatewayStore:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
-            if version not in (0, _BEFORE, _VERSION):
+            if version not in (0, *_MIGRATIONS, _VERSION):
                 kind = "a newer" if version > _VERSION else "an older"
                 raise GatewayError(
                     f"{self._path}: written by {kind} version of triagemq ({version}, this one knows {_VERSION}); "
@@ -182,8 +186,8 @@ class GatewayStore:
             self._database.execute("BEGIN IMMEDIATE")
             for table, (columns, _) in (TABLES | _IDENTITY).items():
                 self._database.execute(f"CREATE TABLE IF NOT EXISTS {table} ({columns}) WITHOUT ROWID")
-            if version == _BEFORE:
-                self._database.execute("ALTER TABLE deliveries ADD COLUMN expires_ns INTEGER")
+            for former in range(version or _VERSION, _VERSION):
+                self._database.execute(_MIGRATIONS[former])
             self._database.execute(f"PRAGMA user_version={_VERSION}")
             self._database.execute("COMMIT")
         except BlockingIOError:
