@@ -22,7 +22,7 @@ from triagemq.errors import OutputError, PipelineError, TriageError
 from triagemq.lab.sweep.cases import forget_cases, simulate_cases
 from triagemq.lab.sweep.jobs import StoredRows
 from triagemq.lab.sweep.run import SCHEMA, SWEEP
-from triagemq.pipeline import Tables, run, run_pipeline
+from triagemq.pipeline import Mapping, Tables, archive, run, run_pipeline
 from triagemq.pipeline.report import write_report
 from triagemq.pipeline.store import PublishedRun, TableFile, TablesManifest, TableStore
 from triagemq.pipeline.store.places import LocalFiles
@@ -118,7 +118,7 @@ def killed_after(changes: int | None) -> Iterator[None]:
             yield
 
 
-COMMANDS = {"run", "run again", "stream", "report", "scenario", "sweep", "reproduce"}
+COMMANDS = {"run", "run again", "archive", "stream", "report", "scenario", "sweep", "reproduce"}
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,13 @@ def commands(
     """
     monkeypatch.setattr(run, "_process", _one_row)
     monkeypatch.setattr(stream_job, "spark_session", _no_session)
+    monkeypatch.setattr(archive, "_archive", _one_event)
     made = tables.place
+    log = tmp_path / "log.csv"
+    log.write_text("time,value\n1,2\n")
+    mapping = Mapping.model_validate(
+        {"time": {"column": "time", "unit": "s"}, "topic": "t", "publisher": "p", "value": "value"}
+    )
 
     def command(*arguments: str) -> None:
         """As it is typed; what it says goes nowhere."""
@@ -162,6 +168,9 @@ def commands(
     return {
         "run": lambda source, out: command("pipeline", "run", str(source), "--out", str(out), "--json"),
         "run again": lambda source, out: [run_pipeline([each], out) for each in (source, other)],
+        "archive": lambda source, out: [
+            archive.archive([log], out, mapping=mapping, keep_days=days) for days in (None, 30)
+        ],
         "stream": lambda source, out: stream_pipeline(source, out, once=True),
         "report": lambda source, out: write_report({}, out / "report.html", title="Ours"),
         "scenario": lambda source, out: command("pipeline", "scenario", made, "-o", str(out), "--json"),
@@ -233,6 +242,11 @@ def _one_row(todo: list[Any], store: TableStore, options: object, progress: obje
         rows = pa.table({"run_id": [each.run_id]})
         made = {table: (store.write(table, rows),) for table in ("publications", "run_summary")}
         store.publish({each.run_id: PublishedRun(each.identity, each.source, 1, 1, 0, {}, made)})
+
+
+def _one_event(spark: object, store: TableStore, log: Any) -> PublishedRun:
+    made = {"events": (store.write("events", pa.table({"published_ns": [0]})),)}
+    return PublishedRun(log.identity, log.source, 1, 1, 0, {}, made)
 
 
 def _no_session(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""`triage pipeline run|stream|show|scenario|train|models`: tables from what happened."""
+"""`triage pipeline run|stream|show|scenario|archive|train|models`: tables from what happened."""
 
 from __future__ import annotations
 
@@ -54,13 +54,17 @@ def run(
     facts = {**done.as_json(), "report": written}
     terminal.show(facts, lambda: terminal.print_facts(facts), as_json=json)
     if not json:
-        for note in (*(f"left out: {skipped.reason}" for skipped in done.skipped), *done.notes):
-            terminal.screen(stderr=True).print(note, style="yellow", soft_wrap=True)
+        _print_notes(done)
         terminal.screen().print(f"look at a table with: triage pipeline show {out} TABLE", soft_wrap=True)
-    _require_complete(done)
+    _require_complete(done, f"look at them with: triage pipeline show {out} quarantine")
 
 
-def _require_complete(done: PipelineResult) -> None:
+def _print_notes(done: PipelineResult) -> None:
+    for note in (*(f"left out: {skipped.reason}" for skipped in done.skipped), *done.notes):
+        terminal.screen(stderr=True).print(note, style="yellow", soft_wrap=True)
+
+
+def _require_complete(done: PipelineResult, advice: str) -> None:
     """An error that names what could not be used, after everything else was."""
     damaged = [each.reason for each in done.skipped if each.is_damaged]
     if damaged:
@@ -68,9 +72,52 @@ def _require_complete(done: PipelineResult) -> None:
     if done.damaged:
         more = f" and of {len(done.damaged) - 1} more" if len(done.damaged) > 1 else ""
         raise PipelineError(
-            f"more than a tenth of the rows, or a whole file, of {done.damaged[0]}{more} was set aside; "
-            f"look at them with: triage pipeline show {done.out} quarantine"
+            f"more than a tenth of the rows, or a whole file, of {done.damaged[0]}{more} was set aside; {advice}"
         )
+
+
+@app.command()
+def archive(
+    logs: Annotated[
+        list[str], typer.Argument(help="Logs, or directories with their files.", metavar="LOG...")
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out", "-o", help="Directory of the archive, a path or URI; new logs are added to it."
+        ),
+    ],
+    mapping: Annotated[
+        Path, typer.Option("--mapping", help="YAML file that says what the columns of a log mean.")
+    ],
+    keep_days: Annotated[
+        int | None, typer.Option("--keep-days", min=1, help="Days that are older than so many days expire.")
+    ] = None,
+    master: options.SparkMaster = None,
+    conf: options.SparkConf = None,
+    json: options.Json = False,
+) -> None:
+    """Store the events of logs with their payloads, as Parquet, to study an incident afterwards."""
+    options.require("pyspark")
+    from triagemq.pipeline import load_mapping
+    from triagemq.pipeline.archive import EVENTS
+    from triagemq.pipeline.archive import archive as archive_logs
+
+    spark = options.spark_options(master, conf)
+    done = archive_logs(logs, out, mapping=load_mapping(mapping), keep_days=keep_days, options=spark)
+    terminal.show(
+        done.as_json(),
+        lambda: terminal.screen().print(
+            f"{len(done.added) + len(done.replaced)} logs archived, {len(done.unchanged)} unchanged: "
+            f"{done.rows_in:,} rows in, {done.quarantined:,} set aside; {done.expired:,} events expired, "
+            f"{done.tables.get(EVENTS, 0):,} stored\nlook at them with: triage pipeline show {out} {EVENTS}",
+            soft_wrap=True,
+        ),
+        as_json=json,
+    )
+    if not json:
+        _print_notes(done)
+    _require_complete(done, f"their reasons: {', '.join(done.reasons)}; they are stored nowhere")
 
 
 @app.command()

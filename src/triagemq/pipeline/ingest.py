@@ -60,7 +60,7 @@ class Ingested:
         return counts | ({UNREADABLE: len(self.unreadable)} if self.unreadable else {})
 
     def readings(self) -> DataFrame:
-        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, publication_id."""
+        """Good rows, one line per value: topic, publisher, published_ns, size_bytes, payload, publication_id."""
         good = self.rows.where(F.col("reason").isNull())
         place = F.col("position") * len(self.log.mapping.topics_of_values)
         return good.select("*", F.posexplode("readings").alias("number", "reading")).select(
@@ -69,6 +69,7 @@ class Ingested:
             "published_ns",
             F.col("reading.topic").alias("topic"),
             F.col("reading.size_bytes").cast("int").alias("size_bytes"),
+            F.encode("reading.value", "UTF-8").alias("payload"),
         )
 
     def bad(self) -> DataFrame:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from triagemq.errors import MappingError, PipelineError, PlanError, ScenarioError, TraceError, TriageError
 from triagemq.forecast import StoredForecast
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.store import InputFile, Location
+from triagemq.pipeline.store import InputFile, Location, PublishedRun, TableFile
 from triagemq.scenario import Scenario, loads
 from triagemq.trace import Manifest
 from triagemq.trace.manifest import (
@@ -144,6 +144,17 @@ class Skipped:
 
 
 Input = TraceInput | LogInput
+
+
+def published(
+    each: Input, counts: Dictionary[str | None, int], tables: Dictionary[str, tuple[TableFile, ...]]
+) -> PublishedRun:
+    """The entry of an input in the manifest; `counts` are its rows by the reason to set them aside, None for good."""
+    reasons = {reason: counts[reason] for reason in sorted(filter(None, counts))}
+    rows_in, aside = counts.get(None, 0), sum(reasons.values())
+    return PublishedRun(
+        each.identity, each.source, rows_in + aside, rows_in, aside, reasons, tables, each.notes
+    )
 
 
 def find_inputs(given: Sequence[str | Path], mapping: Mapping | None) -> tuple[list[Input], list[Skipped]]:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from triagemq.pipeline.checking import Checked, check_runs
 from triagemq.pipeline.dimensions import dimensions
 from triagemq.pipeline.ingest import ingest, names_to_ids
-from triagemq.pipeline.inputs import Input, LogInput, TraceInput
+from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
 from triagemq.pipeline.partitions import ends_by_run, joined, partitions_of, schema_of, table_of, to_spark
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 from triagemq.pipeline.store.store import write_table
@@ -206,14 +206,10 @@ class Batch:
     # Counting
 
     def _published(self, run: int) -> PublishedRun:
-        each, counts = self._inputs[run], {key: self._counts[key] for key in self._counts if key[0] == run}
-        rows_in = counts.pop((run, None), 0)
-        reasons = {str(reason): count for (_, reason), count in sorted(counts.items())}
-        aside = sum(reasons.values())
+        each = self._inputs[run]
+        counts = {reason: count for (of, reason), count in self._counts.items() if of == run}
         tables = {table: self._written.get(table, {}).get(run, ()) for table in (*TABLES, SCENARIOS)}
-        return PublishedRun(
-            each.identity, each.source, rows_in + aside, rows_in, aside, reasons, tables, each.notes
-        )
+        return published(each, counts, tables)
 
     def _summary(self) -> DataFrame:
         known = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -64,16 +64,39 @@ def run_pipeline(
     when it is whole: whatever ends this command in between, the tables are those of whole runs, and the next command
     goes on from there.
     """
+    spark = options or SparkOptions()
+    return take_in(
+        inputs,
+        out,
+        kind="run",
+        mapping=mapping,
+        process=lambda todo, store: _process(todo, store, spark, progress),
+    )
+
+
+def take_in(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    kind: str,
+    mapping: Mapping | None,
+    process: Callable[[list[Input], TableStore], None],
+    require: Callable[[Input], object] = lambda each: None,
+) -> PipelineResult:
+    """Have the inputs that `out` lacks, or has in another form, processed and published in a store of this kind.
+
+    `require` raises an error for an input of which that cannot be done, before anything is written.
+    """
     started = time.monotonic()
-    spark_options = options or SparkOptions()
     with contextlib.ExitStack() as stack:
         found, skipped = find_inputs(inputs, mapping)
-        store = stack.enter_context(TableStore.open(out, inputs, kind="run"))
+        for each in found:
+            require(each)
+        store = stack.enter_context(TableStore.open(out, inputs, kind=kind))
         before = store.manifest.runs
         have = {run_id: run.identity for run_id, run in before.items()}
         todo = [each for each in found if have.get(each.run_id) != each.identity]
-        if todo:
-            _process(todo, store, spark_options, progress)
+        process(todo, store)
         after = store.manifest
         runs = {each.run_id: after.runs[each.run_id] for each in found}
         done = {each.run_id: runs[each.run_id] for each in todo}
@@ -101,6 +124,8 @@ def _is_damaged(run: PublishedRun) -> bool:
 
 
 def _process(todo: list[Input], store: TableStore, options: SparkOptions, progress: bool) -> None:
+    if not todo:
+        return
     batches = list(_batches(todo))
     most = max(sum(each.rows for each in batch) for batch in batches)
     with ThreadPoolExecutor(1) as pool, TableProgress(enabled=progress) as shown:

@@ -69,7 +69,7 @@ class TablesManifest:
 
     mark: str
     kind: str
-    """The command that writes here: run, stream, sweep or reproduction."""
+    """The command that writes here: run, archive, stream, sweep or reproduction."""
     version: int = 0
     runs: Mapping[str, PublishedRun] = field(default_factory=dict)
     making: tuple[str, ...] = ()
@@ -157,6 +157,7 @@ _LOCK = b"held while triage writes here\n"
 """The content of a lock that a store has made; a foreign file of this name serves as well, and stays."""
 _COMMANDS = {
     "run": "triage pipeline run",
+    "archive": "triage pipeline archive",
     "stream": "triage pipeline stream",
     "sweep": "triage sweep",
     "reproduction": "triage reproduce",
@@ -453,7 +454,10 @@ def _locked(place: Location, folder: Path) -> Iterator[Callable[[], None]]:
 
 
 def write_table(rows: DataFrame, store: TableStore, table: str, runs: int, tasks: int) -> Written:
-    """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files."""
+    """Write rows with a `run` that counts up to `runs`, each run in a folder; one without rows may have no files.
+
+    With several `tasks` a `run` may be any number.
+    """
     several, columns = runs > 1, rows.drop("run")
     if tasks > 1:
         folder = store.folder(table)
