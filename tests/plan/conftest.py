@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,6 +104,22 @@ def _brute_force(problem: DropProblem) -> float:
 @pytest.fixture(scope="session")
 def random_problem() -> Callable[..., DropProblem]:
     return _random_problem
+
+
+def _with_floors(seed: int, **options: object) -> DropProblem:
+    """The same with a minimum for most flows, which all ports can carry: barely, on every third problem."""
+    problem = _random_problem(seed, **options)  # type: ignore[arg-type]
+    draw = np.random.default_rng(seed + 1_000_000)
+    flows = len(problem.flow_class)
+    floor = np.where(draw.random(flows) < 0.7, draw.random(flows), 0.0)
+    use = (problem.port_loads(floor) / problem.port_capacity_bytes_per_second).max()
+    most = 0.99 if seed % 3 == 0 else draw.random()
+    return replace(problem, flow_floor=floor * min(1.0, most / max(use, 1e-12)))
+
+
+@pytest.fixture(scope="session")
+def with_floors() -> Callable[..., DropProblem]:
+    return _with_floors
 
 
 @pytest.fixture(scope="session")

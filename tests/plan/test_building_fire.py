@@ -73,5 +73,6 @@ def test_every_subscription_that_gets_nothing_is_named(
     assert expected
     assert {(each["subscriber"], each["topic"]) for each in found} == expected
     print_starved(found)
-    printed = dict(line.strip().split(": ") for line in capsys.readouterr().out.splitlines()[1:])
-    assert {(who, topic) for who, topics in printed.items() for topic in topics.split(", ")} == expected
+    lines = [line.strip().split(": ") for line in capsys.readouterr().out.splitlines()[1:]]
+    assert {(who, topic) for who, topics, _ in lines for topic in topics.split(", ")} == expected
+    assert all("times what it can carry, and the room is worth more" in reason for _, _, reason in lines)

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from triagemq.forecast.model import REASONS, Forecast, Reason
+from triagemq.forecast.model import CLAIMED, REASONS, Forecast, Reason
 from triagemq.forecast.prediction import forecast
 from triagemq.plain import plain
 from triagemq.plan.admission.planning import promise_rows
-from triagemq.plan.demands import demand, total_by
-from triagemq.plan.explaining import explain, subscription_row
+from triagemq.plan.demands import demand, minimum_shares, total_by
+from triagemq.plan.drops.minima import SHORT
+from triagemq.plan.explaining import explain, subscription_row, why_short
 from triagemq.plan.model import Plan
 from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
 from triagemq.theory import mixture_percentile, percentile
@@ -75,7 +76,8 @@ def summary(scenario: Scenario, plan: Plan, predicted: Forecast) -> dict[str, An
 
 
 def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -> list[dict[str, Any]]:
-    """The subscriptions that get nothing of what is published, by the plan or by its forecast; worth most first.
+    """The subscriptions that get nothing of what is published, or less than their minimum, by the plan or by its
+    forecast; worth most first, each with the reason.
 
     >>> from triagemq.plan import make_plan
     >>> from triagemq.scenario.building import building
@@ -83,15 +85,25 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
     >>> starved(scenario, make_plan(scenario, drops="none"))
     []
     """
-    share = plan.subscription_keep
-    share = share if predicted is None else np.minimum(share, predicted.success)
-    rows = np.flatnonzero((share < _NOTHING) & (demand(scenario).load_bytes_per_second > 0))
-    wanted = scenario.subscriptions
+    demanded, wanted = demand(scenario), scenario.subscriptions
+    minimum = np.where(plan.promised, 0.0, minimum_shares(scenario, demanded))
+    share = plan.subscription_keep * np.where(plan.promised, 1.0, demanded.ideal_success)
+    short = (share < _NOTHING) | (share < minimum * SHORT)
+    planned = ~short
+    if predicted is not None:
+        share = np.minimum(share, predicted.success)
+        short |= (share < _NOTHING) | (share < minimum * (1 - CLAIMED))
+    rows = np.flatnonzero(short & (demanded.load_bytes_per_second > 0))
     return [
         {
             "subscriber": scenario.subscribers.name[wanted.subscriber[row]],
             "topic": scenario.topics.name[wanted.topic[row]],
             "weight": float(wanted.utility_weight[row]),
+            "share": float(share[row]),
+            "min_share": float(minimum[row]),
+            "reason": "a queue on the way is too long, by the forecast"
+            if planned[row]
+            else why_short(scenario, plan, row, float(demanded.ideal_success[row]), float(minimum[row])),
         }
         for row in rows[np.argsort(-wanted.utility_weight[rows], kind="stable")].tolist()
     ]

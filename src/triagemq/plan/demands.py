@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from triagemq.scenario import (
+    ArrivalProcess,
     Floats,
     Integers,
     Scenario,
@@ -20,7 +21,7 @@ from triagemq.scenario import (
     broker_routes,
     port_paths,
 )
-from triagemq.theory import FragmentSizes, fragment_sizes, fragment_sizes_from_values
+from triagemq.theory import FragmentSizes, fragment_sizes, fragment_sizes_from_values, thinned_rate
 
 IntegerColumn = NDArray[np.int32] | NDArray[np.int64]
 
@@ -57,7 +58,8 @@ class Demand:
     """Columns over subscriptions.
 
     `published_rate` counts events on the topic at all publishers; `notify_rate` those that reach the subscriber's home
-    broker; `ideal_success` is the share that would arrive with no drop and no full buffer. `sizes` are those of the
+    broker; `ideal_success` is the share that would arrive with no drop and no full buffer. What is thinned to a
+    subscription's `max_rate_per_second` is in neither rate. `sizes` are those of the
     events at the home broker, `delivered` those of the events that arrive: the links below spare the smaller ones.
     """
 
@@ -99,6 +101,11 @@ def demand(scenario: Scenario) -> Demand:
     arriving, delivered = notify_rate * below, sizes
     if (sizes.packets > 1.0).any() and (below < 1.0).any():
         arriving, delivered = _whole_at_subscribers(scenario, cell, below)
+    if np.isfinite(subscriptions.max_rate_per_second).any():
+        passing = _thinned(scenario, notify_rate)
+        share = np.divide(passing, notify_rate, out=np.ones_like(passing), where=notify_rate > 0)
+        published_rate = published_rate - (notify_rate - passing)
+        notify_rate, arriving = passing, arriving * share
     return Demand(
         published_rate=published_rate,
         notify_rate=notify_rate,
@@ -107,6 +114,25 @@ def demand(scenario: Scenario) -> Demand:
         delivered=delivered,
         port=subscribers.port[subscriptions.subscriber],
     )
+
+
+def _thinned(scenario: Scenario, notify_rate: Floats) -> Floats:
+    """What passes of each subscription's events: exact where all of them are Poisson, else at most so many."""
+    wanted, publications = scenario.subscriptions, scenario.publications
+    regular = np.zeros(len(scenario.topics), dtype=np.bool_)
+    regular[publications.topic[publications.arrival_process != ArrivalProcess.POISSON]] = True
+    passing = np.minimum(notify_rate, wanted.max_rate_per_second)
+    limited = np.flatnonzero(np.isfinite(wanted.max_rate_per_second) & ~regular[wanted.topic])
+    passing[limited] = thinned_rate(notify_rate[limited], wanted.max_rate_per_second[limited])
+    return passing
+
+
+def minimum_shares(scenario: Scenario, demanded: Demand) -> Floats:
+    """The least share of each subscription's events that shall arrive: its minimum, and one event in its separation."""
+    wanted = scenario.subscriptions
+    rate = demanded.published_rate
+    one_event = np.divide(1.0 / wanted.max_separation_seconds, rate, out=np.zeros_like(rate), where=rate > 0)
+    return np.maximum(wanted.min_share, np.minimum(one_event, 1.0))
 
 
 def wire_sizes(

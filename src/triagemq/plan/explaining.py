@@ -9,11 +9,11 @@ import numpy as np
 
 from triagemq.errors import ParameterError
 from triagemq.plan.admission.planning import explain_promises
-from triagemq.plan.demands import demand, step_targets, survival_to_port
-from triagemq.plan.model import Plan
+from triagemq.plan.demands import demand, minimum_shares, step_targets, survival_to_port
+from triagemq.plan.model import TINY, Plan
 from triagemq.plan.planner import RANKINGS, places
 from triagemq.plan.ranking import Rows
-from triagemq.scenario import Floats, Scenario, UtilityShape, maximum_utility
+from triagemq.scenario import Floats, Scenario, UtilityShape, maximum_utility, port_paths
 
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
@@ -69,6 +69,22 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
             worth = "the room is worth more to other topics"
         why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth}"
     return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
+
+
+def why_short(scenario: Scenario, plan: Plan, row: int, ideal_success: float, minimum: float) -> str:
+    """In one line, why a subscription gets nothing, or less than its minimum."""
+    if plan.flow[row] < 0:
+        return "no promise is possible, and without one it is worth nothing"
+    if ideal_success < max(minimum, TINY):
+        return f"the links alone let {ideal_success:.2%} arrive"
+    wanted, flows, flow = scenario.subscriptions, plan.flows, int(plan.flow[row])
+    path = port_paths(scenario)[flows.port[flow]]
+    port = max(path[path >= 0].tolist(), key=lambda each: float(plan.ports.rho_offered[each]))
+    why = "the room is worth more to other topics"
+    if minimum > 0:
+        why = f"the minima of rank {wanted.role_rank[row]:g} do not fit beside those of lower ranks"
+    offered = float(plan.ports.rho_offered[port])
+    return f"port {scenario.ports.name[port]} is offered {offered:.1f} times what it can carry, and {why}"
 
 
 def subscription_row(scenario: Scenario, subscriber: str, topic: str) -> int:
@@ -183,6 +199,8 @@ def _drop(scenario: Scenario, plan: Plan, row: int) -> str:
         why = "everything fits, nothing is dropped"
     else:
         why = f"policy {plan.made_by.drops}"
+        minimum = float(minimum_shares(scenario, demand(scenario))[row])
+        why += f", beside a minimum of {minimum:.4g}" if minimum > 0 else ""
     return f"{plan.flows.drop_rate[flow]:.6g}; {why}. On the way, {loads}."
 
 

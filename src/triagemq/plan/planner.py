@@ -15,9 +15,11 @@ from triagemq.errors import ParameterError, PlanError
 from triagemq.plan import ranking
 from triagemq.plan.admission.planning import AdmissionResult, admit_promises
 from triagemq.plan.admission.promises import CONTROL_QUEUES
-from triagemq.plan.demands import Demand, demand, survival_to_port, total_by, with_margin
+from triagemq.plan.demands import Demand, demand, minimum_shares, survival_to_port, total_by, with_margin
 from triagemq.plan.difference import carry
 from triagemq.plan.drops import DROP_POLICIES, DropPolicy, DropProblem, DropResult
+from triagemq.plan.drops.minima import fitting_minima, with_minima
+from triagemq.plan.drops.optimal import optimal
 from triagemq.plan.model import TINY, Decision, Flows, LatencyFactors, Plan, PlannerChoice, PortLoads
 from triagemq.plan.ranking import (
     FLOW_ALGORITHMS,
@@ -37,6 +39,9 @@ RANKINGS: dict[str, ranking.Ranking] = {"info": ranking.value}
 """Priority algorithms that rank subscriptions by something else than value per byte."""
 
 SCOPES = ("port", "global")
+
+NAMED = 3
+"""Subscriptions that a decision names, of those whose minimum does not fit."""
 
 
 def algorithms(
@@ -180,6 +185,7 @@ def make_plan(
     problem = _drop_problem(scenario, where, made, flow, rows, demanded, choice, factors, admission)
     if earlier is not None and earlier.made_by == choice:
         problem = replace(problem, flow_keep_before=earlier.flow_keep(flow, count, rows))
+    problem, reduced = _with_minima(scenario, problem, demanded, rows)
     result = _drops(drops, set_drops, problem)
     carried_by = np.full(len(rank), -1, dtype=np.int32)
     carried_by[rows] = flow
@@ -193,7 +199,7 @@ def make_plan(
             rho_offered=_rho(scenario, where, problem, admission),
             rho_planned=_rho(scenario, where, problem, admission, 1.0 - result.drop_rate),
         ),
-        decisions=(*admission.decisions, *result.decisions),
+        decisions=(*admission.decisions, *reduced, *result.decisions),
         latency=latency,
         promises=admission.promises,
         hops=admission.hops,
@@ -406,8 +412,41 @@ def _drop_problem(
     )
 
 
+def _with_minima(
+    scenario: Scenario, problem: DropProblem, demanded: Demand, rows: ranking.Rows | slice
+) -> tuple[DropProblem, tuple[Decision, ...]]:
+    """The problem with the minima of its subscriptions, as far as they fit; a decision where a port is too small."""
+    share, rank = minimum_shares(scenario, demanded)[rows], scenario.subscriptions.role_rank[rows]
+    floor, reduced = fitting_minima(problem, share, rank)
+    decisions = []
+    for port, of_rank, needed, left in reduced:
+        crossing = (problem.flow_ports == port).any(axis=1)[problem.subscription_flow]
+        losers = np.flatnonzero((rank == of_rank) & (share > 0) & crossing)
+        named = [_named(scenario, row) for row in np.arange(len(demanded.port))[rows][losers[:NAMED]]]
+        more = f" and {len(losers) - len(named)} more" if len(losers) > len(named) else ""
+        needed, left = (
+            float(problem.arriving(np.full(len(problem.port_names), each))[port]) for each in (needed, left)
+        )
+        decisions.append(
+            Decision(
+                kind="minima_reduced",
+                subject=problem.port_names[port],
+                before=f"minima of {needed:.6g} bytes/s",
+                after=f"{left:.6g} bytes/s",
+                reason=f"the port has no room for the minima of rank {of_rank:g}: {left / needed:.2%} of each is left "
+                f"for {', '.join(named)}{more}",
+            )
+        )
+    return replace(problem, flow_floor=floor), tuple(decisions)
+
+
+def _named(scenario: Scenario, row: int) -> str:
+    wanted = scenario.subscriptions
+    return f"{scenario.subscribers.name[wanted.subscriber[row]]} {scenario.topics.name[wanted.topic[row]]}"
+
+
 def _drops(name: str, policy: Callable[[DropProblem], DropResult], problem: DropProblem) -> DropResult:
-    result = policy(problem)
+    result = optimal(problem) if policy is optimal else with_minima(policy, problem)
     if not isinstance(result, DropResult):
         raise PlanError(f"drop policy {name!r} returned a {type(result).__name__}; a DropResult is needed")
     rates: NDArray[Any] = np.asarray(result.drop_rate)

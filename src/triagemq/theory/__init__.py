@@ -20,6 +20,7 @@ from triagemq.theory.overload import finite_buffer_loss, finite_buffer_sojourn, 
 from triagemq.theory.percentiles import LatencyDistribution, mixture_percentile, percentile, share_within
 from triagemq.theory.priority_assignment import ClassAssignment, assign_classes
 from triagemq.theory.spread import queue_times, sojourn_times
+from triagemq.theory.thinning import held_back_seconds, thinned_rate
 from triagemq.theory.variability import (
     chance_of_variability,
     gg1_factor,
@@ -46,6 +47,7 @@ __all__ = [
     "fragment_sizes",
     "fragment_sizes_from_values",
     "gg1_factor",
+    "held_back_seconds",
     "mean_waits",
     "merged_ca2",
     "mixture_percentile",
@@ -59,4 +61,5 @@ __all__ = [
     "served_share",
     "share_within",
     "sojourn_times",
+    "thinned_rate",
 ]

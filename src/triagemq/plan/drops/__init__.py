@@ -1,7 +1,7 @@
 """Which share of each flow is dropped before it reaches a port that cannot carry everything.
 
 In comes a DropProblem, out goes a DropResult (`problem`). Policies are rules by class (`by_class`), or the optimum
-(`optimal`), by the exact filling of ports with what flows are worth (`waterfilling`).
+(`optimal`), by the exact filling of ports with what flows are worth (`waterfilling`). Minima come first (`minima`).
 """
 
 from triagemq.plan.drops.by_class import exponential, flat, linear, none

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.plan.drops.by_class import flat
+from triagemq.plan.drops.minima import with_minima
 from triagemq.plan.drops.problem import FITS, DropProblem, DropResult, overloads
 from triagemq.plan.drops.waterfilling import ConcaveFlows, StepLevels, concave_flows, fill_ports, step_levels
 from triagemq.plan.model import LEAST_GAIN, Decision
@@ -36,7 +37,8 @@ def optimal(problem: DropProblem) -> DropResult:
     """Maximise sum_r U_r(s_r x_f), x = 1 - drop, within every port's capacity (PrioDeX 4.3, "optimized").
 
     Exact for log and linear utilities (`waterfilling`, which holds the proof); for steps a search with an
-    upper bound with it (`solve_steps`). Freshness factors scale the utilities; they come from an earlier forecast,
+    upper bound with it (`solve_steps`). Minima x >= floor are given first: what remains of the flows is as concave,
+    and shares out what remains of the ports. Freshness factors scale the utilities; they come from an earlier forecast,
     so the result is exact for those factors only.
 
     >>> from triagemq.plan.drops.problem import one_port
@@ -47,9 +49,9 @@ def optimal(problem: DropProblem) -> DropResult:
     if bool((problem.subscriptions.utility_shape == UtilityShape.STEP).any()):
         keep, price, bound = solve_steps(problem)
     else:
-        capacity = problem.port_capacity_bytes_per_second
-        keep, price = fill_ports(concave_flows(problem), problem.ports_by_depth(), capacity)
-        bound = None
+        floor, flows, capacity = _above_minima(problem, concave_flows(problem))
+        keep, price = fill_ports(flows, problem.ports_by_depth(), capacity)
+        keep, bound = keep + floor, None
     drop_rate = np.clip(1.0 - keep, 0.0, 1.0)
     rules = [
         None
@@ -74,6 +76,14 @@ def optimal(problem: DropProblem) -> DropResult:
     return DropResult(drop_rate, decisions, bound)
 
 
+def _above_minima(problem: DropProblem, flows: ConcaveFlows) -> tuple[Floats, ConcaveFlows, Floats]:
+    """The minima, and the flows and capacities beyond them."""
+    if problem.flow_floor is None:
+        return np.zeros(len(flows.load)), flows, problem.port_capacity_bytes_per_second
+    floor = problem.flow_floor.copy()
+    return floor, flows.above(floor), problem.left_above(floor)
+
+
 class StepSolution(NamedTuple):
     """Shares to keep, the price of a byte at every port (NaN where everything fits), and the bound."""
 
@@ -90,16 +100,19 @@ def solve_steps(problem: DropProblem) -> StepSolution:
     >>> found.keep.tolist(), round(found.bound, 3)
     ([0.0, 1.0, 1.0], 2.0)
     """
-    flows, levels = concave_flows(problem), step_levels(problem)
+    whole = concave_flows(problem)
+    floor, flows, capacity = _above_minima(problem, whole)
+    levels, base = step_levels(problem), 0.0
+    if problem.flow_floor is not None:
+        levels, base = levels.above(floor), float(whole.worth(floor).sum())
     depths = problem.ports_by_depth()
-    capacity = problem.port_capacity_bytes_per_second
     owner, pieces = levels.segments(flows)
     piece_keep, piece_price = fill_ports(pieces, [port[owner] for port in depths], capacity)
     relaxed = np.bincount(owner, piece_keep, minlength=len(flows.load)).astype(np.float64)
-    bound = float(flows.worth(relaxed).sum()) + levels.envelope(relaxed)
+    bound = base + float(flows.worth(relaxed).sum()) + levels.envelope(relaxed)
 
     keep, price = fill_ports(flows, depths, capacity)
-    equal = 1.0 - flat(problem).drop_rate
+    equal = np.maximum(1.0 - with_minima(flat, problem).drop_rate - floor, 0.0)
     top = depths[0]
     offsets, rows = group_rows(top, len(capacity))
     with_levels = np.zeros(len(capacity), dtype=bool)
@@ -115,11 +128,12 @@ def solve_steps(problem: DropProblem) -> StepSolution:
         part = _Part.of(flows, levels, depths, capacity, piece_price, members)
         found = _search(part, [relaxed[members], keep[members], equal[members]], trials)
         if problem.flow_keep_before is not None:
-            found = _rather_as_before(part, problem.flow_keep_before[members], found)
+            before = problem.flow_keep_before[members] * (1 + LEVEL_BAND) - floor[members]
+            found = _rather_as_before(part, before, found)
         keep[members] = found.keep
         price[part.ports] = np.where(np.isnan(found.price), price[part.ports], found.price)
     # Sums over a million subscriptions round; a bound must not fall below what it bounds because of that.
-    return StepSolution(keep, price, bound * (1 + 1e-12))
+    return StepSolution(keep + floor, price, bound * (1 + 1e-12))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -224,9 +238,9 @@ def _search(part: _Part, starts: list[Floats], trials: int) -> _Answer:
 def _rather_as_before(part: _Part, keep: Floats, found: _Answer) -> _Answer:
     """The levels that an earlier plan reached, if they fit and what was found gains less than LEAST_GAIN over them.
 
-    Levels have moved a little since, as rates and margins do: one that was nearly reached counts.
+    Levels have moved a little since, as rates and margins do: `keep` has a band, so that one nearly reached counts.
     """
-    before = part.settle(part.levels.below(keep * (1 + LEVEL_BAND)))
+    before = part.settle(part.levels.below(keep))
     if before is not None and found.value <= before.value * (1 + LEAST_GAIN):
         return before
     return found

@@ -29,7 +29,7 @@ class DropProblem:
     factor exp(-T/tau) by which a previous forecast's latency lowers the worth, 1 where there is none.
     `subscriptions` have steps where they are to be planned, which is a margin above their thresholds.
     `flow_keep_before` is the share of each flow that an earlier plan did not drop, if there is one: to stay near it,
-    all else equal.
+    all else equal. `flow_floor` is the least share of each flow, None without minima; ports carry these alone.
     """
 
     flow_load_bytes_per_second: Floats
@@ -43,6 +43,7 @@ class DropProblem:
     subscriptions: Subscriptions
     port_survival: Floats | None = None
     flow_keep_before: Floats | None = None
+    flow_floor: Floats | None = None
 
     def __post_init__(self) -> None:
         for column in fields(self):
@@ -66,6 +67,10 @@ class DropProblem:
             crossed = column >= 0
             total += np.bincount(column[crossed], load[crossed], minlength=count)
         return total
+
+    def left_above(self, floor: Floats) -> Floats:
+        """What such shares of the flows leave of every port's capacity."""
+        return np.maximum(self.port_capacity_bytes_per_second - self.port_loads(floor), 0.0)
 
     def arriving(self, sent: Floats) -> Floats:
         """What of these bytes per second, sent to every port, gets there."""

@@ -160,6 +160,16 @@ class StepLevels:
         """The steps replaced by their concave envelopes: gain * min(x / share, 1)."""
         return self.always + float(np.sum(self.gain * np.minimum(keep[self.flow] / self.share, 1.0)))
 
+    def above(self, floor: Floats) -> StepLevels:
+        """What is to be gained beyond a share `floor` of each flow that is given already."""
+        ahead = self.share * REACHED > floor[self.flow]
+        flow = self.flow[ahead]
+        start = np.concatenate([[0], np.cumsum(np.bincount(flow, minlength=len(floor)))]).astype(np.int64)
+        gained = float(self.gain[~ahead].sum())
+        return StepLevels(
+            start, flow, self.share[ahead] - floor[flow], self.gain[ahead], self.always + gained
+        )
+
     def segments(self, flows: ConcaveFlows) -> tuple[Rows, ConcaveFlows]:
         """Every flow cut where its envelope bends: the flow of each piece, and the pieces as concave flows.
 
@@ -171,14 +181,15 @@ class StepLevels:
         open_ended = np.ones(count, dtype=bool)
         last = self.start[1:] - 1
         has_levels = np.diff(self.start) > 0
-        open_ended[has_levels] = self.share[last[has_levels]] < 1.0
-        # One piece ends at every level, and one more reaches from the last level to 1.
+        open_ended[has_levels] = self.share[last[has_levels]] < flows.limit[has_levels]
+        # One piece ends at every level, and one more reaches from the last level to the limit.
         owner = np.concatenate([self.flow, np.flatnonzero(open_ended)])
-        end = np.concatenate([self.share, np.ones(int(open_ended.sum()))])
+        end = np.concatenate([self.share, flows.limit[open_ended]])
         gain = np.concatenate([self.gain, np.zeros(int(open_ended.sum()))])
         order = np.lexsort((end, owner))
         owner, end, gain = owner[order], end[order], gain[order]
-        begin, slope = _pieces(owner, end, gain / end)
+        # A flow that is at its limit already has one empty piece.
+        begin, slope = _pieces(owner, end, np.divide(gain, end, out=np.zeros(len(end)), where=end > 0))
         cut = flows.of(owner).above(begin)
         return owner, cut._replace(limit=end - begin, linear_gain=cut.linear_gain + slope)
 
