@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 from collections import defaultdict, deque
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,23 @@ class EventList:
         while self._heap:
             time, _, _, action = heapq.heappop(self._heap)
             action(time)
+
+
+def with_terms(scenario: Any, seed: int) -> Any:
+    """Thinned, superseded and expiring subscriptions, alone and together."""
+    draw, wanted = np.random.default_rng(seed + 5), scenario.subscriptions
+    rows = len(wanted)
+    return scenario.with_tables(
+        subscriptions=replace(
+            wanted,
+            max_rate_per_second=draw.choice([np.inf, 3.0, 10.0, 40.0], rows),
+            newest_only=draw.integers(0, 2, rows).astype(np.int8),
+            expires_seconds=draw.choice([np.inf, 0.02, 0.1, 0.5], rows),
+        )
+    )
+
+
+TERMS = {Outcome.thinned, Outcome.superseded, Outcome.expired}
 
 
 class Fifo:
@@ -67,7 +85,9 @@ class Port:
     def arrive(self, time: float, packet: dict[str, Any]) -> None:
         waiting = sum(map(len, self.queues.values()))
         if not self.sending:
-            self._send(time, packet)
+            self._send_unless_old(time, packet)
+            return
+        if self._took_a_place(time, packet, self.queues[packet["class"]]):
             return
         if waiting + 1 >= self.network.scenario.ports.buffer_packets[self.number]:
             lowest = max((c for c, queue in self.queues.items() if queue), default=-1)
@@ -77,6 +97,30 @@ class Port:
             self.network.end_packet(self.queues[lowest].pop(), Outcome.dropped_by_buffer, time)
         self.queues[packet["class"]].append(packet)
 
+    def _took_a_place(self, time: float, packet: dict[str, Any], queue: list[Any]) -> bool:
+        """Whether it is the newest that counts, and an older event of the subscription waited in the queue."""
+        copy = packet.get("copy")
+        if copy is None or copy["event"]["packets"] > 1:
+            return False
+        if not self.network.scenario.subscriptions.newest_only[copy["row"]]:
+            return False
+        for place, other in enumerate(queue):
+            before = other.get("copy")
+            if before is not None and before["row"] == copy["row"] and before["event"]["packets"] == 1:
+                queue[place] = packet
+                self.network.end_packet(other, Outcome.superseded, time)
+                return True
+        return False
+
+    def _send_unless_old(self, time: float, packet: dict[str, Any]) -> bool:
+        copy = packet.get("copy")
+        most = self.network.scenario.subscriptions.expires_seconds[copy["row"]] if copy else math.inf
+        if copy and time - copy["event"]["published_ns"] * 1e-9 > most:
+            self.network.end_packet(packet, Outcome.expired, time)
+            return False
+        self._send(time, packet)
+        return True
+
     def _send(self, time: float, packet: dict[str, Any]) -> None:
         self.sending = True
         bandwidth = self.network.bandwidth_at(time)[self.number]
@@ -85,9 +129,9 @@ class Port:
 
     def _sent(self, time: float, packet: dict[str, Any]) -> None:
         self.sending = False
-        waiting = [c for c, queue in sorted(self.queues.items()) if queue]
-        if waiting:
-            self._send(time, self.queues[waiting[0]].pop(0))
+        while waiting := [c for c, queue in sorted(self.queues.items()) if queue]:
+            if self._send_unless_old(time, self.queues[waiting[0]].pop(0)):
+                break
         self.network.leave_port(time, self.number, packet)
 
 
@@ -108,6 +152,8 @@ class Network:
         self.ports = [Port(self, number) for number in range(len(scenario.ports))]
         self.paths = [[int(port) for port in row if port >= 0] for row in port_paths(scenario)]
         self.ended: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.held: dict[int, dict[str, Any]] = {}
+        self.opens: dict[int, float] = defaultdict(float)
         for number in range(len(replay["published_ns"])):
             event = {
                 "number": number,
@@ -271,9 +317,29 @@ class Network:
                 lambda now, copy=copy: self.events.at(
                     now,
                     (5, copy["event"]["number"], copy["rank"], copy["row"]),
-                    lambda then: self.to_switch(then, copy, list(range(copy["event"]["packets"])), 0),
+                    lambda then: self.thin(then, copy),
                 ),
             )
+
+    def thin(self, time: float, copy: dict[str, Any]) -> None:
+        """A copy passes if the time since the last one is long enough; else it waits for that, unless a newer comes."""
+        row = copy["row"]
+        seconds = 1 / self.scenario.subscriptions.max_rate_per_second[row]
+        if seconds > 0 and time < self.opens[row]:
+            if row in self.held:
+                self.end_copy(self.held[row]["event"], row, Outcome.thinned, time)
+            self.held[row] = copy
+            key = (5, copy["event"]["number"], copy["rank"], row)
+            self.events.at(self.opens[row], key, lambda now: self.pass_if_newest(now, copy))
+            return
+        if seconds > 0:
+            self.opens[row] = time + seconds
+        self.to_switch(time, copy, list(range(copy["event"]["packets"])), 0)
+
+    def pass_if_newest(self, time: float, copy: dict[str, Any]) -> None:
+        if self.held.get(copy["row"]) is copy:
+            del self.held[copy["row"]]
+            self.thin(time, copy)
 
     def port_of(self, row: int, hop: int) -> int:
         subscriber = self.scenario.subscriptions.subscriber[row]

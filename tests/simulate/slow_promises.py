@@ -21,9 +21,11 @@ class FairPort(Port):
 
     def arrive(self, time: float, packet: dict[str, Any]) -> None:
         if not self.sending:
-            self._send(time, packet)
+            self._send_unless_old(time, packet)
             return
         flow = self.network.flow_of(packet)
+        if self._took_a_place(time, packet, self.queues.get(flow, [])):
+            return
         if sum(map(len, self.queues.values())) + 1 >= self.network.scenario.ports.buffer_packets[self.number]:
             longest = max(self.queues, key=lambda each: len(self.queues[each]), default=flow)
             own = len(self.queues.get(flow, ())) + 1
@@ -36,13 +38,14 @@ class FairPort(Port):
 
     def _sent(self, time: float, packet: dict[str, Any]) -> None:
         self.sending = False
-        if self.queues:
+        while self.queues:
             flow = next(iter(self.queues))
             waiting = self.queues.pop(flow)
             following = waiting.pop(0)
             if waiting:
                 self.queues[flow] = waiting
-            self._send(time, following)
+            if self._send_unless_old(time, following):
+                break
         self.network.leave_port(time, self.number, packet)
 
 
@@ -61,7 +64,9 @@ class WidthsPort(Port):
         waiting = self.queues[level]
         if not self.on_wire if self.borrows else level not in self.on_wire:
             self._tag(time, packet)
-            self._send(time, packet)
+            self._send_unless_old(time, packet)
+        elif self._took_a_place(time, packet, waiting):
+            return
         elif (
             len(waiting) + (level in self.on_wire) >= self.network.scenario.ports.buffer_packets[self.number]
         ):
@@ -88,14 +93,18 @@ class WidthsPort(Port):
 
     def _sent(self, time: float, packet: dict[str, Any]) -> None:
         self.on_wire.discard(packet["class"])
-        waiting = sorted(level for level, queue in self.queues.items() if queue)
-        if not self.borrows:
-            waiting = [level for level in waiting if level == packet["class"]]
-        if waiting:
+        while waiting := sorted(
+            level
+            for level, queue in self.queues.items()
+            if queue and (self.borrows or level == packet["class"])
+        ):
             level = min(waiting, key=lambda each: self.tags[each])
-            self._send(time, self.queues[level].pop(0))
+            self.sent_tag = self.tags[level]
+            sent = self._send_unless_old(time, self.queues[level].pop(0))
             if self.queues[level]:
                 self._tag(time, self.queues[level][0])
+            if sent:
+                break
         self.network.leave_port(time, self.number, packet)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.simulate.slow_network import Network
+from tests.simulate.slow_network import TERMS, Network, with_terms
 
 from triagemq.scenario import SendingOrder
 from triagemq.simulate import Change, simulate
@@ -104,6 +104,20 @@ def test_every_copy_ends_as_in_an_event_list(
     scenario, plan, replay = random_case(seed, scenario_of, plan_of)
     ours, theirs = run_both(scenario, plan, memory_sink(), replay, block_events=block_events)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("block_events", [None, 7])
+def test_thinned_superseded_and_expired_copies_end_as_in_an_event_list(
+    seed: int, block_events: int | None, scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario, plan, replay = random_case(seed, scenario_of, plan_of)
+    scenario = with_terms(scenario, seed)
+    plan = plan_of(scenario, plan.subscription_class, 1 - plan.subscription_keep)
+    options = {"duration_seconds": 1.7} if seed % 4 == 1 else {}
+    ours, theirs = run_both(scenario, plan, memory_sink(), replay, block_events=block_events, **options)
+    assert ours == theirs
+    assert {ended[0] for ended in ours.values()} >= TERMS
 
 
 @pytest.mark.parametrize("seed", range(6))

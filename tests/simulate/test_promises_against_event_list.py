@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.simulate.slow_network import TERMS, with_terms
 from tests.simulate.slow_promises import PromisingNetwork
 
 from triagemq.simulate import Change, DirectRoute, DirectRoutes, Limit, simulate
@@ -134,6 +135,19 @@ def test_every_copy_ends_as_in_an_event_list(
     case = ring_case(seed, scenario_of, plan_of)
     _, ours, theirs = run_both(case, memory_sink(), block_events=block_events)
     assert ours == theirs
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_thinned_superseded_and_expired_copies_end_as_in_an_event_list(
+    seed: int, scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario, plan, routes, replay = ring_case(seed, scenario_of, plan_of)
+    scenario = with_terms(scenario, seed)
+    plan = plan_of(scenario, plan.subscription_class, 1 - plan.subscription_keep)
+    options = {"duration_seconds": 0.9} if seed % 4 == 1 else {}
+    _, ours, theirs = run_both((scenario, plan, routes, replay), memory_sink(), **options)
+    assert ours == theirs
+    assert {ended[0] for ended in ours.values()} & TERMS
 
 
 @pytest.mark.parametrize("seed", [3, 7, 11])

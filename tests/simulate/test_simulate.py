@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -480,3 +481,54 @@ def test_a_sink_that_fails_stops_the_run(busy: Any, plan_of: Any, memory_sink: A
 
     with pytest.raises(OSError, match="disk full"):
         simulate(busy, plan_of(busy), publications=10**9, sink=Full())
+
+
+def with_terms(scenario: Any, **columns: Any) -> Any:
+    wanted = scenario.subscriptions
+    stated = {
+        name: np.full(len(wanted), value, getattr(wanted, name).dtype) for name, value in columns.items()
+    }
+    return scenario.with_tables(subscriptions=replace(wanted, **stated))
+
+
+def test_a_fast_topic_is_thinned_evenly_to_its_rate_and_success_counts_what_was_wanted(
+    scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    scenario = scenario_of(publications=((0, 0),), subscriptions=((0, 0),))
+    scenario = with_terms(scenario, max_rate_per_second=2.0)
+    sink, times = memory_sink(), np.arange(1_000) * 20_000_000
+    replay = {"published_ns": times, "publication": np.zeros(1_000, int), "size_bytes": np.full(1_000, 50.0)}
+    result = simulate(scenario, plan_of(scenario), replay=replay, warmup=0.0, sink=sink)
+    rows = sink.table("deliveries")
+    enqueued = np.sort(rows["enqueued_ns"][rows["enqueued_ns"] >= 0])
+    assert (np.diff(enqueued) == 500_000_000).all()
+    assert len(enqueued) == 41
+    assert result.subscriptions.thinned.tolist() == [1_000 - 41]
+    assert result.subscriptions.success_rate.tolist() == [1.0]
+    # What passes is the newest of its interval: the topic has an event every 20 ms.
+    passed = rows["published_ns"][rows["enqueued_ns"] >= 0]
+    assert (enqueued - np.sort(passed) <= 20_000_000).all()
+
+
+def test_nothing_waits_behind_its_successor_and_nothing_old_is_sent(
+    scenario_of: Any, plan_of: Any, memory_sink: Any
+) -> None:
+    base = scenario_of(publications=((0, 0),), subscriptions=((0, 0),), bandwidth=8e3)
+    times = np.sort(np.random.default_rng(3).integers(0, 20_000_000_000, 400))
+    replay = {"published_ns": times, "publication": np.zeros(400, int), "size_bytes": np.full(400, 100.0)}
+    newest = with_terms(base, newest_only=1)
+    sink = memory_sink()
+    result = simulate(newest, plan_of(newest), replay=replay, warmup=0.0, sink=sink)
+    rows = sink.table("deliveries")
+    order = np.argsort(rows["published_ns"])
+    published, dequeued = rows["published_ns"][order], rows["dequeued_ns"][order]
+    sent = dequeued[:-1] >= 0
+    assert (dequeued[:-1][sent] <= published[1:][sent] + 2 * 100_000_000).all()
+    assert result.subscriptions.superseded[0] == (~(dequeued >= 0)).sum() > 100
+    assert result.subscriptions.success_rate.tolist() == [1.0]
+    expiring = with_terms(base, expires_seconds=0.25)
+    result = simulate(expiring, plan_of(expiring), replay=replay, warmup=0.0)
+    lost = result.subscriptions
+    assert lost.expired[0] > 100
+    assert lost.success_rate[0] == pytest.approx(1 - lost.expired[0] / 400)
+    assert result.classes.max_seconds[0] <= 0.35 + 1e-9

@@ -271,24 +271,23 @@ def print_deadlines(deadlines: dict[str, int]) -> None:
 
 
 def print_starved(rows: list[dict[str, Any]]) -> None:
-    """The subscriptions that get nothing or less than their minimum, a line for each subscriber and reason, worth most
+    """The subscriptions that get nothing or less than their minimum: by reason a line for each subscriber, worth most
     first; of many some, for each."""
     most = _MOST_STARVED if len(rows) > _FEW_STARVED else len(rows)
-    short = [row for row in rows if row["min_share"] > 0]
-    for what, some in (
-        ("nothing", [row for row in rows if row["min_share"] == 0]),
-        ("less than the minimum", short),
-    ):
-        topics: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        what = "less than the minimum" if row["min_share"] > 0 else "nothing"
+        reasons.setdefault((what, row["reason"]), []).append(row)
+    for (what, reason), some in reasons.items():
+        topics: dict[str, list[str]] = {}
         for row in some:
             got = f" ({row['share']:.1%} of {row['min_share']:.1%})" if row["min_share"] > 0 else ""
-            topics.setdefault((row["subscriber"], row["reason"]), []).append(f"{row['topic']}{got}")
-        if some:
-            count = "1 subscription gets" if len(some) == 1 else f"{len(some)} subscriptions get"
-            screen().print(f"{count} {what}:", soft_wrap=True)
-        for (subscriber, reason), several in topics.items():
+            topics.setdefault(row["subscriber"], []).append(f"{row['topic']}{got}")
+        count = "1 subscription gets" if len(some) == 1 else f"{len(some)} subscriptions get"
+        screen().print(f"{count} {what}; {reason}:", soft_wrap=True)
+        for subscriber, several in topics.items():
             more = f" and {len(several) - most} more (--json has all)" if len(several) > most else ""
-            screen().print(f"  {subscriber}: {', '.join(several[:most])}{more}: {reason}", soft_wrap=True)
+            screen().print(f"  {subscriber}: {', '.join(several[:most])}{more}", soft_wrap=True)
 
 
 def percent(share: float | None) -> str:

@@ -298,4 +298,5 @@ def fan_out(state: BrokerState, epoch: int, begin: int, until: float) -> int:
             copy.fragment = 0
             copy.group = -1
             copy.next = rank
+            copy.previous = 0
     return count  # type: ignore[no-any-return]

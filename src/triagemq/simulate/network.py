@@ -73,7 +73,10 @@ class BrokerSide(NamedTuple):
 
 
 class NetworkSide(NamedTuple):
-    """From the home broker to the subscribers: `route[subscription, hop]` is the output port taken at each hop."""
+    """From the home broker to the subscribers: `route[subscription, hop]` is the output port taken at each hop.
+
+    `newest_only` and `expires_seconds` are empty where no subscription states them.
+    """
 
     route: Integers
     path_length: Integers
@@ -88,6 +91,8 @@ class NetworkSide(NamedTuple):
     overhead_bytes: float
     payload_bytes: float
     losses: RecordedLosses
+    newest_only: NDArray[np.int8]
+    expires_seconds: Floats
 
 
 def word_count(brokers: int) -> int:
@@ -162,7 +167,14 @@ def network_side(scenario: Scenario, classes: int, losses: RecordedLosses) -> Ne
         overhead_bytes=float(scenario.overhead_bytes),
         payload_bytes=float(scenario.mtu_bytes - scenario.overhead_bytes),
         losses=losses,
+        newest_only=_stated(scenario.subscriptions.newest_only, 0),
+        expires_seconds=_stated(scenario.subscriptions.expires_seconds, np.inf),
     )
+
+
+def _stated(column: NDArray[Any], default: float) -> NDArray[Any]:
+    """A copy of a column, of no length where nothing is stated in it."""
+    return column[:0].copy() if (column == default).all() else column.copy()
 
 
 def _broker_trees(scenario: Scenario) -> tuple[Positions, Integers, Words, Words]:

@@ -57,7 +57,7 @@ from triagemq.simulate.records import (
     new_buffer,
     new_port_queues,
 )
-from triagemq.simulate.switches import Order, cross_switches, due, keep_later
+from triagemq.simulate.switches import Order, Thinning, cross_switches, due, keep_later, thin
 
 _ENDED_CAPACITY = 1 << 14
 
@@ -83,6 +83,8 @@ class Path:
         self._above = broker_side(scenario, losses)
         self._below = network_side(scenario, classes, losses)
         self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
+        interval = 1 / scenario.subscriptions.max_rate_per_second
+        self._thinning = Thinning(interval, np.zeros(len(interval)), np.full(len(interval), -1))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)
         self.published = new_buffer(EVENT, max(1024, block_events))
@@ -130,6 +132,18 @@ class Path:
 
         self._repeat(step, int(self._matched.filled[0]))
         keep_later(self._matched, until)
+        if self._thinning.seconds.any():
+            self._thin(until)
+
+    def _thin(self, until: float) -> None:
+        """Subscriptions that take so many copies a second at most get the newest of each interval."""
+        order, count = self._due(0, until)
+
+        def step(begin: int) -> int:
+            inbox, thinning = self._inboxes[0], self._thinning
+            return thin(self._network(0), inbox, order, begin, count, until, thinning)
+
+        self._repeat(step, count)
 
     def _cross_switches(self, hop: int, until: float) -> None:
         order, count = self._due(hop, until)

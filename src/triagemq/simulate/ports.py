@@ -14,9 +14,11 @@ from triagemq.simulate.changes import epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
+    EXPIRED,
     IN_FLIGHT,
     LOST_ON_LINK,
     SUBSCRIBER_GONE,
+    SUPERSEDED,
     end_packet,
     nanoseconds,
 )
@@ -41,6 +43,7 @@ from triagemq.simulate.records import (
     link_last,
     lowest_class,
     room,
+    take_place,
     unlink_first,
     unlink_last,
 )
@@ -60,18 +63,81 @@ def arrive(state: PortState, port: int, number: int) -> None:
         queues.counters[port, priority_class, BYTES_IN] += int(wire_bytes(below, queues.groups, packet))
     sending = queues.free_at[port] > time
     if not sending:
-        _transmit(state, port, number, time)
+        if is_expired(below, packet, time):
+            _drop(state, port, number, time, EXPIRED)
+        else:
+            _transmit(state, port, number, time)
+        return
+    superseded = supersede(below, queues, port, port, priority_class, number)
+    if superseded >= 0:
+        _drop(state, port, superseded, time, SUPERSEDED)
         return
     waiting = queues.waiting[port]
     if waiting + 1 >= below.buffer_packets[port]:
         lowest = lowest_class(queues, port) if waiting > 0 else -1
         if lowest <= priority_class:
-            _drop(state, port, number, time)
+            _drop(state, port, number, time, DROPPED_BY_BUFFER)
             return
         evicted = queues.last[port, lowest]
         unlink_last(queues, port, lowest)
-        _drop(state, port, evicted, time)
+        stop_waiting(below, queues, port, evicted)
+        _drop(state, port, evicted, time, DROPPED_BY_BUFFER)
     link_last(queues, port, priority_class, number)
+    begin_waiting(below, queues, port, port, priority_class, number)
+
+
+@step
+def is_expired(below: NetworkSide, packet: Record, time: float) -> bool:
+    """Whether a packet of a copy is too old to be sent from `time` on."""
+    if len(below.expires_seconds) == 0 or packet.subscription < 0:
+        return False
+    return time - packet.published_ns * 1e-9 > below.expires_seconds[packet.subscription]  # type: ignore[no-any-return]
+
+
+@step
+def supersede(
+    below: NetworkSide, queues: PortQueues, port: int, row: int, priority_class: int, number: int
+) -> int:
+    """Give a packet the place of an older one of its subscription in the same queue; returns that one, or -1.
+
+    Events of several packets have no part in it.
+    """
+    packet = queues.packets.records[number]
+    subscription = packet.subscription
+    if len(below.newest_only) == 0 or subscription < 0 or packet.group >= 0:
+        return -1
+    newest = queues.newest[subscription, below.hop_of_port[port]]
+    if newest[0] < 0 or newest[1] != row * below.classes + priority_class:
+        return -1
+    before = newest[0]
+    take_place(queues, row, priority_class, before, number)
+    newest[0] = number
+    return before  # type: ignore[no-any-return]
+
+
+@step
+def begin_waiting(
+    below: NetworkSide, queues: PortQueues, port: int, row: int, priority_class: int, number: int
+) -> None:
+    """A packet waits in a queue: a newer one of its subscription may take its place, if that is wanted."""
+    packet = queues.packets.records[number]
+    if len(below.newest_only) == 0 or packet.subscription < 0 or packet.group >= 0:
+        return
+    if below.newest_only[packet.subscription]:
+        newest = queues.newest[packet.subscription, below.hop_of_port[port]]
+        newest[0] = number
+        newest[1] = row * below.classes + priority_class
+
+
+@step
+def stop_waiting(below: NetworkSide, queues: PortQueues, port: int, number: int) -> None:
+    """A packet is in its queue no more."""
+    subscription = queues.packets.records[number].subscription
+    if len(below.newest_only) == 0 or subscription < 0:
+        return
+    newest = queues.newest[subscription, below.hop_of_port[port]]
+    if newest[0] == number:
+        newest[0] = -1
 
 
 @step
@@ -130,7 +196,12 @@ def _send_waiting(state: PortState, port: int, until: float) -> bool:
         priority_class = highest_class(queues, port)
         number = queues.first[port, priority_class]
         unlink_first(queues, port, priority_class)
-        _transmit(state, port, number, queues.free_at[port])
+        stop_waiting(state.below, queues, port, number)
+        time = queues.free_at[port]
+        if is_expired(state.below, queues.packets.records[number], time):
+            _drop(state, port, number, time, EXPIRED)
+        else:
+            _transmit(state, port, number, time)
     return True
 
 
@@ -231,7 +302,8 @@ def _end(
 
 
 @step
-def _drop(state: PortState, port: int, number: int, time: float) -> None:
+def _drop(state: PortState, port: int, number: int, time: float, why: int) -> None:
+    """A packet that is in no queue any more is not sent."""
     below, queues, outlets, clock = state.below, state.queues, state.outlets, state.clock
     packet = queues.packets.records[number]
     if clock.sample_seconds < np.inf:
@@ -239,9 +311,9 @@ def _drop(state: PortState, port: int, number: int, time: float) -> None:
         queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(
             wire_bytes(below, queues.groups, packet)
         )
-    outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
-    if clock.with_hops and outcome == DROPPED_BY_BUFFER:
-        record_hop(below, outlets.hops, packet, packet.subscription, port, -1, DROPPED_BY_BUFFER)
+    outcome = why if time <= clock.run_ends else IN_FLIGHT
+    if clock.with_hops and outcome == why:
+        record_hop(below, outlets.hops, packet, packet.subscription, port, -1, why)
     end_packet(outlets.ended, queues.groups, packet, packet.priority_class, outcome, -1, -1)
     give_back(queues.packets, number)
 

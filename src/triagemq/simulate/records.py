@@ -202,6 +202,9 @@ BYTES_IN, PACKETS_IN, BYTES_OUT, PACKETS_OUT, DROPS, BYTES_DROPPED = range(6)
 class PortQueues(NamedTuple):
     """The state of every output port: when it is free, and per class the first and last packet that waits.
 
+    `newest` has per subscription and hop the packet that waits and that a newer one may take the place of, and its
+    queue; -1 where none does. It has no rows where no subscription wants that.
+
     Behind the rows of the ports there are those of access links and of queues with queue rates, where the event list
     has some; `counters` are in the rows of ports.
     """
@@ -218,6 +221,7 @@ class PortQueues(NamedTuple):
     sending_class: NDArray[np.int32]
     sending_bytes: NDArray[np.int64]
     next_sample: Floats
+    newest: NDArray[np.int64]
 
 
 class Outlets(NamedTuple):
@@ -266,6 +270,7 @@ def new_port_queues(below: NetworkSide, sample_seconds: float, more: int = 0) ->
         sending_class=np.zeros(ports, dtype=np.int32),
         sending_bytes=np.zeros(ports, dtype=np.int64),
         next_sample=np.full(ports, sample_seconds),
+        newest=np.full((len(below.newest_only), below.route.shape[1], 2), -1),
     )
 
 
@@ -294,6 +299,22 @@ def link_last(queues: PortQueues, port: int, priority_class: int, number: int) -
         packets[last].next = number
     queues.last[port, priority_class] = number
     queues.waiting[port] += 1
+
+
+@step
+def take_place(queues: PortQueues, port: int, priority_class: int, before: int, number: int) -> None:
+    """A packet takes the place of one that waits."""
+    packets = queues.packets.records
+    following, previous = packets[before].next, packets[before].previous
+    packets[number].next, packets[number].previous = following, previous
+    if previous < 0:
+        queues.first[port, priority_class] = number
+    else:
+        packets[previous].next = number
+    if following < 0:
+        queues.last[port, priority_class] = number
+    else:
+        packets[following].previous = number
 
 
 @step

@@ -1,16 +1,24 @@
-"""Managed switches: which packets are due and in what order they come, the inbound queue, which looks up class and
-drop rate, and the way into the output port."""
+"""Managed switches: which packets are due and in what order they come, those that are held back before the first of
+them, the inbound queue, which looks up class and drop rate, and the way into the output port."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from triagemq.compiled import kernel, step
 from triagemq.scenario import Floats
-from triagemq.simulate.endings import DELIVERED, DROPPED_BY_POLICY, IN_FLIGHT, end_copy, nanoseconds
+from triagemq.simulate.endings import (
+    DELIVERED,
+    DROPPED_BY_POLICY,
+    IN_FLIGHT,
+    THINNED,
+    end_copy,
+    nanoseconds,
+)
 from triagemq.simulate.network import DROPPED, loss_of
 from triagemq.simulate.ports import arrive, catch_up
 from triagemq.simulate.random import Purpose, exponential, split, uniform
@@ -67,6 +75,78 @@ def keep_later(packets: Buffer, until: float) -> None:
                 records[left] = records[number]
             left += 1
     packets.filled[0] = left
+
+
+HELD = 1
+"""In `previous` of a copy before the first switch: it has been held back, and passes at its time."""
+
+GONE = -2
+"""In `group` of such a copy: another has taken its place."""
+
+
+class Thinning(NamedTuple):
+    """Per subscription the time between two copies (0: all pass), from when on the next one passes, and which waits for
+    that. A copy that comes before takes the place of the one that waits."""
+
+    seconds: Floats
+    opens: Floats
+    held: NDArray[np.int64]
+
+
+@kernel
+def thin(
+    state: PortState,
+    inbox: Buffer,
+    order: Order,
+    begin: int,
+    end: int,
+    until: float,
+    thinning: Thinning,
+) -> int:
+    """Hold back the copies number order[begin:end] that come too soon after the one before.
+
+    Returns how many were done: fewer than `end` when there is no room for those that end.
+    """
+    epochs, ended, clock = state.epochs, state.outlets.ended, state.clock
+    records, seconds, opens, held = inbox.records, thinning.seconds, thinning.opens, thinning.held
+    if begin == 0:
+        held[:] = -1
+        for number in range(inbox.filled[0]):
+            if records[number].previous == HELD:
+                held[records[number].subscription] = number
+    for place in range(begin, end):
+        if not room(ended, 1):
+            return place
+        number = order[place]
+        copy = records[number]
+        subscription, time = copy.subscription, copy.time
+        if seconds[subscription] <= 0.0 or copy.previous == HELD:
+            continue
+        if held[subscription] >= 0 and opens[subscription] <= time:
+            opens[subscription] += seconds[subscription]
+            held[subscription] = -1
+        if opens[subscription] <= time:
+            opens[subscription] = time + seconds[subscription]
+            continue
+        if held[subscription] >= 0:
+            before = records[held[subscription]]
+            level = epochs.priority_class[clock.epoch, subscription]
+            end_copy(ended, before, subscription, level, THINNED if time <= clock.run_ends else IN_FLIGHT)
+            before.group = GONE
+        copy.time = opens[subscription]
+        copy.previous = HELD
+        held[subscription] = number
+    for subscription in range(len(held)):
+        if held[subscription] >= 0 and opens[subscription] < until:
+            opens[subscription] += seconds[subscription]
+    left = 0
+    for number in range(inbox.filled[0]):
+        if records[number].group != GONE:
+            if left != number:
+                records[left] = records[number]
+            left += 1
+    inbox.filled[0] = left
+    return end
 
 
 @step

@@ -19,11 +19,22 @@ from triagemq.simulate.changes import epoch_at
 from triagemq.simulate.endings import (
     DELIVERED,
     DROPPED_BY_BUFFER,
+    EXPIRED,
     IN_FLIGHT,
+    SUPERSEDED,
     end_packet,
     nanoseconds,
 )
-from triagemq.simulate.ports import begin_sending, leave, record_hop, sample
+from triagemq.simulate.ports import (
+    begin_sending,
+    begin_waiting,
+    is_expired,
+    leave,
+    record_hop,
+    sample,
+    stop_waiting,
+    supersede,
+)
 from triagemq.simulate.promised.direct import Direct
 from triagemq.simulate.promised.packets import end_legs, leave_direct, set_out
 from triagemq.simulate.promised.state import (
@@ -117,12 +128,16 @@ def run_events(
         if kind == FREE:
             sending = _take_next(state, sender, time)
             port = direct.port_of[sender]
+            stop_waiting(below, queues, port, sending)
         elif kind == COMES and _come(state, port, number, time):
             sending = number
         if sending >= 0:
-            _send(state, port, sending, time)
+            if is_expired(below, pool.records[sending], time):
+                _drop(state, port, sending, time, EXPIRED)
+            else:
+                _send(state, port, sending, time)
             if kind == FREE and queues.waiting[sender] > 0:
-                push(event_queue, pool.records, queues.free_at[sender], FREE, sender, -1)
+                push(event_queue, pool.records, max(queues.free_at[sender], time), FREE, sender, -1)
 
 
 @step
@@ -197,6 +212,10 @@ def _come(state: SimulationState, port: int, number: int, time: float) -> bool:
     waiting = queues.waiting[sender]
     is_fair = port < direct.ports and direct.fair[port]
     row = _queue_of(state, port, packet)
+    superseded = supersede(below, queues, port, row, 0 if is_fair else level, number)
+    if superseded >= 0:
+        _drop(state, port, superseded, time, SUPERSEDED)
+        return False
     # All queues of a fair port share its buffer; a queue with a width has its own.
     buffer = port if is_fair else row
     on_wire = 1 if sender == buffer or queues.sending_class[port] == level else 0
@@ -208,7 +227,8 @@ def _come(state: SimulationState, port: int, number: int, time: float) -> bool:
         elif lowest > level:
             dropped = queues.last[port, lowest]
             unlink_last(queues, port, lowest)
-        _drop(state, port, dropped, time)
+        stop_waiting(below, queues, port, dropped)
+        _drop(state, port, dropped, time, DROPPED_BY_BUFFER)
         if dropped == number:
             return False
     if row != sender:
@@ -218,6 +238,7 @@ def _come(state: SimulationState, port: int, number: int, time: float) -> bool:
             _tag(state, port, level, number, time)
         queues.waiting[port] += 1
     link_last(queues, row, 0 if is_fair else level, number)
+    begin_waiting(below, queues, port, row, 0 if is_fair else level, number)
     if waiting == 0:
         push(state.event_queue, queues.packets.records, queues.free_at[sender], FREE, sender, -1)
     return False
@@ -362,17 +383,17 @@ def _line_up(turns: Turns, port: int, row: int) -> None:
 
 
 @step
-def _drop(state: SimulationState, port: int, number: int, time: float) -> None:
-    """A buffer is full."""
+def _drop(state: SimulationState, port: int, number: int, time: float, why: int) -> None:
+    """A packet that is in no queue any more is not sent: a buffer is full, it is too old, or a newer one is there."""
     network = state.network
     direct, queues, clock = state.direct, network.queues, network.clock
     packet = queues.packets.records[number]
     if clock.sample_seconds < np.inf:
         queues.counters[port, packet.priority_class, DROPS] += 1
         queues.counters[port, packet.priority_class, BYTES_DROPPED] += int(bytes_on_wire(state, packet))
-    outcome = DROPPED_BY_BUFFER if time <= clock.run_ends else IN_FLIGHT
-    if clock.with_hops and outcome == DROPPED_BY_BUFFER:
-        _record_hop(state, port, packet, -1, DROPPED_BY_BUFFER)
+    outcome = why if time <= clock.run_ends else IN_FLIGHT
+    if clock.with_hops and outcome == why:
+        _record_hop(state, port, packet, -1, why)
     if packet.subscription >= 0:
         groups, ended = network.queues.groups, network.outlets.ended
         end_packet(ended, groups, packet, packet.priority_class, outcome, -1, -1)
