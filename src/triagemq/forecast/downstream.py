@@ -21,6 +21,7 @@ from triagemq.forecast.ports import (
     others_at,
     overlap,
 )
+from triagemq.forecast.terms import Thinned
 from triagemq.forecast.upstream import Streams, TopicArrivals, weighted
 from triagemq.plan.demands import Demand, total_by
 from triagemq.plan.model import Plan
@@ -56,6 +57,7 @@ def cross_network(
     plan: Plan,
     demanded: Demand,
     arrivals: TopicArrivals,
+    thinned: Thinned,
     errors: ErrorEstimate,
     promised_load: tuple[Floats, Floats],
 ) -> Crossing:
@@ -63,7 +65,7 @@ def cross_network(
 
     `promised_load` is the share of each port that promised traffic takes, and the mean wait for it.
     """
-    path = _Path(scenario, plan, demanded, arrivals, errors, promised_load)
+    path = _Path(scenario, plan, demanded, arrivals, thinned, errors, promised_load)
     hops = np.pad(port_hops(scenario), ((0, 0), (0, 1)), constant_values=-1)
     for hop in range(hops.shape[1] - 1):
         port = hops[demanded.port, hop]
@@ -113,6 +115,7 @@ class _Path:
         plan: Plan,
         demanded: Demand,
         arrivals: TopicArrivals,
+        thinned: Thinned,
         errors: ErrorEstimate,
         promised_load: tuple[Floats, Floats],
     ) -> None:
@@ -130,6 +133,7 @@ class _Path:
         self._packets_left = np.ones(len(wanted))
         self.times = LatencyDistribution.room(len(wanted))
         self.survival, self.seconds, apart = self._leave_brokers()
+        self.survival, self.seconds = self.survival * thinned.share, self.seconds + thinned.seconds
         nothing = np.zeros(len(wanted))
         self._behind = _Behind(
             arrivals.delay[self._cell] + Cumulants.exponential(self.seconds.copy()),

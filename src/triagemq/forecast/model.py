@@ -32,6 +32,7 @@ class Reason(IntEnum):
     PROMISED = 6
     BORROWING = 7
     SENDING_ORDER = 8
+    TERMS = 9
 
 
 REASONS: tuple[str, ...] = (
@@ -44,6 +45,7 @@ REASONS: tuple[str, ...] = (
     "the bound of a promise, not a mean",
     "queues that borrow bandwidth",
     "copies in random order",
+    "thinned, superseded or expired copies",
 )
 """In words, by code."""
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from triagemq.forecast.downstream import cross_network
 from triagemq.forecast.model import CLAIMED, ErrorEstimate, Forecast, Reason
 from triagemq.forecast.promised import promised_load, with_promised, without_promised
+from triagemq.forecast.terms import Thinned, leave_unsent
 from triagemq.forecast.upstream import topic_arrivals
 from triagemq.plan.demands import copy_rate, demand
 from triagemq.plan.model import Plan
@@ -109,17 +110,22 @@ def _by_formulas(scenario: Scenario, plan: Plan, claimed: float, promised: tuple
     arrivals = topic_arrivals(scenario)
     subscriptions = scenario.subscriptions
     errors = ErrorEstimate(len(subscriptions))
-    copies = cross_network(scenario, plan, demanded, arrivals, errors, promised)
     cell = (scenario.subscribers.broker[subscriptions.subscriber], subscriptions.topic)
+    thinned = Thinned.of(scenario, demanded, arrivals.rate[cell])
+    copies = cross_network(scenario, plan, demanded, arrivals, thinned, errors, promised)
     received = arrivals.rate[cell] * copies.survival
+    latency = np.where(received > 0, arrivals.delay.mean[cell] + copies.seconds, np.nan)
+    times = copies.times.moved_to(latency)
+    received, latency = leave_unsent(
+        scenario, plan.subscription_class, demanded, errors, thinned, copies.seconds, received, latency, times
+    )
     success = np.divide(
         received, demanded.published_rate, out=np.zeros_like(received), where=demanded.published_rate > 0
     )
     success = np.minimum(success, 1.0)
-    latency = np.where(received > 0, arrivals.delay.mean[cell] + copies.seconds, np.nan)
     # What never arrives has no latency, and is worth nothing whatever its freshness.
     known = np.where(np.isnan(latency), np.inf, latency)
-    times = copies.times.moved_to(latency)
+    times = times.moved_to(latency)
     timely = _share_within(times, subscriptions.max_latency_seconds)
     reason, latency_error, success_error = errors.flag(latency, success, claimed)
     return Forecast(
@@ -200,9 +206,14 @@ def _sampled(
     times[rows] = LatencyDistribution.through(
         found.mean_latency_seconds, found.p95_seconds, found.p99_seconds
     )[rows]
+    # What gives its place to a newer event is not wanted any more, and no formula knows how much that is.
+    passed = found.count - found.thinned
+    kept = np.divide(passed - found.superseded, passed, out=np.ones(len(surer)), where=passed > 0)
+    published_rate = predicted.published_rate * np.where(surer, kept, 1.0)
     return replace(
         predicted,
-        received_rate=predicted.published_rate * success,
+        published_rate=published_rate,
+        received_rate=published_rate * success,
         success=success,
         latency_seconds=latency,
         times=times,
