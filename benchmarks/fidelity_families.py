@@ -436,6 +436,53 @@ def tandems(random: Random) -> Drawn:
     return planned(document)
 
 
+def state(document: Document, random: Random, **terms: Callable[[str], Any]) -> None:
+    """Give about two thirds of the subscriptions terms, each a function of the topic."""
+    for subscriber in document["subscribers"].values():
+        for topic, utility in subscriber["subscribes"].items():
+            if random.random() < 0.67:
+                stated = {name: term(topic) for name, term in terms.items()}
+                subscriber["subscribes"][topic] = {"utility": utility, **stated}
+
+
+def minima(random: Random) -> Drawn:
+    """Minimum shares, which may not fit together, on ports that are offered up to twice what they carry."""
+    document = basic(random, load=(0.6, 2.0), classes=(2, 8))
+    state(document, random, min_share=lambda topic: round(float(random.uniform(0.05, 0.9)), 3))
+    return planned(document, drops=str(random.choice(["flat", "linear", "exponential", "optimal"])))
+
+
+def thinned(random: Random) -> Drawn:
+    """Topics that come up to ten times as often as they are taken, on loaded ports."""
+    document = basic(random, load=(0.4, 1.2))
+    rates = {topic: entry["rate_per_second"] for topic, entry in publications(document)}
+
+    def most(topic: str) -> float:
+        return float(rates[topic] / np.exp(random.uniform(np.log(0.5), np.log(10))))
+
+    state(document, random, max_rate_per_second=most)
+    return planned(document, drops=str(random.choice(["none", "optimal"])))
+
+
+def newest(random: Random) -> Drawn:
+    """Newer events that take the place of those that wait, on ports that may be overloaded."""
+    document = basic(random, load=(0.4, 1.5))
+    state(document, random, newest_only=lambda topic: True)
+    return planned(document)
+
+
+def expiring(random: Random) -> Drawn:
+    """Events that expire after some to many transmissions, on ports that may be overloaded."""
+    document = basic(random, load=(0.4, 1.5))
+    slowest = min(port["bandwidth_bps"] for port in document["ports"].values())
+    sizes = [entry["size_bytes"] + document["overhead_bytes"] for _, entry in publications(document)]
+    transmission = 8 * float(np.mean(sizes)) / slowest
+    state(
+        document, random, expires_seconds=lambda topic: float(transmission * np.exp(random.uniform(0.7, 5.0)))
+    )
+    return planned(document)
+
+
 FAMILIES: dict[str, Family] = {
     "loaded": Family("loaded ports", loaded),
     "light": Family("light loads", light),
@@ -461,4 +508,8 @@ FAMILIES: dict[str, Family] = {
     "irregular-brokers": Family(
         "arrivals that are not Poisson at two brokers", irregular_brokers, poisson=False, most_flagged=0.4
     ),
+    "minima": Family("minimum shares", minima),
+    "thinned": Family("topics thinned to a rate", thinned, poisson=False, most_flagged=0.4),
+    "newest": Family("the newest only", newest, poisson=False, most_flagged=0.4),
+    "expiring": Family("events that expire", expiring, poisson=False, most_flagged=0.4),
 }
