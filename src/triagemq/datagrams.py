@@ -12,12 +12,14 @@ import contextlib
 import ctypes
 import errno
 import ipaddress
+import math
 import socket
 import struct
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 CONTROL_DSCP: Final = 48
@@ -47,6 +49,7 @@ Seal = Callable[[Address, bytes], bytes | None]
 """Encrypts a datagram for an address, or says with None that it cannot go there."""
 
 _MOST_ADDRESSES = 1 << 16
+_NEVER_NS = (1 << 63) - 1
 _FLAGS = socket.MSG_DONTWAIT
 
 
@@ -241,7 +244,7 @@ class PriorityBuffer(Generic[Item]):
         for priority_class in sorted(self._queues):
             yield from self._queues[priority_class]
 
-    def push(self, item: Item, limit: int) -> Item | None:
+    def push(self, item: Item, limit: float) -> Item | None:
         """Append; what had to go instead (perhaps the item itself), or None if there was room."""
         pushed_out = None
         if len(self) >= limit:
@@ -292,7 +295,8 @@ class Unsent:
     """A datagram that was not sent at once, the one at `place` of those that were handed over.
 
     `problem` is None while it waits for room in the socket; then 0 if it has been sent, ENOBUFS if it was dropped,
-    EAGAIN if it still waited at the end, or what the kernel has against it. A `token` that is set comes back then.
+    EAGAIN if it still waited at the end, EXPIRED, SUPERSEDED, or what the kernel has against it. A `token` that is set
+    comes back then.
     """
 
     place: int
@@ -301,13 +305,24 @@ class Unsent:
     priority_class: int
     problem: int | None
     token: Any = None
+    replaces: Hashable = None
+    expires_ns: int = _NEVER_NS
+
+
+EXPIRED: Final = errno.ETIME
+SUPERSEDED: Final = errno.ESTALE
+
+TermsOf = Callable[[int], tuple[Hashable, int] | None]
+"""How the datagram at a place may wait: until a later one with the same key (not None) takes its place, and until it
+expires (Unix time, ns)."""
 
 
 class DatagramSender:
     """Sends datagrams from a bound UDP socket, in order, without ever blocking.
 
     What the socket cannot take now (its buffer is full) goes out as soon as it can: control first, then by class, and
-    up to `most_waiting` datagrams. Beyond that the newest of the lowest class is dropped, control last.
+    up to `most_waiting` datagrams. Beyond that the newest of the lowest class is dropped, control last. It waits by its
+    terms, if it has any.
 
     Both calls return what was not sent at once; `on_settled` gets, in batches and from the event loop, the outcome
     of those that waited and have a token. `seal` makes of a datagram what leaves for an address, at the last moment and
@@ -327,6 +342,8 @@ class DatagramSender:
         self.on_settled = on_settled
         self._socket = udp_socket
         self._waiting: PriorityBuffer[Unsent] = PriorityBuffer()
+        # What is sent when the turn comes of the one that was the first to wait with this key.
+        self._newest: dict[Hashable, Unsent] = {}
         self._most_waiting = most_waiting
         self._seal = seal
         self._marks_classes = marks_classes
@@ -341,10 +358,13 @@ class DatagramSender:
         return len(self._waiting)
 
     def __call__(
-        self, datagrams: Datagrams, class_of: Callable[[int], int] | None = None
+        self,
+        datagrams: Datagrams,
+        class_of: Callable[[int], int] | None = None,
+        terms_of: TermsOf | None = None,
     ) -> Sequence[Unsent]:
         """Send; `class_of` gives the priority class of the one at a place."""
-        return self._take(datagrams, class_of or (lambda place: 0), is_control=False)
+        return self._take(datagrams, class_of or (lambda place: 0), is_control=False, terms_of=terms_of)
 
     def control(self, datagrams: Datagrams) -> Sequence[Unsent]:
         """Send with the mark of control packets (DSCP CS6), which every data plane lets pass first."""
@@ -352,22 +372,27 @@ class DatagramSender:
 
     def rerank(self, class_of: Callable[[Unsent], int]) -> None:
         """Classes have changed: what waits with a token goes in the order of those of now, and with their marks."""
-        for one in self._waiting.clear():
+        for one in self._clear():
             if one.token is not None:
                 one.priority_class = class_of(one)
-            self._waiting.push_back(one)
+            self._wait(one, math.inf)
 
     def close(self) -> None:
         """Stop waiting for the socket."""
         if self._waiting:
             asyncio.get_running_loop().remove_writer(self._socket)
-            left = self._waiting.clear()
+            left = self._clear()
             for one in left:
                 one.problem = errno.EAGAIN
             self._settled(left)
 
     def _take(
-        self, datagrams: Datagrams, class_of: Callable[[int], int], *, is_control: bool
+        self,
+        datagrams: Datagrams,
+        class_of: Callable[[int], int],
+        *,
+        is_control: bool,
+        terms_of: TermsOf | None = None,
     ) -> Sequence[Unsent]:
         """Send what the socket takes, unless others of the kind wait already; the rest waits."""
         waiting = self._waiting
@@ -386,17 +411,49 @@ class DatagramSender:
                 for place in range(begin, len(datagrams))
             ]
             unsent += late
-            dropped = [gone for one in late if (gone := waiting.push(one, self._most_waiting)) is not None]
-            for one in dropped:
-                one.problem = errno.ENOBUFS
-            self._settled(dropped)
+            for one in late:
+                if terms_of is not None and (terms := terms_of(one.place)) is not None:
+                    one.replaces, one.expires_ns = terms
+            self._settled([gone for one in late if (gone := self._wait(one, self._most_waiting)) is not None])
         return unsent
+
+    def _wait(self, one: Unsent, limit: float) -> Unsent | None:
+        """Have a datagram wait; the one that will not be sent because of that, with its problem."""
+        older = self._newest.get(one.replaces)
+        if one.replaces is not None:
+            self._newest[one.replaces] = one
+        if older is not None:
+            one.priority_class, older.problem = older.priority_class, SUPERSEDED
+            return older
+        gone = self._waiting.push(one, limit)
+        if gone is not None:
+            gone = self._newest.pop(gone.replaces, gone)
+            gone.problem = errno.ENOBUFS
+        return gone
+
+    def _clear(self) -> list[Unsent]:
+        """Take everything that waits."""
+        left = [self._newest.get(one.replaces, one) for one in self._waiting.clear()]
+        self._newest.clear()
+        return left
+
+    def _pop(self, one: Unsent, problem: int) -> Unsent:
+        """The turn of a datagram has come."""
+        one.problem = problem
+        self._waiting.pop()
+        self._newest.pop(one.replaces, None)
+        return one
 
     def _flush(self) -> None:
         """The socket has room again."""
         settled: list[Unsent] = []
+        now_ns = time.time_ns()
         while self._waiting:
-            some = self._waiting.first(BATCH)
+            some = [self._newest.get(one.replaces, one) for one in self._waiting.first(BATCH)]
+            if some[0].expires_ns <= now_ns:
+                settled.append(self._pop(some[0], EXPIRED))
+                continue
+            some = [*takewhile(lambda one: one.expires_ns > now_ns, some)]
             priority_class = some[0].priority_class
             done, failed = self._send_from(
                 [(one.address, one.datagram) for one in some],
@@ -404,8 +461,7 @@ class DatagramSender:
                 ([priority_class] * len(some)).__getitem__,
             )
             for one in some[:done]:
-                one.problem = 0
-                self._waiting.pop()
+                self._pop(one, 0)
             for place, problem in failed:
                 some[place].problem = problem
             settled += some[:done]

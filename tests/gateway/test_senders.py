@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from triagemq.gateway.core.state import SendControl, SendMany, SendPublish
 from triagemq.gateway.core.topics import ClientTopics
 from triagemq.gateway.sockets import Sender, SocketPlane
 from triagemq.mqttsn import TopicIdType, encode_publish
-from triagemq.plan.dataplane import Treatment
+from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment, WaitingTerms
 from triagemq.trace import Outcome, Trace
 
 
@@ -210,6 +211,60 @@ def test_what_waits_for_a_full_socket_takes_the_class_and_the_mark_of_a_new_plan
             (b"c2", CLASS_DSCP[2] << 2),
             (b"c0", CLASS_DSCP[5] << 2),
         ]
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_for_a_full_socket_is_the_newest_and_has_not_expired(
+    receivers: list[socket.socket], sender: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room, there = Room(monkeypatch), receivers[0].getsockname()
+    came: list[tuple[object, Outcome]] = []
+
+    async def scenario() -> None:
+        plane = SocketPlane(sender, lambda outcomes: came.extend(one[:2] for one in outcomes), most_waiting=5)
+
+        def send(*packets: tuple[str, str | None, int]) -> None:
+            plane.send(
+                [
+                    OutgoingPacket(
+                        FlowKey(*there),
+                        name.encode(),
+                        False,
+                        name,
+                        Treatment(1),
+                        WaitingTerms(key, time.time_ns() + 1_000_000_000 * seconds),
+                    )
+                    for name, key, seconds in packets
+                ]
+            )
+
+        send(("a1", "a", 100), ("late", None, 0), ("b1", "b", 100))
+        send(("a2", "a", 100), ("b2", "b", 0), ("a3", "a", 100), ("c1", "c", 100))
+        assert came == [
+            ("a1", Outcome.superseded),
+            ("b1", Outcome.superseded),
+            ("a2", Outcome.superseded),
+        ]
+        plane.reclassify(lambda token: Treatment(0) if token == "c1" else None)
+        send(("d1", "d", 100), ("e1", "e", 100), ("d2", "d", 100))
+        room.left = 100
+        await asyncio.sleep(0.05)
+        assert [receivers[0].recv(100) for _ in range(3)] == [b"c1", b"a3", b"d2"]
+        assert room.left == 97
+        found: dict[Outcome, list[object]] = defaultdict(list)
+        for name, outcome in came[3:]:
+            found[outcome].append(name)
+        assert found == {
+            Outcome.delivered: ["c1", "a3", "d2"],
+            Outcome.expired: ["late", "b2"],
+            Outcome.superseded: ["d1"],
+            Outcome.dropped_by_buffer: ["e1"],
+        }
+        room.left = 0
+        send(("f1", "f", 100), ("f2", "f", 100))
+        plane.close()
+        assert came[-2:] == [("f1", Outcome.superseded), ("f2", Outcome.in_flight)]
 
     asyncio.run(scenario())
 

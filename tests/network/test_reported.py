@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from triagemq.datagrams import Datagrams, DatagramSender, Unsent
+from triagemq.datagrams import Datagrams, DatagramSender, TermsOf, Unsent
 from triagemq.network import ReportedDataPlane
 from triagemq.plan.dataplane import (
     FlowCounters,
@@ -22,6 +22,7 @@ from triagemq.plan.dataplane import (
     SetPort,
     TransmitOutcome,
     Treatment,
+    WaitingTerms,
 )
 from triagemq.trace import Outcome
 
@@ -53,7 +54,9 @@ class Rig:
     def close(self) -> None:
         """As a sender that nothing waits for."""
 
-    def __call__(self, datagrams: Datagrams, class_of: Callable[[int], int]) -> Sequence[Unsent]:
+    def __call__(
+        self, datagrams: Datagrams, class_of: Callable[[int], int], terms_of: TermsOf
+    ) -> Sequence[Unsent]:
         if self.problem != 0:
             unsent = [
                 Unsent(place, *one, class_of(place), self.problem) for place, one in enumerate(datagrams)
@@ -86,6 +89,41 @@ class Rig:
 
     def by_number(self) -> dict[Any, str]:
         return {number: outcome.name for number, outcome, _, _ in self.outcomes}
+
+
+def test_the_newest_waits_before_a_queue_with_a_backlog_until_the_one_in_it_has_left() -> None:
+    rig = Rig()
+
+    def publish(number: int, *, seconds: float = 100.0) -> None:
+        terms = WaitingTerms("a", rig.now_ns + round(seconds * 1e9))
+        rig.plane.send([OutgoingPacket(KEY, b"%d" % number, False, number, Treatment(LEVEL), terms)])
+
+    # Nothing is known of the queue, and then nothing waits in it.
+    publish(0)
+    publish(1)
+    rig.report(2, 0, 2)
+    publish(2)
+    rig.publish(*range(90, 95))
+    rig.report(8, 0, 2)
+    for number in (3, 4, 5):
+        publish(number)
+    assert rig.by_number() == dict.fromkeys((0, 1), "delivered") | dict.fromkeys((3, 4), "superseded")
+    rig.report(8, 0, 3)
+    assert rig.by_number()[2] == "delivered"
+    assert [datagram for datagram, _ in rig.sent if len(datagram) == 1] == [b"0", b"1", b"2", b"5"]
+    # What has expired meanwhile is not sent, and holds nothing back.
+    rig.report(9, 0, 4)
+    publish(6, seconds=0.1)
+    rig.report(9, 0, 9)
+    assert rig.by_number()[5] == "delivered"
+    assert rig.by_number()[6] == "expired"
+    publish(7)
+    rig.publish(96)
+    rig.report(11, 0, 9)
+    publish(8)
+    rig.plane.close()
+    assert rig.by_number()[8] == "in_flight"
+    assert len(rig.by_number()) == len(rig.outcomes)
 
 
 def test_what_waits_in_a_queue_behind_has_no_fate_and_what_left_has_the_time_between_two_reports() -> None:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from triagemq.datagrams import AddressList, DatagramSender, Seal, Unsent
+from triagemq.datagrams import EXPIRED, SUPERSEDED, AddressList, DatagramSender, Seal, Unsent
 from triagemq.errors import GatewayError
 from triagemq.gateway.core.broker_link import GatewayCore
 from triagemq.gateway.core.delivery import transmitted
@@ -121,7 +121,7 @@ class SocketPlane:
             treatment = packets[place].treatment
             return 0 if treatment is None else treatment.priority_class
 
-        unsent = self._sender(_addressed(packets), class_of)
+        unsent = self._sender(_addressed(packets), class_of, lambda place: packets[place].waiting)
         outcomes = [(packet.token, Outcome.delivered, None, None) for packet in packets]
         for one in reversed(unsent):
             token, *_ = outcomes.pop(one.place) if one.problem is None else outcomes[one.place]
@@ -165,13 +165,18 @@ def _addressed(packets: Iterable[OutgoingPacket]) -> list[tuple[tuple[str, int],
     return [((packet.key.address, packet.key.udp_port), packet.datagram) for packet in packets]
 
 
+_OUTCOMES = {
+    0: Outcome.delivered,
+    errno.ENOBUFS: Outcome.dropped_by_buffer,
+    errno.EAGAIN: Outcome.in_flight,
+    EXPIRED: Outcome.expired,
+    SUPERSEDED: Outcome.superseded,
+}
+
+
 def _outcome(problem: int) -> Outcome:
     """What the Trace says of a datagram that the kernel has taken (0), or has not."""
-    if problem == 0:
-        return Outcome.delivered
-    if problem == errno.ENOBUFS:
-        return Outcome.dropped_by_buffer
-    return Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
+    return _OUTCOMES.get(problem, Outcome.lost_on_link)
 
 
 def settle_copy(

@@ -11,6 +11,9 @@ it had no room for and what left; it does not say which packets those were. Each
   it came, else packets are spread evenly over the time between;
 * what was sent and never counted was lost before the queue (a link that is down): `lost_on_link`;
 * what has no flow goes last and is not counted: it is delivered when the socket has taken it.
+
+Nothing in such a queue can be replaced. So of packets with one key (`WaitingTerms.replaces`) there is one in a queue
+that has a backlog, and the newest of the others waits here until that one has a fate.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from __future__ import annotations
 import errno
 import random
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from triagemq.datagrams import DatagramSender, Unsent
+from triagemq.datagrams import EXPIRED, SUPERSEDED, DatagramSender, Unsent
 from triagemq.network.state import PlanState
 from triagemq.plan.dataplane import (
     Counters,
@@ -46,6 +49,7 @@ _UNHEARD_NS = 2_000_000_000
 # Without reports it is unknown what became of them.
 _MOST_UNREPORTED = 100_000
 _FRAGMENT_BYTES = 1480
+_UNSENT = {errno.EAGAIN: Outcome.in_flight, EXPIRED: Outcome.expired, SUPERSEDED: Outcome.superseded}
 
 QueueKey = tuple[str, int]
 """A port, and a class of it."""
@@ -109,6 +113,10 @@ class ReportedDataPlane:
         self._ports: Mapping[str, PortCounters] = {}
         self._copies: dict[FlowKey, _Copies] = {}
         self._promised: Mapping[FlowKey, FlowCounters] = {}
+        # By key: the last packet that was sent and has no fate, the newest that waits for that, and what may go now.
+        self._queued: dict[Hashable, OutgoingPacket] = {}
+        self._held: dict[Hashable, OutgoingPacket] = {}
+        self._released: list[OutgoingPacket] = []
         self._closed = False
 
     def apply(self, instructions: Sequence[Instruction]) -> None:
@@ -135,7 +143,11 @@ class ReportedDataPlane:
         if control:
             self._sender.control(control)
         outcomes: list[TransmitOutcome] = []
-        data = [packet for packet in packets if not packet.control]
+        data = [
+            packet
+            for packet in packets
+            if not packet.control and (packet.waiting is None or self._goes_now(packet, now_ns, outcomes))
+        ]
         classes = [self._class_of(packet) for packet in data]
         if classes != sorted(classes):
             # An idle port begins with what comes first. The copies of one event come so; those of several do not.
@@ -143,7 +155,9 @@ class ReportedDataPlane:
             data, classes = [data[place] for place in order], sorted(classes)
         if data:
             unsent = self._sender(
-                [(_address(packet.key), packet.datagram) for packet in data], classes.__getitem__
+                [(_address(packet.key), packet.datagram) for packet in data],
+                classes.__getitem__,
+                lambda place: data[place].waiting,
             )
             not_sent = {one.place: one for one in unsent}
             for place, packet in enumerate(data):
@@ -165,6 +179,8 @@ class ReportedDataPlane:
             return self._class_of(packet)
 
         self._sender.rerank(class_of)
+        for packet in self._held.values():
+            packet.treatment = treatment_of(packet.token)
 
     def settled_later(self, some: Sequence[Unsent]) -> None:
         """What has become of datagrams that had to wait for room in the socket."""
@@ -195,6 +211,9 @@ class ReportedDataPlane:
                 self._forget(queue_key, at_ns, outcomes)
         if outcomes:
             self._on_transmitted(outcomes)
+        if self._released:
+            released, self._released = self._released, []
+            self.send(released)
 
     def close(self) -> None:
         """What was not reported is in flight."""
@@ -204,8 +223,27 @@ class ReportedDataPlane:
         outcomes: list[TransmitOutcome] = []
         for key in list(self._lines):
             self._forget(key, None, outcomes)
+        for packet in (*self._held.values(), *self._released):
+            _report(packet, Outcome.in_flight, None, None, outcomes)
         self._on_transmitted(outcomes)
         self._sender.close()
+
+    def _goes_now(self, packet: OutgoingPacket, now_ns: int, outcomes: list[TransmitOutcome]) -> bool:
+        """Whether a packet with terms is sent now, or waits here, or never is."""
+        terms, flow = packet.waiting, self._state.flows.get((packet.key, ""))
+        if terms is None or terms.expires_ns <= now_ns:
+            _report(packet, Outcome.expired, None, None, outcomes)
+            return False
+        if flow is None or terms.replaces not in self._queued:
+            return True
+        line = self._lines.get((flow.port, self._class_of(packet)))
+        if line is None or line.before is None or not line.before.backlog_packets:
+            return True
+        older = self._held.get(terms.replaces)
+        self._held[terms.replaces] = packet
+        if older is not None:
+            _report(older, Outcome.superseded, None, None, outcomes)
+        return False
 
     def _class_of(self, packet: OutgoingPacket) -> int:
         """The class of the queue for a packet; a packet without a flow has no class and no mark."""
@@ -221,8 +259,7 @@ class ReportedDataPlane:
         """The socket has taken a packet (0), or has not."""
         flow = self._state.flows.get((packet.key, ""))
         if problem:
-            outcome = Outcome.in_flight if problem == errno.EAGAIN else Outcome.lost_on_link
-            _report(packet, outcome, None, None, outcomes)
+            _report(packet, _UNSENT.get(problem, Outcome.lost_on_link), None, None, outcomes)
         elif flow is None:
             # It is not counted, and goes last.
             _report(packet, Outcome.delivered, None, None, outcomes)
@@ -232,6 +269,8 @@ class ReportedDataPlane:
             fragments = -(-(len(packet.datagram) + self._overhead_bytes) // _FRAGMENT_BYTES)
             self._copies.setdefault(packet.key, _Copies()).sent += 1
             line.sent.append(_Sent(packet, now_ns, fragments))
+            if packet.waiting is not None and packet.waiting.replaces is not None:
+                self._queued[packet.waiting.replaces] = packet
             if len(line.sent) > _MOST_UNREPORTED:
                 self._settle(line.sent.popleft(), Outcome.in_flight, None, outcomes)
 
@@ -342,6 +381,11 @@ class ReportedDataPlane:
                 copies.dropped += 1
             else:
                 copies.left += 1
+        terms = one.packet.waiting
+        if terms is not None and self._queued.get(terms.replaces) is one.packet:
+            del self._queued[terms.replaces]
+            if terms.replaces in self._held:
+                self._released.append(self._held.pop(terms.replaces))
         _report(one.packet, outcome, one.sent_ns, left_ns, outcomes)
 
 
