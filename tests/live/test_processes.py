@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from triagemq.live.processes import Child
+from triagemq.live.rig import Child
 from triagemq.programs import send_signal
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from triagemq.page.rendering import render
+from triagemq.page.frame import render
 
 
 def test_an_earlier_run_is_shown_with_its_figures() -> None:

@@ -16,10 +16,10 @@ from triagemq.coordinator.decide.network import Network
 from triagemq.coordinator.loop.figures import Live, Received
 from triagemq.coordinator.refusals import ForbiddenError, UnauthorisedError
 from triagemq.page.context import COOKIE, Sessions
+from triagemq.page.frame import render, sparkline, style_sheet
 from triagemq.page.pages.network import network_map
 from triagemq.page.pages.situation import chosen, responders
 from triagemq.page.readings import Reading, Readings
-from triagemq.page.rendering import render, sparkline, style_sheet
 from triagemq.page.values import LatestValues, Value, situation
 from triagemq.plan.dataplane import PortCounters, QueueCounters
 

@@ -10,7 +10,7 @@ import pytest
 from triagemq.client.coordinator import Promise
 from triagemq.coordinator.loop.figures import SubscriptionFigures
 from triagemq.coordinator.subscriptions import SubscriptionPage, SubscriptionView
-from triagemq.page.rendering import render
+from triagemq.page.frame import render
 
 
 def _row(**more: Any) -> SubscriptionView:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from triagemq.errors import ParameterError, PipelineError
 from triagemq.pipeline import SparkOptions, Tables, run_pipeline
-from triagemq.pipeline.causes import cause_of, explained
+from triagemq.pipeline.session import cause_of, explained
 
 JAVA = """An error occurred while calling o7.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 5.0 failed 1 times

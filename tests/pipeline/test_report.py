@@ -18,7 +18,7 @@ import pytest
 from triagemq.errors import OutputError
 from triagemq.pipeline.report import write_report
 from triagemq.pipeline.report.figures import MOST_POINTS
-from triagemq.pipeline.report.sections import SHOWN_SUBSCRIPTIONS, SHOWN_TOPICS
+from triagemq.pipeline.report.write import SHOWN_SUBSCRIPTIONS, SHOWN_TOPICS
 
 SECTIONS = ["summary", "classes", "forecast", "utility", "latency", "ports", "topics", "quarantine"]
 VOID = {"meta", "br", "link", "img", "hr", "input"}

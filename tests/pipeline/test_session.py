@@ -16,8 +16,7 @@ from tests.pipeline.standalone import quick_java
 from triagemq.cli.main import run as triage
 from triagemq.errors import PipelineError
 from triagemq.pipeline import SparkOptions, session
-from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.session import _package_sent, chosen_settings, find_java
+from triagemq.pipeline.session import _package_sent, cause_of, chosen_settings, find_java
 
 ROOT = Path(__file__).parents[2]
 NOBODY = ("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME", "SPARK_REMOTE", "MASTER", "SPARK_LOCAL_IP")
@@ -209,7 +208,7 @@ def submit(folder: Path, *arguments: str | Path, **environment: str) -> subproce
 
 SUBMITTED = """
 from triagemq.pipeline import SparkOptions, spark_session
-from triagemq.pipeline.causes import explained
+from triagemq.pipeline.session import explained
 with spark_session(SparkOptions()) as spark, explained("failed"):
     print(spark.range(0, 3, 1, 1).mapInArrow(lambda batches: batches, "id bigint").count())
 """

@@ -22,7 +22,7 @@ from triagemq.topic_codes import (
     save_book,
     subtree_prefix,
 )
-from triagemq.topic_codes.book import child_bits, read_child
+from triagemq.topic_codes.address import child_bits, read_child
 
 names = st.text("abc+é ", min_size=1, max_size=3).filter(lambda name: "+" not in name)
 topics = st.lists(st.lists(names, min_size=1, max_size=6).map("/".join), min_size=1, max_size=40)

@@ -4,8 +4,7 @@ serve       the coordinator's process with its page; without NiceGUI the same pr
 context     what all pages share; the page's own subscribers; signed-in browsers, with the rights of their tokens
 readings    figures of all pages, gathered from the coordinator once a second
 values      the latest value of every topic, from the broker while the situation page is open
-rendering   numbers, words and small drawings as HTML; templates and the style sheet
-frame       navigation, light and dark, and errors around every page
+frame       templates, small drawings and the style sheet; navigation, light and dark, and errors around every page
 pages       one module for each page
 
 No event passes it, and pages use what REST uses.

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from triagemq.errors import PipelineError
-from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import Input, LogInput, TraceInput, published
 from triagemq.pipeline.mapping import Mapping
 from triagemq.pipeline.run import PipelineResult, take_in
-from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.session import SparkOptions, explained, spark_session
 from triagemq.pipeline.store import PublishedRun, TableFile, TableStore
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import StringType
 
 from triagemq.errors import PipelineError
-from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.inputs import UNREADABLE, LogInput, require_columns
 from triagemq.pipeline.mapping import TEMPLATE_COLUMN, Mapping, SizeColumn
+from triagemq.pipeline.session import cause_of
 from triagemq.pipeline.store import InputFile, Location
 from triagemq.pipeline.store.store import write_work
 

@@ -12,10 +12,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from triagemq.pipeline.causes import explained
 from triagemq.pipeline.inputs import UNREADABLE, Input, LogInput, Skipped, find_inputs
 from triagemq.pipeline.mapping import Mapping
-from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, import_spark, spark_session
+from triagemq.pipeline.session import SMALL_ROWS, SparkOptions, explained, import_spark, spark_session
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.progress import TableProgress
 

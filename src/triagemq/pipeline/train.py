@@ -33,9 +33,8 @@ from triagemq.delay.learning.training import (
 )
 from triagemq.delay.samples import COUNTER_SETS, ReadErrorModel, Samples, check_counters
 from triagemq.errors import ParameterError
-from triagemq.pipeline.causes import explained
 from triagemq.pipeline.reading import Tables
-from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.session import SparkOptions, explained, spark_session
 from triagemq.pipeline.store import Location
 from triagemq.progress import TableProgress
 

@@ -12,7 +12,7 @@ from tests.coordinator.coordinating import bearer, make_token, publisher, runnin
 
 from triagemq.certificates import expires_at, own_certificate
 from triagemq.coordinator.decide.network import Network
-from triagemq.page.rendering import render
+from triagemq.page.frame import render
 
 
 def _wanting(name: str, topic: str, utility: str) -> dict[str, Any]:

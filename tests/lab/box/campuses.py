@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 
 from triagemq.lab.box import Host, Layout, Link
-from triagemq.lab.box.forwarding import forwarding
+from triagemq.lab.box.box import forwarding
 from triagemq.scenario import Scenario, loads
 
 TWO_SWITCHES = """

@@ -12,7 +12,7 @@ from tests.lab.box.campuses import TWO_SWITCHES, Campus, campuses, path_to
 
 from triagemq.errors import NetworkError
 from triagemq.lab.box import Host, Layout, Link, lay_out
-from triagemq.lab.box.forwarding import ForwardingEntry, active_links, forwarding
+from triagemq.lab.box.box import ForwardingEntry, active_links, forwarding
 from triagemq.lab.generators import prototype
 from triagemq.scenario import loads, port_paths
 from triagemq.scenario.conditions import Condition, Conditions, situations

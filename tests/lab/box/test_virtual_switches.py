@@ -11,7 +11,7 @@ from tests.lab.box.campuses import TWO_SWITCHES
 from tests.lab.box.traffic import arrives, lives, traces_of
 
 from triagemq.lab.box import Box, Layout, lay_out, new_run
-from triagemq.lab.box.forwarding import forwarding
+from triagemq.lab.box.box import forwarding
 from triagemq.lab.box.journal import Journal, open_entries
 from triagemq.lab.box.restore import restore
 from triagemq.lab.box.vswitch import VirtualSwitches, datapath_id

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from triagemq.errors import ParameterError
 from triagemq.lab.clusters.peer import BASELINES
-from triagemq.lab.clusters.queues import OutputQueues
-from triagemq.lab.clusters.result import ClustersResult, Moved
-from triagemq.lab.clusters.sharing import SHARINGS
+from triagemq.lab.clusters.sharing import SHARINGS, Weights, shared
 from triagemq.plan.balancing.balancer import BalancingPolicy, balancing_policy
 from triagemq.plan.balancing.detection import (
     BalancingSettings,
@@ -21,9 +21,217 @@ from triagemq.plan.balancing.detection import (
     LoadWatch,
     Migration,
 )
-from triagemq.plan.clusters import BrokerClusters, Flags, Metric, Placement
-from triagemq.scenario import Floats, Scenario
+from triagemq.plan.clusters import CAPACITIES, BrokerClusters, Flags, Metric, Placement
+from triagemq.scenario import Floats, Integers, Scenario
 from triagemq.scenario.conditions import Conditions, situations
+
+LATE_EVENT = 0.5
+"""Fewer late events than this are none: a fluid has no whole ones."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moved:
+    """A migration that took place; `needed` if it relieves a broker in OVERLOAD: a deadline was at risk there."""
+
+    migration: Migration
+    needed: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClustersResult:
+    """One run. `use` has a row for each interval, then for each metric and broker, with what waits counted as wanted;
+    `queue_events` one for each interval and subscription.
+
+    `overload_seconds` is how long each broker's output queues were not empty or more came than it takes.
+    """
+
+    clusters: BrokerClusters
+    balancing: str
+    at_seconds: Floats
+    use: Floats
+    queue_events: Floats
+    overload_seconds: Floats
+    arrived_events: Floats
+    late_events: Floats
+    longest_wait_seconds: Floats
+    moved: tuple[Moved, ...]
+
+    @property
+    def late_subscriptions(self) -> int:
+        """Subscriptions of which some event came too late."""
+        return int((self.late_events > LATE_EVENT).sum())
+
+    @property
+    def moved_subscriptions(self) -> int:
+        """How many times a subscription was moved."""
+        return sum(len(each.migration.subscriptions) for each in self.moved)
+
+    @property
+    def needless(self) -> int:
+        """Migrations at which no deadline was at risk."""
+        return sum(not each.needed for each in self.moved)
+
+    def topic_queue(self, topic: int) -> Floats:
+        """Events that wait for all subscribers of a topic, at the end of every interval."""
+        return np.asarray(
+            self.queue_events[:, self.clusters.scenario.subscriptions.topic == topic].sum(axis=1)
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """One object."""
+        scenario = self.clusters.scenario
+        late = np.where(self.late_events > LATE_EVENT, self.late_events, 0.0)
+        brokers = [
+            {
+                "broker": name,
+                "cluster": scenario.brokers.cluster[broker],
+                **{
+                    f"most_{metric.name.lower()}_use": float(self.use[:, metric, broker].max(initial=0.0))
+                    for metric in CAPACITIES
+                },
+                "last_uplink_use": float(self.use[-1, Metric.UPLINK, broker]),
+                "overload_seconds": float(self.overload_seconds[broker]),
+            }
+            for broker, name in enumerate(scenario.brokers.name)
+        ]
+        migrations = [
+            {
+                "at_seconds": each.migration.at_seconds,
+                "needed": each.needed,
+                "subscriptions": len(each.migration.subscriptions),
+                "publications": len(each.migration.publications),
+                "topics": each.migration.topics(self.clusters),
+                "source": scenario.brokers.name[each.migration.source],
+                "target": scenario.brokers.name[each.migration.target],
+                "reason": each.migration.reason,
+            }
+            for each in self.moved
+        ]
+        return {
+            "scenario": scenario.name,
+            "balancing": self.balancing,
+            "seconds": float(self.at_seconds[-1]),
+            "brokers": brokers,
+            "migrations": migrations,
+            "moved_subscriptions": self.moved_subscriptions,
+            "needless_migrations": self.needless,
+            "events": float(self.arrived_events.sum()),
+            "late_events": float(late.sum()),
+            "late_subscriptions": self.late_subscriptions,
+            "longest_wait_seconds": float(self.longest_wait_seconds.max(initial=0.0)),
+        }
+
+
+EMPTY = 1e-6
+"""Events; a queue with fewer holds nothing but rounding."""
+
+
+class OutputQueues:
+    """Row n is the queue of subscription n where it is served now; further rows are queues that are left behind."""
+
+    def __init__(
+        self, clusters: BrokerClusters, broker: Integers, weights: Weights, steps: int, step_seconds: float
+    ) -> None:
+        """With so many steps from one mark in the memory of arrivals to the next: between marks they are taken to come
+        evenly."""
+        scenario = clusters.scenario
+        count = len(scenario.subscriptions)
+        self._clusters, self._weights, self._step_seconds = clusters, weights, step_seconds
+        self._topic = scenario.subscriptions.topic
+        self._size = clusters.topic_bytes[self._topic]
+        rates = clusters.published(clusters.stated)[0].sum(axis=0)
+        self._stated = rates[self._topic] * self._size
+        self._marks = [np.zeros(count)]
+        self._steps = steps
+        self._step = 0
+        self.arrived = np.zeros(count)
+        """Events that have come for every subscription."""
+        self.subscription: NDArray[np.int64] = np.arange(count)
+        self.broker = broker.copy()
+        self.balancing = np.zeros(count, dtype=np.int64)
+        self._left = np.zeros(count)
+        self._ends = np.full(count, np.inf)
+        self.late_events = np.zeros(count)
+        self.longest_wait_seconds = np.zeros(count)
+
+    @property
+    def depth(self) -> Floats:
+        """Events in every queue."""
+        held = np.minimum(self.arrived[self.subscription], self._ends) - self._left
+        return np.where(held > EMPTY, held, 0.0)
+
+    def step(self, input_per_second: Floats, allowed_seconds: Floats) -> Floats:
+        """Let one step pass; events that left for every subscription.
+
+        Both are given for every subscription: the rate at which events come for it, and how long they may wait.
+        """
+        seconds, rows = self._step_seconds, self.subscription
+        if self._step and self._step % self._steps == 0:
+            self._marks.append(self.arrived)
+        self.arrived = self.arrived + input_per_second * seconds
+        self._step += 1
+        size = self._size[rows]
+        held = self.depth * size
+        weight = self._weights(self._stated[rows], self.broker, self._topic[rows])
+        given = shared(held, weight, self.broker, self._clusters.capacity[Metric.UPLINK] * seconds) / size
+        before = self._left.copy()
+        self._left = self._left + given
+        self._judge(before, allowed_seconds)
+        return np.bincount(rows, given, minlength=len(self.arrived)).astype(np.float64)
+
+    def _judge(self, before: Floats, allowed_seconds: Floats) -> None:
+        """Count what left after it had waited longer than allowed; half a step is the error of a wait."""
+        waited = np.flatnonzero((self.depth > 0) | (self._left - before > EMPTY))
+        rows = self.subscription[waited]
+        now = self._step - 0.5
+        too_old = self._arrived_by(now - allowed_seconds[rows] / self._step_seconds, rows)
+        late = np.minimum(self._left[waited], too_old) - before[waited]
+        np.add.at(self.late_events, rows, np.maximum(late, 0.0))
+        held = self.depth[waited]
+        rate = (self._left - before)[waited] / self._step_seconds
+        wait = np.divide(held, rate, out=np.zeros_like(held), where=rate > 0)
+        np.maximum.at(self.longest_wait_seconds, rows, wait)
+
+    def _arrived_by(self, step: Floats, rows: NDArray[np.int64]) -> Floats:
+        """Events that had come for subscriptions after so many steps; none before the first."""
+        last = len(self._marks) - 1
+        place = np.clip(np.nan_to_num(step, neginf=0.0), 0.0, self._step) / self._steps
+        mark = np.minimum(place.astype(np.int64), last)
+        found = np.empty(len(rows))
+        for each in np.unique(mark).tolist():
+            is_marked = mark == each
+            first = self._marks[each][rows[is_marked]]
+            second = (self.arrived if each == last else self._marks[each + 1])[rows[is_marked]]
+            length = self._step / self._steps - last if each == last else 1.0
+            found[is_marked] = first + (place[is_marked] - each) / length * (second - first)
+        return found
+
+    def migrate(self, subscriptions: Integers, target: int, balancing: int) -> None:
+        """New events go to another broker; what waits stays behind, until the subscriber has it."""
+        waiting = subscriptions[self.depth[subscriptions] > 0]
+        self.subscription = np.append(self.subscription, waiting)
+        self.broker = np.append(self.broker, self.broker[waiting])
+        self.balancing = np.append(self.balancing, np.full(len(waiting), balancing))
+        self._left = np.append(self._left, self._left[waiting])
+        self._ends = np.append(self._ends, self.arrived[waiting])
+        self.broker[subscriptions] = target
+        self._left[subscriptions] = self.arrived[subscriptions]
+
+    def drop_empty(self) -> None:
+        """Forget the queues that were left behind and are empty now."""
+        busy = (self.depth > 0) | np.isinf(self._ends)
+        for name in ("subscription", "broker", "balancing", "_left", "_ends"):
+            setattr(self, name, getattr(self, name)[busy])
+
+    def discard(self, gone: Flags) -> None:
+        """What waits for subscriptions that are not there goes with them."""
+        rows = gone[self.subscription]
+        self._left = np.where(rows, np.minimum(self.arrived[self.subscription], self._ends), self._left)
+
+    def draining(self, balancing: int) -> bool:
+        """Whether a balancing has left queues behind that are not empty."""
+        return bool((self.balancing == balancing).any())
+
 
 INTERVAL_SECONDS = 1.0
 STEP_SECONDS = 0.05

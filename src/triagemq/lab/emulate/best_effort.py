@@ -38,7 +38,7 @@ from triagemq.lab.emulate.promises import (
 )
 from triagemq.lab.emulate.receipts import stamping
 from triagemq.lab.unmanaged import unmanaged_routes
-from triagemq.live.processes import Child
+from triagemq.live.rig import Child
 from triagemq.network.linux import Interface, LinuxDataPlane
 from triagemq.network.linux.netlink import Netlink
 from triagemq.network.linux.queues import set_queue

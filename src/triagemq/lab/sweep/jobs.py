@@ -18,8 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.causes import cause_of
-from triagemq.pipeline.session import SparkOptions, spark_session
+from triagemq.pipeline.session import SparkOptions, cause_of, spark_session
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.scenario import Scenario
 

@@ -21,12 +21,14 @@ from triagemq.certificates import own_certificate
 from triagemq.channel.link import GatewayLink
 from triagemq.channel.messages import ControlError
 from triagemq.files import private_directory, write_private
-from triagemq.live.processes import HURRY_STORING_SECONDS, Child, EndedError
 from triagemq.live.rig import (
     EMBEDDED_CLASSES,
     GATEWAY_MODULE,
+    HURRY_STORING_SECONDS,
     KERNEL_CLASSES,
     PAGE_MODULE,
+    Child,
+    EndedError,
     Rig,
     RigOptions,
 )

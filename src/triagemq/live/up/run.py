@@ -15,8 +15,7 @@ from triagemq.coordinator.decide.decide import PlannerSettings, Question, decide
 from triagemq.errors import CoordinatorError, OutputError
 from triagemq.forecast import StoredForecast, figures_by_class, forecast, summary
 from triagemq.live.figures import LiveFigures, measure
-from triagemq.live.processes import HURRY_SECONDS
-from triagemq.live.rig import Rig, planner_settings
+from triagemq.live.rig import HURRY_SECONDS, Rig, planner_settings
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 from triagemq.plan import Plan, dump_plan
 from triagemq.scenario import Integers, Scenario, SendingOrder, load

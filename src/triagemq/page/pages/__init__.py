@@ -14,9 +14,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from triagemq.coordinator.refusals import ForbiddenError, StoreError, UnauthorisedError
 from triagemq.page.context import COOKIE, PageContext
-from triagemq.page.frame import dark_of, framed
+from triagemq.page.frame import dark_of, framed, render, style_sheet
 from triagemq.page.pages import history, network, overview, situation, subscriptions, what_if
-from triagemq.page.rendering import render, style_sheet
 
 _SHOW: dict[str, Any] = {
     "": overview.show,

@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from triagemq.errors import PipelineError, TriageError
-from triagemq.pipeline.causes import cause_of
 from triagemq.pipeline.partitions import table_of
+from triagemq.pipeline.session import cause_of
 from triagemq.pipeline.store import PublishedRun, TableStore
 from triagemq.pipeline.streaming.runs import BrokerRuns, FoundRun, TraceRuns
 from triagemq.pipeline.streaming.sources import MqttSource, PublicationsSource
