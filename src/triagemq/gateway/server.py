@@ -175,7 +175,7 @@ class Gateway:
         if self.security is not None:
             self._dtls = DtlsListener(self.security, self.core, self._socket)
         tables = {} if self._store is None else self._store.load()
-        self.queue_rates = {port: json.loads(rates) for port, rates in tables.get("queue_rates", ())}
+        self.queue_rates = {port: json.loads(rates) for port, rates in tables.pop("queue_rates", ())}
         if self._make_plane is None:
             marks = self.core.settings.marks_classes
             plane = SocketPlane(self._socket, self._settled, seal=self.seal, marks_classes=marks)
