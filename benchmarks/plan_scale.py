@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from measuring import finish, machine, options, peak_memory_bytes
-from triagemq.forecast import forecast
+from triagemq.forecast import Forecast, forecast, starved
 from triagemq.lab.generators import table2
-from triagemq.plan import PRIORITY_ALGORITHMS, PriorityProblem, make_plan
+from triagemq.plan import PRIORITY_ALGORITHMS, Plan, PriorityProblem, make_plan
 from triagemq.plan.drops import DROP_POLICIES, DropProblem, DropResult
 from triagemq.scenario import OutputPorts, Scenario, Switches, load, save
 from triagemq.scenario.model import filled
@@ -50,10 +51,44 @@ def large_scenario(subscribers: int, ports: int, subscriptions: tuple[int, int])
     )
 
 
+def with_terms(scenario: Scenario) -> Scenario:
+    """Minima, which not all ports can carry, for half of the subscriptions; limits and expiry for a tenth each."""
+    draw, wanted = np.random.default_rng(2), scenario.subscriptions
+    count = len(wanted)
+
+    def some(share: float, stated: NDArray[np.float64], otherwise: float) -> NDArray[np.float64]:
+        return np.where(draw.random(count) < share, stated, otherwise)
+
+    return scenario.with_tables(
+        subscriptions=replace(
+            wanted,
+            min_share=some(0.5, draw.uniform(0.05, 0.9, count), 0.0),
+            role_rank=draw.integers(0, 4, count).astype(np.float64),
+            max_rate_per_second=some(0.1, draw.lognormal(0, 1, count), np.inf),
+            newest_only=some(0.1, np.ones(count), 0.0).astype(np.int8),
+            expires_seconds=some(0.1, draw.uniform(0.1, 5.0, count), np.inf),
+        )
+    )
+
+
 def timed(work: Callable[[], Result]) -> tuple[float, Result]:
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
+
+
+def planned(scenario: Scenario, chosen: dict[str, Any]) -> tuple[dict[str, Any], Plan, Forecast]:
+    """How long it takes to plan and forecast, tails included."""
+    plan_seconds, plan = timed(lambda: make_plan(scenario, **chosen))
+    forecast_seconds, predicted = timed(lambda: forecast(scenario, plan))
+    tails_seconds, _ = timed(lambda: [predicted.percentile_seconds(share) for share in (0.95, 0.99)])
+    times = {
+        "plan_seconds": plan_seconds,
+        "forecast_seconds": forecast_seconds,
+        "tails_seconds": tails_seconds,
+        "total_seconds": plan_seconds + forecast_seconds + tails_seconds,
+    }
+    return times, plan, predicted
 
 
 def captured_problem(scenario: Scenario, plan_options: dict[str, Any]) -> DropProblem:
@@ -118,15 +153,20 @@ def main() -> None:
     shrink = 10 if arguments.quick else 1
     chosen: dict[str, Any] = {"priorities": "cluster", "drops": "optimal"}
     compile_seconds, _ = timed(lambda: make_plan(large_scenario(20, 2, (62, 38)), **chosen))
+    planned(with_terms(large_scenario(20, 2, (62, 38))), chosen)
     scenario = large_scenario(10_000 // shrink, 1_000 // shrink, (62, 38))
     with tempfile.TemporaryDirectory() as folder:
         save(scenario, Path(folder) / "large")
         load_seconds, scenario = timed(lambda: load(Path(folder) / "large"))
-    plan_seconds, plan = timed(lambda: make_plan(scenario, **chosen))
-    forecast_seconds, predicted = timed(lambda: forecast(scenario, plan))
-    tails_seconds, _ = timed(lambda: [predicted.percentile_seconds(share) for share in (0.95, 0.99)])
-    total = plan_seconds + forecast_seconds + tails_seconds
+    figures, plan, predicted = planned(scenario, chosen)
     peak = peak_memory_bytes()
+    termed = with_terms(scenario)
+    terms, reduced, _ = planned(termed, chosen)
+    terms |= {
+        "peak_memory_bytes": peak_memory_bytes(),
+        "ports_too_small": sum(each.kind == "minima_reduced" for each in reduced.decisions),
+        "starved": len(starved(termed, reduced)),
+    }
     problem = captured_problem(scenario, chosen)
     ours_flows = len(problem.flow_class)
     ours_drops, _ = timed(lambda: DROP_POLICIES["optimal"](problem))
@@ -142,11 +182,9 @@ def main() -> None:
         "flows": len(plan.flows),
         "load_seconds": load_seconds,
         "first_use_seconds": compile_seconds,
-        "plan_seconds": plan_seconds,
-        "forecast_seconds": forecast_seconds,
-        "tails_seconds": tails_seconds,
-        "total_seconds": total,
+        **figures,
         "peak_memory_bytes": peak,
+        "with_terms": terms,
         "rho_planned_largest": float(plan.ports.rho_planned.max()),
         "utility_rate": float(predicted.utility.sum() / predicted.maximum_utility.sum()),
         "optimal_drops_seconds": ours_drops,
@@ -159,11 +197,16 @@ def main() -> None:
         f"{result['subscriptions']:,} subscriptions, {result['subscribers']:,} subscribers, "
         f"{result['ports']:,} ports, {result['flows']:,} flows",
         f"loaded from a directory of Parquet tables in {load_seconds:.2f} s",
-        f"flows, cluster priorities, optimal drops {plan_seconds:6.2f} s   (first use on this machine, "
+        f"flows, cluster priorities, optimal drops {figures['plan_seconds']:6.2f} s   (first use on this machine, "
         f"compilation included: {compile_seconds:.2f} s)",
-        f"forecast                                {forecast_seconds:6.2f} s",
-        f"p95 and p99 of every subscription       {tails_seconds:6.2f} s",
-        f"together                                {total:6.2f} s, peak memory {peak / 2**30:.2f} GiB",
+        f"forecast                                {figures['forecast_seconds']:6.2f} s",
+        f"p95 and p99 of every subscription       {figures['tails_seconds']:6.2f} s",
+        f"together                                {figures['total_seconds']:6.2f} s, peak memory "
+        f"{peak / 2**30:.2f} GiB",
+        f"with minima, limits and expiry          {terms['total_seconds']:6.2f} s (plan "
+        f"{terms['plan_seconds']:.2f}, forecast {terms['forecast_seconds']:.2f}), peak memory "
+        f"{terms['peak_memory_bytes'] / 2**30:.2f} GiB; {terms['ports_too_small']} times the minima of a rank do not "
+        f"fit a port, {terms['starved']:,} subscriptions get nothing or less than their minimum",
         f"optimal drops alone: {ours_flows:,} flows in {ours_drops:.3f} s",
         f"cluster: 10,000 flows into 9 classes in {1000 * cluster_seconds:.1f} ms",
         f"cvxpy + Clarabel:    {solver_flows:,} flows in {solver_seconds:.1f} s, "

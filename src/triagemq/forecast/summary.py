@@ -21,7 +21,7 @@ from triagemq.plan.demands import demand, minimum_shares, total_by
 from triagemq.plan.drops.minima import SHORT
 from triagemq.plan.explaining import explain, subscription_row, why_short
 from triagemq.plan.model import Plan
-from triagemq.scenario import Floats, Integers, Scenario, deadline_figures
+from triagemq.scenario import Floats, Integers, Scenario, deadline_figures, port_paths
 from triagemq.theory import mixture_percentile, percentile
 
 NEGLIGIBLE_SHARE = 1e-9
@@ -94,6 +94,7 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
         share = np.minimum(share, predicted.success)
         short |= (share < _NOTHING) | (share < minimum * (1 - CLAIMED))
     rows = np.flatnonzero(short & (demanded.load_bytes_per_second > 0))
+    path = port_paths(scenario)[demanded.port]
     return [
         {
             "subscriber": scenario.subscribers.name[wanted.subscriber[row]],
@@ -103,7 +104,9 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
             "min_share": float(minimum[row]),
             "reason": "a queue on the way is too long, by the forecast"
             if planned[row]
-            else why_short(scenario, plan, row, float(demanded.ideal_success[row]), float(minimum[row])),
+            else why_short(
+                scenario, plan, path[row], row, float(demanded.ideal_success[row]), float(minimum[row])
+            ),
         }
         for row in rows[np.argsort(-wanted.utility_weight[rows], kind="stable")].tolist()
     ]

@@ -13,7 +13,7 @@ from triagemq.plan.demands import demand, minimum_shares, step_targets, survival
 from triagemq.plan.model import TINY, Plan
 from triagemq.plan.planner import RANKINGS, places
 from triagemq.plan.ranking import Rows
-from triagemq.scenario import Floats, Scenario, UtilityShape, maximum_utility, port_paths
+from triagemq.scenario import Floats, Integers, Scenario, UtilityShape, maximum_utility
 
 
 def explain(scenario: Scenario, plan: Plan, subscriber: str, topic: str) -> str:
@@ -71,15 +71,16 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
     return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
 
 
-def why_short(scenario: Scenario, plan: Plan, row: int, ideal_success: float, minimum: float) -> str:
-    """In one line, why a subscription gets nothing, or less than its minimum."""
+def why_short(
+    scenario: Scenario, plan: Plan, path: Integers, row: int, ideal_success: float, minimum: float
+) -> str:
+    """In one line, why a subscription gets nothing, or less than its minimum; `path` are the ports on its way."""
     if plan.flow[row] < 0:
         return "no promise is possible, and without one it is worth nothing"
     if ideal_success < max(minimum, TINY):
         return f"the links alone let {ideal_success:.2%} arrive"
-    wanted, flows, flow = scenario.subscriptions, plan.flows, int(plan.flow[row])
-    path = port_paths(scenario)[flows.port[flow]]
-    port = max(path[path >= 0].tolist(), key=lambda each: float(plan.ports.rho_offered[each]))
+    wanted = scenario.subscriptions
+    port = max((each for each in path.tolist() if each >= 0), key=plan.ports.rho_offered.__getitem__)
     why = "the room is worth more to other topics"
     if minimum > 0:
         why = f"the minima of rank {wanted.role_rank[row]:g} do not fit beside those of lower ranks"

@@ -418,21 +418,27 @@ def _with_minima(
     """The problem with the minima of its subscriptions, as far as they fit; a decision where a port is too small."""
     share, rank = minimum_shares(scenario, demanded)[rows], scenario.subscriptions.role_rank[rows]
     floor, reduced = fitting_minima(problem, share, rank)
+    if not reduced:
+        return replace(problem, flow_floor=floor), ()
+    ranks, number = np.unique(rank, return_inverse=True)
+    stated = np.flatnonzero(share > 0)
+    crossed = problem.flow_ports[problem.subscription_flow[stated]]
+    kind = (crossed.astype(np.int64) * len(ranks) + number[stated][:, None]).ravel()
+    order = np.argsort(np.where(crossed.ravel() >= 0, kind, -1), kind="stable")
+    kind, loser = kind[order], np.repeat(stated, crossed.shape[1])[order]
+    row_of = np.arange(len(demanded.port))[rows]
     decisions = []
     for port, of_rank, needed, left in reduced:
-        crossing = (problem.flow_ports == port).any(axis=1)[problem.subscription_flow]
-        losers = np.flatnonzero((rank == of_rank) & (share > 0) & crossing)
-        named = [_named(scenario, row) for row in np.arange(len(demanded.port))[rows][losers[:NAMED]]]
-        more = f" and {len(losers) - len(named)} more" if len(losers) > len(named) else ""
-        needed, left = (
-            float(problem.arriving(np.full(len(problem.port_names), each))[port]) for each in (needed, left)
-        )
+        first, end = np.searchsorted(kind, port * len(ranks) + np.searchsorted(ranks, of_rank) + np.arange(2))
+        named = [_named(scenario, row_of[row]) for row in loser[first:end][:NAMED]]
+        more = f" and {end - first - len(named)} more" if end - first > len(named) else ""
+        arriving = 1.0 if problem.port_survival is None else float(problem.port_survival[port])
         decisions.append(
             Decision(
                 kind="minima_reduced",
                 subject=problem.port_names[port],
-                before=f"minima of {needed:.6g} bytes/s",
-                after=f"{left:.6g} bytes/s",
+                before=f"minima of {arriving * needed:.6g} bytes/s",
+                after=f"{arriving * left:.6g} bytes/s",
                 reason=f"the port has no room for the minima of rank {of_rank:g}: {left / needed:.2%} of each is left "
                 f"for {', '.join(named)}{more}",
             )
