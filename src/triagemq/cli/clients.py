@@ -75,17 +75,19 @@ class ClientOptions:
             return {"gateway": self.gateway, **common}
         return {
             "coordinator": self.coordinator or DEFAULT_COORDINATOR,
-            "ssl_context": self._trusting(),
+            "ssl_context": trusting(self.ca),
             **common,
         }
 
-    def _trusting(self) -> ssl.SSLContext | None:
-        if self.ca is None:
-            return None
-        try:
-            return ssl.create_default_context(cafile=str(self.ca))
-        except (OSError, ssl.SSLError) as error:
-            raise ParameterError("--ca", f"{self.ca}: {getattr(error, 'strerror', None) or error}") from None
+
+def trusting(authority: Path | None) -> ssl.SSLContext | None:
+    """What trusts an authority; None: what the system trusts."""
+    if authority is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise ParameterError("--ca", f"{authority}: {getattr(error, 'strerror', None) or error}") from None
 
 
 async def run_client(client: Opened, work: Coroutine[Any, Any, None]) -> bool:

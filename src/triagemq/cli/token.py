@@ -74,7 +74,11 @@ def create(
     *,
     role: Annotated[
         list[str],
-        typer.Option("--role", help="publisher, subscriber, operator, viewer or gateway; may repeat."),
+        typer.Option(
+            "--role",
+            help="publisher, subscriber, operator, viewer or gateway, may repeat; or a role of the policy, whose "
+            "clients subscribe.",
+        ),
     ],
     publish: Annotated[
         list[str] | None, typer.Option("--publish", help="Topic pattern it may publish on; may repeat.")
@@ -98,11 +102,13 @@ def create(
     """Make a token and print it: this is the only time it can be read."""
     from pydantic import TypeAdapter, ValidationError
 
-    from triagemq.coordinator.access.tokens import TokenRequest, new_token, shown
+    from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token, shown
 
+    roles = [each for each in role if each in set(Role)]
     request = {
         "label": label,
-        "roles": role,
+        "roles": roles or ["subscriber"],
+        "policy_role": "",
         "names": name or ["*"],
         "publish": publish or [],
         "subscribe": subscribe or [],
@@ -110,6 +116,12 @@ def create(
         "most_publications_per_second": most_publications_per_second,
         "expires_seconds": expires_seconds,
     }
+    of_policy = [each for each in role if each not in roles]
+    if len(of_policy) > 1:
+        raise ParameterError("--role", f"is {' and '.join(of_policy)}; a token has one role of a policy")
+    if of_policy:
+        with where.open() as tokens:
+            request["policy_role"] = _known_role(of_policy[0], tokens)
     try:
         checked = TypeAdapter(TokenRequest).validate_python(request)
     except ValidationError as error:
@@ -159,6 +171,17 @@ def revoke(
         token_id = _meant(token_id, [token.token_id for token in tokens.tokens()])
         tokens.revoke(token_id, time.time_ns())
     terminal.show({"revoked": token_id}, f"revoked {token_id}", as_json=json)
+
+
+def _known_role(name: str, tokens: TokenFile | Store) -> str:
+    """A role of the policy that is stored with the tokens."""
+    from triagemq.coordinator.access.tokens import Role, TokenFile
+    from triagemq.coordinator.policy.in_force import stored_policy
+
+    known = [] if isinstance(tokens, TokenFile) else [*stored_policy(tokens).roles]
+    if name not in known:
+        raise ParameterError("--role", f"is {name!r}; it is one of {', '.join([*Role, *known])}")
+    return name
 
 
 def _condition(row: dict[str, Any]) -> str:

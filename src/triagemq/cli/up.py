@@ -21,6 +21,7 @@ from triagemq.waiting import is_set_within
 if TYPE_CHECKING:
     from triagemq.live.up.exchange import Exchange, ExchangeOptions
     from triagemq.live.up.run import LiveResult
+    from triagemq.scenario import Scenario
 
 PLAIN_PORT = "port"
 """The output port of an exchange without a scenario."""
@@ -28,7 +29,11 @@ PLAIN_PORT = "port"
 _TICK_SECONDS = 1.0
 
 
-_OF_ONE_RUN = ("file", "seconds", "no_triage", "state", "other_broker", "insecure", "backup", "seed", "json")
+_OF_ONE_RUN = (
+    *("file", "seconds", "no_triage", "state", "other_broker", "insecure", "backup", "seed", "json"),
+    # It is stored as a whole, and may be changed while the exchange runs.
+    "policy",
+)
 """Parameters that a state directory does not remember."""
 
 
@@ -130,6 +135,13 @@ def up(
     balancing: Annotated[
         str, typer.Option(help="Who moves clients between several brokers: ours, peer or none.")
     ] = "ours",
+    policy: Annotated[
+        Path | None,
+        typer.Option(
+            help="Policy file: who may claim what (see the guide); it takes the place of the stored one (default: as "
+            "before with this --state)."
+        ),
+    ] = None,
     most_worth: Annotated[
         float,
         typer.Option(
@@ -216,6 +228,8 @@ def up(
         check_same_broker(state, "--broker", before.get("broker"), broker)
         for name, url in _peer_brokers(brokers, known).items():
             check_same_broker(state, "--peer-broker", url, others[name])
+    if policy is not None:
+        _check_policy(policy, scenario)
     interfaces = _interfaces(dataplane, interface or [], ports)
     if client_ca is not None and not dtls:
         raise ParameterError("--client-ca", "goes with --dtls")
@@ -247,6 +261,7 @@ def up(
         rest_port=rest_port,
         broker=broker,
         store=store,
+        policy=policy,
         keep_trace_seconds=keep_trace,
         **settings,
         coordinator={
@@ -280,6 +295,16 @@ def up(
         result = asyncio.run(_run(exchange, seconds, json))
         _print_result(result, exchange, json)
         _require_all(result.gone)
+
+
+def _check_policy(file: Path, scenario: Scenario | None) -> None:
+    """It is valid, and its ports are those of the network."""
+    from triagemq.coordinator.decide.network import Network
+    from triagemq.coordinator.policy.files import load_policy
+    from triagemq.coordinator.policy.in_force import check_ports
+
+    network = Network.plain() if scenario is None else Network(scenario)
+    check_ports(load_policy(file), network.port_names)
 
 
 def _peer_brokers(brokers: Sequence[str], words: Sequence[str]) -> Mapping[str, str | None]:

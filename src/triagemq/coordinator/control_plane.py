@@ -28,6 +28,7 @@ from triagemq.coordinator.loop.delay_requirements import DelayRequirements
 from triagemq.coordinator.loop.figures import Live, PromiseBreaches, Received, SubscriptionWatch
 from triagemq.coordinator.loop.health import Check, health_of
 from triagemq.coordinator.loop.runtime import Runtime
+from triagemq.coordinator.policy.in_force import PolicyInForce
 from triagemq.coordinator.rates import TopicFacts
 from triagemq.coordinator.service import Service
 from triagemq.coordinator.settings import Settings
@@ -80,6 +81,8 @@ class ControlPlane:
             [name for name in store.gateways() if name != settings.gateway_name],
         )
         self.runtime = Runtime(settings, store, gateways, network, planner, self._every_second)
+        self.policy = PolicyInForce(store, self.runtime, network)
+        """Who may claim what, and the phase of now."""
         self.configured_gateway = gateways.add(
             settings.gateway_name, link, settings.gateway_address, self.runtime.stored_orders
         )

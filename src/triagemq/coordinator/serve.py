@@ -46,7 +46,7 @@ from triagemq.dtls import RECORD_BYTES
 from triagemq.errors import ParameterError
 from triagemq.files import PRIVATE_UMASK
 from triagemq.plan.planner import algorithms
-from triagemq.scenario import load
+from triagemq.scenario import load_with_conditions
 from triagemq.waiting import end
 
 _log = logging.getLogger(__name__)
@@ -184,8 +184,9 @@ def _network(settings: Settings) -> Network:
     # What every packet of the gateway takes on the wire besides its event.
     record_bytes = RECORD_BYTES if settings.gateway_address.startswith("mqttsns://") else 0
     if settings.network is not None:
-        scenario = load(settings.network)
-        return Network(replace(scenario, overhead_bytes=scenario.overhead_bytes + record_bytes))
+        scenario, conditions = load_with_conditions(settings.network)
+        sealed = replace(scenario, overhead_bytes=scenario.overhead_bytes + record_bytes)
+        return Network(sealed, phases=conditions.profiles)
     plain = Network.plain(settings.bandwidth_bps, settings.buffer_packets).scenario
     return Network(replace(plain, overhead_bytes=settings.overhead_bytes + record_bytes))
 

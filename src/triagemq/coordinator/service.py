@@ -11,6 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from triagemq.coordinator import store as tables
 from triagemq.coordinator.access.rights import TokenWatch
@@ -123,7 +124,10 @@ class Service:
         gone = [key for key, record in after.items() if record is None and before[key] is not None]
         # The same intent again only renews its lease.
         news = [
-            each for each in records if (known := before[each.key]) is None or known.intent != each.intent
+            each
+            for each in records
+            if (known := before[each.key]) is None
+            or (known.intent, known.address, known.role) != (each.intent, each.address, each.role)
         ]
         for key in gone:
             self._forget(key)
@@ -293,7 +297,10 @@ class Service:
             secret = session_key(self.tokens.by_id[caller.owner], *key)
         else:
             secret = ""
-        return Record(intent, owner, secret)
+        if caller.owner != owner and known is not None:
+            # An operator announces for its owner.
+            return replace(known, intent=intent)
+        return Record(intent, owner, secret, caller.address, role=caller.policy_role)
 
 
 def _reason(records: Sequence[Record], withdrawn: Sequence[Key]) -> str:

@@ -59,6 +59,9 @@ INTENTS = _table(
     sa.Column("session_key", sa.String(40), nullable=False),
     sa.Column("lease_seconds", sa.Double, nullable=False),
     sa.Column("intent", sa.Text, nullable=False),  # JSON, an intent's `as_json`
+    # Where it was announced from, and the policy role of its token.
+    sa.Column("address", sa.String(60), nullable=False, server_default=""),
+    sa.Column("role", sa.String(200), nullable=False, server_default=""),
 )
 TOKENS = _table(
     "tokens",
@@ -98,6 +101,13 @@ DROPS = _table(
     sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),  # always 0: one row
     sa.Column("policy", sa.Text, nullable=False),
     sa.Column("instead_of", sa.Text, nullable=False),  # the one that was configured when an operator decided
+)
+OPERATOR = _table(
+    "operator",
+    sa.Column("what", sa.String(20), primary_key=True),  # policy, phase
+    sa.Column("value", sa.Text, nullable=False),  # the YAML of the policy, the name of the phase
+    sa.Column("author", sa.Text, nullable=False),
+    sa.Column("decided_ns", sa.BigInteger, nullable=False),
 )
 ORDERS = _table(
     "orders",
@@ -224,6 +234,8 @@ def announce(connection: sa.Connection, records: Sequence[Record], withdrawn: Se
             "owner": record.owner,
             "session_key": record.session_key,
             "lease_seconds": record.intent.lease_seconds,
+            "address": record.address,
+            "role": record.role,
             "intent": json.dumps(record.intent.as_json(), separators=(",", ":"), allow_nan=False),
         }
         for record in records
@@ -279,6 +291,13 @@ def set_gateways(connection: sa.Connection, names: Sequence[str]) -> None:
 
 def set_drops(connection: sa.Connection, policy: str, instead_of: str) -> None:
     _replace(connection, DROPS, [{"number": 0, "policy": policy, "instead_of": instead_of}])
+
+
+def set_by_operator(connection: sa.Connection, what: str, value: str, author: str, decided_ns: int) -> None:
+    """The policy or the phase that an operator has decided on."""
+    connection.execute(sa.delete(OPERATOR).where(OPERATOR.c.what == what))
+    row = {"what": what, "value": value, "author": author, "decided_ns": decided_ns}
+    connection.execute(sa.insert(OPERATOR).values(row))
 
 
 def touch(connection: sa.Connection) -> None:
@@ -353,6 +372,15 @@ _INTENTS: dict[str, TypeAdapter[Any]] = {
 
 Change = Callable[[sa.Connection], object]
 _Arguments = TypeVarTuple("_Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorDecision:
+    """What an operator has decided on, who, and when; nobody ever has while there is no author."""
+
+    value: str = ""
+    author: str = ""
+    decided_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -463,7 +491,11 @@ class Store:
     def records(self) -> list[Record]:
         rows = self._rows(sa.select(INTENTS).order_by(INTENTS.c.kind, INTENTS.c.name))
         found = [(row, _intent(row)) for row in rows]
-        return [Record(intent, row.owner, row.session_key) for row, intent in found if intent is not None]
+        return [
+            Record(intent, row.owner, row.session_key, row.address, role=row.role)
+            for row, intent in found
+            if intent is not None
+        ]
 
     def orders(self) -> Orders:
         """The last orders; at least their generation, if they were too large to store or cannot be read."""
@@ -486,6 +518,11 @@ class Store:
         """The drop policy that an operator decided on instead of the configured one, or that one."""
         rows = self._rows(sa.select(DROPS).where(DROPS.c.instead_of == configured))
         return str(rows[0].policy) if rows else configured
+
+    def by_operator(self, what: str) -> OperatorDecision:
+        """The policy or the phase that is stored; an empty one if none is."""
+        rows = self._rows(sa.select(OPERATOR).where(OPERATOR.c.what == what))
+        return OperatorDecision(*rows[0][1:]) if rows else OperatorDecision()
 
     def measured(self) -> dict[str, Any]:
         return {row.topic: json.loads(row.measured) for row in self._rows(sa.select(TOPICS))}

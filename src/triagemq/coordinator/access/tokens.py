@@ -58,7 +58,8 @@ class TokenRights:
 
     `names` are the names that may be announced, with `*` for any characters; `publish` and `subscribe` are topic
     patterns. An operator may do everything with everything, a viewer reads what an operator reads and changes nothing,
-    and with a gateway's token one may join under these names.
+    and with a gateway's token one may join under these names. `policy_role` is the role that the operator's policy
+    gives its clients.
     Limits are over everything announced with it; None means no limit.
     """
 
@@ -70,6 +71,7 @@ class TokenRights:
     names: Annotated[tuple[NamePattern, ...], Field(min_length=1, max_length=1_000)] = ("*",)
     publish: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()
     subscribe: Annotated[tuple[TopicFilter, ...], Field(max_length=10_000)] = ()
+    policy_role: Annotated[str, Field(max_length=200)] = ""
     most_subscriptions: Annotated[int, Field(ge=0, le=2**53, strict=True)] | None = None
     most_publications_per_second: (
         Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)] | None
@@ -112,11 +114,12 @@ class Token(ShownToken):
 class Caller(TokenRights):
     """The sender of a request: a token, or (access off) anyone at all, who may do everything.
 
-    `reached` is the host by which the request came here.
+    `reached` is the host by which the request came here, and `address` that of the client.
     """
 
     owner: str
     reached: str = ""
+    address: str = ""
 
     @classmethod
     def of(cls, token: Token) -> Caller:

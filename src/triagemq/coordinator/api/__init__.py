@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from triagemq import __version__
-from triagemq.coordinator.api import gateways, intents, views
+from triagemq.coordinator.api import gateways, intents, policy, views
 from triagemq.coordinator.api.requests import REFUSALS, BodyLimit, OriginCheck, refuse_in_words
 from triagemq.coordinator.control_plane import ControlPlane
 
@@ -26,7 +26,7 @@ def create_app(coordinator: ControlPlane) -> FastAPI:
     app.state.coordinator = coordinator
     refuse_in_words(app)
     app.state.routes = list(app.routes)
-    for router in (intents.router, views.router, views.operators, gateways.router):
+    for router in (intents.router, views.router, views.operators, policy.router, gateways.router):
         app.include_router(router)
         app.state.routes += router.routes
     app.add_middleware(BodyLimit, most_bytes=coordinator.settings.most_body_bytes)

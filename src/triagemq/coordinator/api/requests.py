@@ -56,12 +56,18 @@ async def caller_of(connection: HTTPConnection) -> Caller:
     """The caller; UnauthorisedError if access is on and there is no valid token."""
     service = coordinator_of(connection).service
     if not service.access:
-        return replace(ANYONE, reached=_reached(connection))
+        return replace(ANYONE, reached=_reached(connection), address=_address(connection))
     headers = connection.headers.getlist("authorization")
     scheme, _, secret = headers[0].partition(" ") if len(headers) == 1 else ("", "", "")
     if scheme.lower() != "bearer":
         raise UnauthorisedError
-    return replace(await service.tokens.caller(secret.strip()), reached=_reached(connection))
+    caller = await service.tokens.caller(secret.strip())
+    return replace(caller, reached=_reached(connection), address=_address(connection))
+
+
+def _address(connection: HTTPConnection) -> str:
+    """That of the client; over a Unix socket it is this machine's."""
+    return (connection.client.host if connection.client is not None else "") or "127.0.0.1"
 
 
 def _reached(connection: HTTPConnection) -> str:

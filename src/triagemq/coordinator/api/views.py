@@ -362,6 +362,10 @@ async def read_ports(caller: Reader, coordinator: Injected) -> list[PortAnswer]:
 @operators.post("/tokens", status_code=201)
 async def create_token(body: TokenRequest, caller: Operator, coordinator: Injected) -> TokenAnswer:
     """A new token; the answer is the only place where it can be read."""
+    roles = coordinator.policy.policy.roles
+    if body.policy_role and body.policy_role not in roles:
+        known = ", ".join(roles) or "none"
+        raise RequestError(f"the policy has no role {body.policy_role!r}; it has {known}")
     secret, token = new_token(body)
     await coordinator.service.add_token(token)
     return TokenAnswer(**shown(token), token=secret)

@@ -37,6 +37,7 @@ from triagemq.coordinator.gateways.handle import (
     TopicIncrements,
     merged,
 )
+from triagemq.coordinator.gateways.observed import ObservedSubscribers
 from triagemq.coordinator.gateways.reconciler import GatewayReconciler
 from triagemq.coordinator.intents.registry import Key
 from triagemq.coordinator.refusals import ConflictError, RequestError
@@ -89,6 +90,8 @@ class Gateways:
         self._expected = set(expected)
         self._joining: set[str] = set()
         self._topics = TopicIncrements()
+        self.observed = ObservedSubscribers()
+        """Clients that nobody has announced."""
         self._orders: Orders | None = None
         self._refit_due = False
         self._constraints: PortConstraints = {}
@@ -289,6 +292,7 @@ class Gateways:
                 continue
             del self._led[name]
             self._topics.forget(name)
+            self.observed.forget(name)
         if gone:
             self.refit()
         return gone
@@ -347,6 +351,7 @@ class Gateways:
             if kind == SUBSCRIBER and at in served:
                 served[at].add(name)
         for name, each in self._led.items():
+            served[name].update(self.observed.names_at(name))
             peers = _other_brokers(name, brokers)
             uplink_bps = self._uplinks.get(name, math.inf)
             each.reconciler.want_orders((orders or Orders()).part_for(served[name], peers, uplink_bps))
@@ -447,6 +452,7 @@ class Gateways:
                 led.before, led.latest = led.latest, measured
             if topics:
                 led.mark = measured.mark
+                self.observed.follow(name, measured.observed)
                 self._count(name, measured)
         counted = self._topics.take() if topics else {}
         if not self.are_several:

@@ -28,6 +28,7 @@ from triagemq.coordinator.loop.assignments import Assignments
 from triagemq.coordinator.loop.health import Check, Metrics
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.loop.replanning import Replanner
+from triagemq.coordinator.policy.record import NO_POLICY, OperatorPolicy
 from triagemq.coordinator.ports import PortWatch
 from triagemq.coordinator.rates import RateWatch
 from triagemq.coordinator.refusals import StoreError
@@ -110,6 +111,8 @@ class Runtime:
         self._intents: dict[Key, Record] = {}
         self._planned_intents: Mapping[Key, Record] = {}
         self._intents_in_force: Mapping[Key, Record] = {}
+        self._policy = NO_POLICY
+        self._factors: Mapping[str, float] = {}
         self._problem_seconds = PROBLEM_SECONDS
         # Orders on the way to those that were decided: the first is the one that is sent. Those that hold nothing say
         # nothing: the gateway keeps those that it has until there is a plan.
@@ -196,6 +199,11 @@ class Runtime:
         self._replanner.settings = settings
         self._request(reason)
 
+    def change_policy(self, policy: OperatorPolicy, factors: Mapping[str, float], reason: str) -> None:
+        """Plan by another policy, or with the factors of another phase, from now on."""
+        self._policy, self._factors = policy, factors
+        self._request(reason)
+
     def note(self, decisions: Sequence[Decision]) -> None:
         """Decisions that are no plan's: stored and written into the trace like the others."""
         self._tasks.start(self._record(decisions))
@@ -239,8 +247,10 @@ class Runtime:
             await self._refuse(why, error)
 
     async def _plan(self, why: Sequence[str]) -> None:
-        loop, intents = asyncio.get_running_loop(), dict(self._intents)
-        declared, news, failed = await loop.run_in_executor(self._thread, self._replanner.take, intents)
+        loop, intents = asyncio.get_running_loop(), {**self.gateways.observed.records(), **self._intents}
+        declared, news, failed = await loop.run_in_executor(
+            self._thread, self._replanner.take, intents, self._policy, self._factors
+        )
         if news:
             await self._record(news)
         if declared is not None:

@@ -73,6 +73,8 @@ class ExchangeOptions(RigOptions):
     """Where clients of MQTT reach the built-in broker; without it there is a port on loopback."""
     store: str | None = None
     """The address of the coordinator's database; without it there is one in `state`."""
+    policy: Path | None = None
+    """The policy file that replaces what is stored of an earlier one."""
     qos: int = 0
     coordinator: Mapping[str, Any] = field(default_factory=dict)
     """Further settings of the coordinator (see settings.py), such as access and TLS."""
@@ -281,6 +283,16 @@ class Exchange(Rig):
             reported |= problems
             await asyncio.sleep(_LOOK_SECONDS)
 
+    def _replace_policy(self, file: Path) -> str:
+        from triagemq.coordinator.policy.in_force import replace_stored
+        from triagemq.coordinator.store import Store
+
+        store = Store(self._database)
+        try:
+            return replace_stored(store, file.read_text(encoding="utf-8-sig"), f"triage up --policy {file}")
+        finally:
+            store.close_now()
+
     async def _start(self) -> None:
         await self._unless_ended(self._start_all())
 
@@ -289,6 +301,8 @@ class Exchange(Rig):
             self.options.listeners(), insecure=bool(self.options.coordinator.get("insecure"))
         )
         self._clean.callback(os.close, lock_state(self.state))
+        if self.options.policy is not None and (words := self._replace_policy(self.options.policy)):
+            self.warnings.append(words)
         # What ends is in this order from below: clients, coordinator and gateway, the broker last.
         self._clean.push_async_callback(self._end_brokers)
         self._clean.push_async_callback(self._end)
