@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -25,7 +26,7 @@ from triagemq.coordinator.gateways.handle import GatewayHandle
 from triagemq.coordinator.gateways.joined import Gateways
 from triagemq.coordinator.intents.registry import Record, Registry
 from triagemq.coordinator.loop.delay_requirements import DelayRequirements
-from triagemq.coordinator.loop.figures import Live, PromiseBreaches, Received, SubscriptionWatch
+from triagemq.coordinator.loop.figures import Live, PromiseBreaches, Received, SubscriptionWatch, port_figures
 from triagemq.coordinator.loop.health import Check, health_of
 from triagemq.coordinator.loop.runtime import Runtime
 from triagemq.coordinator.policy.in_force import PolicyInForce
@@ -49,6 +50,12 @@ _FORECAST_BY_ITSELF = 100_000
 MOST_REPORTED_TOPICS = 50_000
 """Clients report no more at a time: a report of so many may not be all."""
 
+_LONGEST_PLAN_SECONDS = 60.0
+"""A plan that takes longer fails a check of health: all clients wait for it."""
+
+_FULL_LOAD, _UNPLANNED_SECONDS = 0.9, 5.0
+"""A port that is so full for so long while nothing is planned fails a check of health."""
+
 _NAMED_STARVED = 100
 """So many subscriptions that get nothing are named in the health; a forecast names all."""
 
@@ -69,7 +76,8 @@ class ControlPlane:
         self._breaches = PromiseBreaches()
         self.delays = DelayRequirements(controlled=settings.queue_control)
         """How late events may be, and what that requires of ports whose queue rates are controlled."""
-        self._started = time.monotonic()
+        self._started = self._last_planned = time.monotonic()
+        self._planned = Check()
         self._forecasting: asyncio.Task[Any] | None = None
         self._leases: asyncio.Task[None] | None = None
         registry = Registry(store.records())
@@ -154,10 +162,14 @@ class ControlPlane:
     def health(self, *, in_detail: bool = True) -> dict[str, Any]:
         """The checks and counts; without details for callers that may not read them."""
         runtime, gateways = self.runtime, tuple(self.runtime.gateways)
+        planning, begun = runtime.planning, runtime.planning_since
+        if begun is not None and (seconds := time.monotonic() - begun) > _LONGEST_PLAN_SECONDS:
+            planning = Check(f"a plan has been in the making for {seconds:.0f} s", begun, planning.words)
         checks = {
             **runtime.measuring.checks(),
             "writes": self.service.store.writing,
-            "planning": runtime.planning,
+            "planning": planning,
+            "planned": self._planned,
             **self._in_force(),
         }
         starved = self.starved()
@@ -166,7 +178,7 @@ class ControlPlane:
             (each.reconciler for each in gateways),
             key=lambda each: (each.behind_seconds or 0.0, each.confirmed_version is None),
         )
-        error = runtime.planning.as_json(in_detail=in_detail)["reason"]
+        error = planning.as_json(in_detail=in_detail)["reason"]
         return {
             **health_of(checks, in_detail=in_detail),
             "version": __version__,
@@ -234,6 +246,7 @@ class ControlPlane:
             runtime.note(cut)
         if decided is not None:
             self._follow(decided, now)
+        self._watch_planned(port_figures(before, now, orders))
         self.live.publish_second(
             before,
             now,
@@ -245,6 +258,18 @@ class ControlPlane:
             publishers=self.service.registry.count(PUBLISHER),
             subscribers=self.service.registry.count(SUBSCRIBER),
         )
+
+    def _watch_planned(self, ports: Iterable[Mapping[str, Any]]) -> None:
+        """Whether ports that are full have a plan."""
+        decided, stated = self.runtime.decided, self.runtime.bandwidths
+        full = any(row["sent_bps"] > _FULL_LOAD * stated.get(row["port"], math.inf) for row in ports)
+        if not full or (decided is not None and len(decided.scenario.subscriptions) > 0):
+            self._last_planned = time.monotonic()
+            self._planned.worked()
+        elif time.monotonic() - self._last_planned >= _UNPLANNED_SECONDS:
+            self._planned.failed(
+                "output ports are full, but nothing is planned: no subscription has a known rate"
+            )
 
     def _follow(self, decided: Decided, now: Measured) -> None:
         """Forecast the plan, control delays by it, and forget figures of subscribers that it no longer has."""

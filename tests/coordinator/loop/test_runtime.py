@@ -386,6 +386,7 @@ def test_health_is_about_what_works_now(tmp_path: Path, monkeypatch: pytest.Monk
                 "broker",
                 "writes",
                 "planning",
+                "planned",
                 "rights",
                 "orders",
             }

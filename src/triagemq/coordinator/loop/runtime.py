@@ -95,6 +95,8 @@ class Runtime:
             self.bandwidths, mean_error_rates(network.scenario), restored=store.measured_ports()
         )
         self.planning = Check(words="the last plan failed; the one before is in force")
+        self.planning_since: float | None = None
+        """Since when a plan is being made, None while none is."""
         """Whether the last plan was made."""
         self._on_second = on_second
         self.port_names = network.port_names
@@ -241,10 +243,13 @@ class Runtime:
         why, self._reasons = list(self._reasons), {}
         if (unnamed := len(why) - MOST_REASONS) > 0:
             why[MOST_REASONS:] = [f"{unnamed} more changes"]
+        self.planning_since = time.monotonic()
         try:
             await self._plan(why)
         except Exception as error:
             await self._refuse(why, error)
+        finally:
+            self.planning_since = None
 
     async def _plan(self, why: Sequence[str]) -> None:
         loop, intents = asyncio.get_running_loop(), {**self.gateways.observed.records(), **self._intents}
