@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,13 @@ from peer_programs.client import SCHEDULE, Told
 from peer_programs.contenders import CONTENDERS, INSTALL, Contender
 from peer_programs.evaluation import as_scheduled, evaluated
 from peer_programs.network import carried_bytes, processor_seconds, unmanaged_network
+from triagemq.channel.grants import Grants
+from triagemq.channel.link import GatewayLink
+from triagemq.channel.messages import DesiredState
+from triagemq.channel.orders import Orders
+from triagemq.coordinator.decide.decide import Question, decide
 from triagemq.errors import NetworkError, TriageError
+from triagemq.gateway.front.downlink import HEADER_BYTES
 from triagemq.lab.box import Box, Host, Layout
 from triagemq.lab.box.processes import Running
 from triagemq.lab.emulate.boxed import BoxedExchange, BoxedOptions, require_machine
@@ -37,7 +44,7 @@ from triagemq.lab.emulate.receipts import RECEIPT, SENT, read_receipts
 from triagemq.lab.emulate.run import run_emulation
 from triagemq.lab.papers.experiment import Panel, Series
 from triagemq.lab.papers.plotting import draw_png
-from triagemq.live.rig import planner_settings
+from triagemq.live.rig import GATEWAY_MODULE, planner_settings
 from triagemq.live.up.run import expected_figures, measured_from
 from triagemq.mqttsn.timestamps import PREFIX_BYTES
 from triagemq.plain import plain
@@ -47,13 +54,17 @@ from triagemq.simulate.source import PublicationStream
 
 FOLDER = Path(__file__).parent
 SCENARIO = FOLDER.parent / "examples" / "building-fire.yaml"
-SECONDS, QUICK_SECONDS = 20.0, 5.0
-MOST_DRAINING_SECONDS, QUICK_DRAINING_SECONDS = 15.0, 3.0
+SECONDS_OF = {False: 20.0, True: 5.0}
+"""With and without --quick."""
+DRAINING_SECONDS = {False: 15.0, True: 3.0}
 """After the last event: what waits still counts when it arrives until then. TriageMQ's own runs have as long."""
 READY_SECONDS = 90.0
 LAST_SECONDS = 0.2
 """What is due so shortly before the end is not counted: some are told to end before it."""
 SEED = 0
+FRONT_PORT = 1884
+PUBLISH_BYTES = 5
+"""Of an MQTT 5 PUBLISH at QoS 0 without its topic and payload."""
 
 _LOOK_SECONDS, _IDLE_SECONDS, _BEGIN_SECONDS = 0.05, 1.0, 0.5
 _IDLE_SHARE = 0.02
@@ -75,8 +86,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     chosen = arguments.only or list(CONTENDERS)
-    seconds = arguments.seconds or (QUICK_SECONDS if arguments.quick else SECONDS)
-    draining = QUICK_DRAINING_SECONDS if arguments.quick else MOST_DRAINING_SECONDS
+    seconds = arguments.seconds or SECONDS_OF[arguments.quick]
+    draining = DRAINING_SECONDS[arguments.quick]
     absent = {name: CONTENDERS[name].missing for name in chosen if CONTENDERS[name].missing}
     for name, missing in absent.items():
         print(f"{name} is left out: no {', '.join(missing)}; to install: {INSTALL}", file=sys.stderr)
@@ -136,7 +147,7 @@ class Comparison:
         """One contender's figures."""
         contender, folder = CONTENDERS[name], self._folder / name
         folder.mkdir()
-        run = _TriageRun if contender.dataplane else _PeerRun
+        run: type[_Run] = _TriageRun if contender.dataplane else FrontRun if contender.front else PeerRun
         measured = run(contender, self.scenario, folder, self._seconds)
         begun_ns, sent, receipts = measured.go(self._told(contender, folder), self._draining_seconds)
         warm_up_ns = measured_from(0, round(self._seconds * 1e9))
@@ -149,11 +160,17 @@ class Comparison:
     def _told(self, contender: Contender, folder: Path) -> dict[str, Any]:
         """What publishers are told, and a server; subscribers have other topics and notes."""
         topics, wanted = self.scenario.topics.name, self.scenario.subscriptions.topic
+        own = (
+            {"client_ids": self.scenario.subscribers.name, "front_port": FRONT_PORT}
+            if contender.front
+            else {}
+        )
         return {
             "topics": {name: row for row, name in enumerate(topics)},
             "level": topic_levels(self.scenario, self._level),
             "settings": {
                 **contender.settings,
+                **own,
                 "readers": {name: int((wanted == row).sum()) for row, name in enumerate(topics)},
             },
             "schedule": str(self._folder / "schedule.npy"),
@@ -201,12 +218,17 @@ class _Run:
     def look(self, layout: Layout, processes: list[int]) -> None:
         self._looks.append((time.monotonic(), carried_bytes(layout), processor_seconds(processes)))
 
-
-class _PeerRun(_Run):
     def go(
         self, told: dict[str, Any], draining_seconds: float
     ) -> tuple[int, NDArray[np.void], NDArray[np.void]]:
         """When it began, what was sent, and what arrived."""
+        raise NotImplementedError
+
+
+class PeerRun(_Run):
+    def go(
+        self, told: dict[str, Any], draining_seconds: float
+    ) -> tuple[int, NDArray[np.void], NDArray[np.void]]:
         with unmanaged_network(self.scenario) as box:
             (broker,) = box.layout.brokers.values()
             (publishing,) = {host.namespace: host for host in box.layout.publishers.values()}.values()
@@ -302,6 +324,53 @@ class _PeerRun(_Run):
             before = now
 
 
+class FrontRun(PeerRun):
+    """Mosquitto and a gateway with a front before it: the same clients as at Mosquitto, at another port."""
+
+    def _start_server(self, box: Box, told: dict[str, Any]) -> None:
+        super()._start_server(box, told)
+        (broker,) = box.layout.brokers.values()
+        # A socket's path has to be short.
+        control = Path(tempfile.mkdtemp(prefix="front-")) / "control.sock"
+        config = {
+            "listen": f"{broker.ipv4}:10000",
+            "front": f"{broker.ipv4}:{FRONT_PORT}",
+            "broker": f"mqtt://{broker.ipv4}:1883",
+            "state": str(self.folder / "gateway"),
+            "control": str(control),
+        }
+        path = self.folder / "gateway.json"
+        path.write_text(json.dumps(config))
+        self._running["gateway"] = box.processes.start(
+            broker.namespace,
+            [sys.executable, "-m", GATEWAY_MODULE, str(path)],
+            output=self.folder / "gateway.out",
+            errors=self.folder / "gateway.log",
+        )
+        self._await("gateway")
+        orders = decide(Question(self._as_sent(), settings=planner_settings(self._options)[0]), None).orders
+        asyncio.run(_send_orders(control, orders))
+
+    @property
+    def _options(self) -> BoxedOptions:
+        return BoxedOptions(scenario=SCENARIO, state=self.folder / "none", dataplane="embedded")
+
+    def _as_sent(self) -> Scenario:
+        """The scenario with what MQTT and TCP have around an event."""
+        topic_bytes = float(np.mean([len(name) for name in self.scenario.topics.name]))
+        return replace(self.scenario, overhead_bytes=HEADER_BYTES + PUBLISH_BYTES + topic_bytes)
+
+
+async def _send_orders(control: Path, orders: Orders) -> None:
+    link = GatewayLink(control)
+    link.start()
+    try:
+        await link.wait_connected(READY_SECONDS)
+        await link.send_state(None, DesiredState("benchmark", 1, orders, Grants()))
+    finally:
+        await link.close()
+
+
 class _TriageRun(_Run):
     def go(
         self, told: dict[str, Any], draining_seconds: float
@@ -358,7 +427,7 @@ def wins(rows: dict[str, dict[str, Any]]) -> list[str]:
     ours = [rows[name] for name in ("triage-linux", "triage-embedded") if name in rows]
     if not ours:
         return []
-    peers = [row for name, row in rows.items() if not CONTENDERS[name].dataplane]
+    peers = [row for name, row in rows.items() if not (CONTENDERS[name].dataplane or CONTENDERS[name].front)]
     utility = max(row["utility"]["rate"] for row in ours)
     critical = max(row["classes"][0]["success_rate"] for row in ours)
     quickest = min(row["classes"][0]["p95_seconds"] for row in ours)

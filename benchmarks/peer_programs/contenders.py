@@ -34,6 +34,8 @@ class Contender:
     server: Callable[[Path, str], list[str]] | None = None
     dataplane: str = ""
     no_triage: bool = False
+    front: bool = False
+    """Subscribers connect to the front of a gateway, publishers to its broker, the server."""
 
     @property
     def missing(self) -> list[str]:
@@ -56,15 +58,16 @@ def _with_configuration(program: str, text: str) -> Callable[[Path, str], list[s
     return command
 
 
-def _mosquitto(qos: int, comes_from: str) -> Contender:
+def _mosquitto(qos: int, comes_from: str, *, front: bool = False) -> Contender:
     return Contender(
-        f"Mosquitto, QoS {qos}",
+        f"TriageMQ, MQTT front, QoS {qos}" if front else f"Mosquitto, QoS {qos}",
         comes_from,
         "with_mqtt",
         {"qos": qos},
         packages=("paho",),
         program="mosquitto",
         server=_with_configuration("mosquitto", MOSQUITTO),
+        front=front,
     )
 
 
@@ -117,6 +120,10 @@ CONTENDERS = {
     "no-triage": _triage(
         "TriageMQ without triage", "linux", "best effort into the port's FIFO", no_triage=True
     ),
+    "front-qos0": _mosquitto(
+        0, "triage by subscription, for the same Paho clients at the same Mosquitto", front=True
+    ),
+    "front-qos1": _mosquitto(1, "as QoS 0, acknowledged to the broker when the client has", front=True),
     "triage-linux": _triage("TriageMQ, kernel queues", "linux", "triage by subscription"),
     "triage-embedded": _triage("TriageMQ, in the gateway", "embedded", "triage by subscription"),
 }

@@ -19,12 +19,14 @@ _PATIENCE_SECONDS = 30.0
 
 async def connected(its: Told, **callbacks: Any) -> Client:
     """A client whose thread does what there is to do."""
-    client = Client(CallbackAPIVersion.VERSION2, protocol=MQTTv5)
+    names = its.settings.get("client_ids", [])
+    client_id = names[its.subscriber] if names and its.subscriber >= 0 else ""
+    client = Client(CallbackAPIVersion.VERSION2, client_id, protocol=MQTTv5)
     loop, there = asyncio.get_running_loop(), asyncio.Event()
     client.on_connect = lambda *_: loop.call_soon_threadsafe(there.set)
     for name, callback in callbacks.items():
         setattr(client, name, callback)
-    client.connect(its.server, _PORT, keepalive=60)
+    client.connect(its.server, its.settings["front_port"] if client_id else _PORT, keepalive=60)
     client.loop_start()
     await asyncio.wait_for(there.wait(), _PATIENCE_SECONDS)
     return client
