@@ -127,6 +127,20 @@ def test_headers_and_acknowledgements_take_their_time_in_the_port() -> None:
     assert port.plane.counters().ports["radio"].queues[3].bytes_out == packet_bytes + 2 * HEADER_BYTES
 
 
+def test_what_waits_goes_together_with_one_header() -> None:
+    port = Port()
+    client = Client(port, packed_bytes=lambda: 200)
+    payloads = [b"%d" % number + b"x" * 30 for number in range(20)]
+    for payload in payloads:
+        client.offer("3", payload)
+    port.run(client)
+    assert client.packets() == payloads
+    counted = port.plane.counters().ports["radio"].queues[3]
+    assert counted.packets_out <= 2 + -(-18 // 5)
+    assert counted.bytes_out == len(client.octets) + counted.packets_out * HEADER_BYTES
+    assert [payload for payload, _ in client.settled] == payloads
+
+
 def test_no_packet_comes_into_the_middle_of_a_large_message() -> None:
     port = Port()
     client, other = Client(port, 0), Client(port, 1)
@@ -162,15 +176,16 @@ def test_a_better_class_of_another_client_waits_for_one_segment_at_most() -> Non
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_port_without_room_loses_nothing_above_qos_0_and_keeps_the_order(qos: int) -> None:
     port = Port(buffer_packets=4)
-    client, other = Client(port, 0), Client(port, 1)
+    client, *others = (Client(port, number) for number in range(4))
     payloads = [b"%d" % number for number in range(60)]
     for payload in payloads:
         client.offer("6", payload, qos)
-        other.offer("5", b"other" + payload)
-    port.run(client, other)
+        for other in others:
+            other.offer("5", b"other" + payload)
+    port.run(client, *others)
     assert client.packets() == payloads
     assert [outcome for _, outcome in client.settled] == [Outcome.delivered] * 60
-    assert Outcome.dropped_by_buffer in {outcome for _, outcome in other.settled}
+    assert Outcome.dropped_by_buffer in {outcome for other in others for _, outcome in other.settled}
 
 
 def test_a_large_message_gets_through_a_port_that_is_full_again_and_again() -> None:
@@ -198,7 +213,7 @@ def test_messages_of_a_low_class_leave_the_clients_window_to_others() -> None:
 
 def test_a_client_that_does_not_read_loses_the_lowest_class_and_nothing_above_qos_0() -> None:
     port = Port()
-    client = Client(port, most_waiting=10)
+    client = Client(port, most_waiting=lambda: 10)
     client.downlink.is_blocked = True
     for number in range(10):
         client.offer("7", b"low%d" % number)

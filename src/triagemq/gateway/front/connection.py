@@ -131,8 +131,9 @@ class ClientConnection(asyncio.Protocol):
         self._downlink = Downlink(
             self,
             key,
-            most_waiting=self._core.settings.buffer_messages,
+            most_waiting=lambda: self._front.most_waiting(key),
             segment_bytes=lambda: self._front.segment_bytes(key),
+            packed_bytes=lambda: self._front.packed_bytes(key),
         )
         self._timer = self._loop.call_later(_CONNECT_SECONDS, self._no_connect)
         if not self._front.made(self):

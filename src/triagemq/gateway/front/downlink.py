@@ -3,8 +3,10 @@
 A copy goes to the port at once, where it waits among the copies of all others by its class. It waits here
 
 * while the client does not read: then better classes overtake, and where there are too many the lowest goes first;
-* at QoS 1 and 2 behind those of its class that are in the port already, a few of each class, and within the client's
-  window; what the port has no room for comes back and is offered again: only messages at QoS 0 are lost;
+* behind two packets of its class that are in the port already: what comes meanwhile goes together in one packet, and
+  with one header, as far as the port sends it in a few milliseconds;
+* at QoS 1 and 2 within the client's window; what the port has no room for comes back and is offered again: only
+  messages at QoS 0 are lost;
 * while a message is on its way that is larger than a segment. MQTT is a stream of octets, so that a better class
   overtakes between packets only; what is left of that message goes in the best class that waits behind it.
 """
@@ -12,8 +14,8 @@ A copy goes to the port at once, where it waits among the copies of all others b
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from triagemq.gateway.core.messages import Publication
@@ -27,7 +29,8 @@ MTU_BYTES = 1448
 HEADER_BYTES = 14 + 20 + 32
 """What Ethernet, IPv4 and TCP with time stamps add to a segment, and what a segment that only acknowledges has."""
 
-_MOST_IN_PORT = 16
+_MOST_IN_PORT = 2
+"""Packets of one class, at QoS 0 and above: what comes meanwhile goes together in the next one."""
 _CONTROL = Treatment(0)
 
 
@@ -39,12 +42,23 @@ class Waiting:
     publication: Publication
     treatment: Treatment
     number: int
+    offered_ns: int = -1
     newest_only: bool = False
     expires_ns: int = NEVER_NS
 
     @property
     def qos(self) -> int:
         return self.copy.message.qos
+
+    @property
+    def queue(self) -> tuple[int, bool]:
+        """Its class, and whether it is at QoS 0."""
+        return self.treatment.priority_class, not self.copy.message.qos
+
+    @property
+    def is_plain(self) -> bool:
+        """Has it no terms by which it waits?"""
+        return not self.newest_only and self.expires_ns == NEVER_NS
 
     def heed(self) -> None:
         """Wait by the terms of its subscription. What a client has just asked for is no newer event."""
@@ -62,6 +76,12 @@ class Segment(StreamToken):
     priority_class: int
     begin: int
     end: int
+    others: list[Waiting] = field(default_factory=list)
+    """Copies that go in the same packet."""
+
+    @property
+    def copies(self) -> list[Waiting]:
+        return [self.waiting, *self.others]
 
     @property
     def is_last(self) -> bool:
@@ -73,8 +93,9 @@ class Segment(StreamToken):
 
     def treatment(self) -> Treatment:
         """By the plan of now."""
-        self.downlink.classify(self.waiting)
-        return self.waiting.treatment
+        for waiting in self.copies:
+            self.downlink.classify(waiting)
+        return min((each.treatment for each in self.copies), key=lambda each: each.priority_class)
 
 
 class DownlinkOwner(StreamEnd, Protocol):
@@ -105,9 +126,10 @@ class Downlink:
         owner: DownlinkOwner,
         key: FlowKey,
         *,
-        most_waiting: int = 10_000,
+        most_waiting: Callable[[], float] = lambda: 10_000,
         most_bytes: int = 16 << 20,
         segment_bytes: Callable[[], int] = lambda: MTU_BYTES,
+        packed_bytes: Callable[[], int] = lambda: MTU_BYTES,
     ) -> None:
         self.is_blocked = False
         self.is_closed = False
@@ -118,15 +140,17 @@ class Downlink:
         self._owner = owner
         self._key = key
         self._most_waiting, self._most_bytes = most_waiting, most_bytes
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._packed_bytes = segment_bytes, packed_bytes
         # By class, and whether the QoS is 0.
         self._queues: dict[tuple[int, bool], deque[Waiting]] = {}
         self._at_qos_0 = self._offered = 0
-        self._in_port: Counter[int] = Counter()
-        # Of topics of which only the newest message is wanted, what waits here.
+        # Packets in the port, by queue.
+        self._in_port: Counter[tuple[int, bool]] = Counter()
+        # Of topics of which only the newest message is wanted, what waits here, and how many are in the port.
         self._newest: dict[str, Waiting] = {}
-        # Classes that the port had no room for.
-        self._refused: set[int] = set()
+        self._replaceable: Counter[str] = Counter()
+        # Queues that the port had no room for.
+        self._refused: set[tuple[int, bool]] = set()
         # The message of which a part is on its way, and what leaves the port meanwhile.
         self._partial: Waiting | None = None
         self._behind: list[bytes] = []
@@ -150,7 +174,7 @@ class Downlink:
     def offer(self, copy: Copy, publication: Publication, treatment: Treatment) -> None:
         """A copy, to the port if it is its turn."""
         self._offered += 1
-        waiting = Waiting(copy, publication, treatment, self._offered)
+        waiting = Waiting(copy, publication, treatment, self._offered, self._owner.now_ns)
         if treatment.terms is not None or publication.expires_ns != NEVER_NS:
             waiting.heed()
             if waiting.newest_only and self._takes_place(waiting):
@@ -191,11 +215,13 @@ class Downlink:
 
     def pump(self) -> None:
         """Send to the port what may go there."""
-        while self._partial is None and not self.is_blocked and (waiting := self._next()) is not None:
-            if waiting.qos:
-                self._in_port[waiting.treatment.priority_class] += 1
-                self.in_flight.add(waiting.copy.message.packet_id)
-            self._send_segment(waiting, 0)
+        while self._partial is None and not self.is_blocked and (copies := self._next()):
+            first, *others = copies
+            self._in_port[first.queue] += 1
+            if first.newest_only:
+                self._replaceable[first.copy.topic] += 1
+            self.in_flight.update(each.copy.message.packet_id for each in copies if each.qos)
+            self._send_segment(first, 0, others)
 
     def take(self, packet: OutgoingPacket) -> bytes:
         """The octets to be written now that a packet has left its port; what would part a message comes after it."""
@@ -211,20 +237,26 @@ class Downlink:
 
     def settled(self, segment: Segment, outcome: Outcome, enqueued_ns: int, dequeued_ns: int) -> None:
         """What has become of a segment."""
-        waiting, level = segment.waiting, segment.priority_class
         if outcome is Outcome.dropped_by_buffer and not self.is_closed:
-            self._come_back(segment, enqueued_ns)
+            self._come_back(segment)
             return
         if not segment.is_last and outcome is Outcome.delivered:
-            self._send_segment(waiting, segment.end)
+            self._send_segment(segment.waiting, segment.end)
             return
-        if waiting.qos:
-            self._in_port[level] -= 1
-            if outcome is not Outcome.delivered:
+        self._left_port(segment)
+        for waiting in segment.copies:
+            if waiting.qos and outcome is not Outcome.delivered:
                 self.in_flight.discard(waiting.copy.message.packet_id)
-        self._owner.settle(waiting, outcome, enqueued_ns, dequeued_ns)
+            times = (-1, -1) if enqueued_ns < 0 else (waiting.offered_ns, dequeued_ns)
+            self._owner.settle(waiting, outcome, *times)
         self._refused.clear()
         self.pump()
+
+    def _left_port(self, segment: Segment) -> None:
+        waiting = segment.waiting
+        self._in_port[segment.priority_class, not waiting.qos] -= 1
+        if self._replaceable.get(waiting.copy.topic):
+            self._replaceable[waiting.copy.topic] -= 1
 
     def close(self) -> list[Waiting]:
         """The client is gone: what has not gone to the port."""
@@ -236,7 +268,7 @@ class Downlink:
     # What waits.
 
     def _append(self, waiting: Waiting) -> None:
-        queue = self._queues.setdefault((waiting.treatment.priority_class, not waiting.qos), deque())
+        queue = self._queues.setdefault(waiting.queue, deque())
         # What comes back from the port was offered before all that waits, but for some that came back, too.
         before = []
         while queue and queue[-1].number > waiting.number and queue[0].number < waiting.number:
@@ -271,23 +303,36 @@ class Downlink:
         self.waiting_bytes -= len(waiting.copy.packet)
         return waiting
 
-    def _next(self) -> Waiting | None:
-        """The first of the best class that may go now."""
+    def _next(self) -> list[Waiting]:
+        """What may go now, of the best class: several small copies go in one packet."""
         for key in sorted(self._queues):
-            level, at_qos_0 = key
-            is_full = self._in_port[level] >= _MOST_IN_PORT or len(self.in_flight) >= self.window
-            while at_qos_0 or not (is_full or level in self._refused):
-                waiting = self._taken(key, self._queues[key].popleft())
-                if waiting.expires_ns > self._owner.now_ns:
-                    return waiting
-                self._owner.settle(waiting, Outcome.expired, -1, -1)
-                if key not in self._queues:
-                    break
-        return None
+            while (queue := self._queues.get(key)) and self._may_go(key, queue[0]):
+                first = self._taken(key, queue.popleft())
+                if first.expires_ns <= self._owner.now_ns:
+                    self._owner.settle(first, Outcome.expired, -1, -1)
+                    continue
+                copies = [first]
+                left = self._packed_bytes() - len(first.copy.packet)
+                while queue and first.is_plain and queue[0].is_plain and self._is_in_window(queue[0], copies):
+                    left -= len(queue[0].copy.packet)
+                    if left < 0:
+                        break
+                    copies.append(self._taken(key, queue.popleft()))
+                return copies
+        return []
+
+    def _may_go(self, key: tuple[int, bool], first: Waiting) -> bool:
+        if key in self._refused or not self._is_in_window(first, ()):
+            return False
+        # What takes the place of an older one there needs none of its own.
+        return self._in_port[key] < _MOST_IN_PORT or self._replaceable[first.copy.topic] > 0
+
+    def _is_in_window(self, waiting: Waiting, before: Sequence[Waiting]) -> bool:
+        return not waiting.qos or len(self.in_flight) + len(before) < self.window
 
     def _make_room(self) -> None:
         """The newest of the lowest class at QoS 0 goes where there is too much."""
-        while self._at_qos_0 > self._most_waiting or (
+        while self._at_qos_0 > self._most_waiting() or (
             self._at_qos_0 and self.waiting_bytes > self._most_bytes
         ):
             key = max(key for key in self._queues if key[1])
@@ -296,7 +341,7 @@ class Downlink:
 
     # The port.
 
-    def _send_segment(self, waiting: Waiting, begin: int) -> None:
+    def _send_segment(self, waiting: Waiting, begin: int, others: Sequence[Waiting] = ()) -> None:
         packet = waiting.copy.packet
         end = min(len(packet), begin + max(MTU_BYTES, self._segment_bytes()))
         treatment = waiting.treatment
@@ -306,40 +351,39 @@ class Downlink:
             best = min((key[0] for key in self._queues), default=level)
             if best < level:
                 treatment = treatment._replace(priority_class=best, worth=0.0)
-        segment = Segment(self, waiting, level, begin, end)
-        self._owner.send(self._packet(packet[begin:end], segment, treatment))
+        segment = Segment(self, waiting, level, begin, end, [*others])
+        octets = b"".join([packet[begin:end], *(each.copy.packet for each in others)])
+        self._owner.send(self._packet(octets, segment, treatment))
 
-    def _come_back(self, segment: Segment, enqueued_ns: int) -> None:
-        """The port had no room."""
-        waiting = segment.waiting
+    def _come_back(self, segment: Segment) -> None:
+        """The port had no room. What else it refuses now comes back before anything goes there again."""
+        self._owner.try_again_soon()
         if segment.begin:
             # Its beginning is with the client already.
             self._without_room = segment
-            self._owner.try_again_soon()
             return
-        # What else the port refuses now comes back before anything goes there again.
-        self._owner.try_again_soon()
-        if waiting is self._partial:
+        self._left_port(segment)
+        if segment.waiting is self._partial:
             self._partial = None
-        if not waiting.qos:
-            self._owner.settle(waiting, Outcome.dropped_by_buffer, enqueued_ns, -1)
-            return
-        self._in_port[segment.priority_class] -= 1
-        self.in_flight.discard(waiting.copy.message.packet_id)
-        self._append(waiting)
-        self._refused.add(waiting.treatment.priority_class)
+        for waiting in segment.copies:
+            if waiting.qos:
+                self.in_flight.discard(waiting.copy.message.packet_id)
+                self._append(waiting)
+                self._refused.add(waiting.queue)
+            else:
+                self._owner.settle(waiting, Outcome.dropped_by_buffer, waiting.offered_ns, -1)
 
     def _packet(self, octets: bytes, token: Segment | None, treatment: Treatment) -> OutgoingPacket:
         qos, terms = 0, None
         if token is not None:
             waiting = token.waiting
             qos = waiting.qos
-            is_whole = len(octets) == len(waiting.copy.packet)
-            if is_whole and (waiting.newest_only or waiting.expires_ns != NEVER_NS):
+            if len(octets) == len(waiting.copy.packet) and not waiting.is_plain:
                 replaces = (self._key, waiting.copy.topic) if waiting.newest_only else None
                 terms = WaitingTerms(replaces, waiting.expires_ns)
         # Each answer of the client is acknowledged by an empty segment.
-        segments = -(-len(octets) // MTU_BYTES) + (qos if token is not None and token.is_last else 0)
+        answers = 0 if token is None or not token.is_last else qos * len(token.copies)
+        segments = -(-len(octets) // MTU_BYTES) + answers
         return OutgoingPacket(
             self._key,
             octets,

@@ -22,7 +22,7 @@ from triagemq.gateway.core.messages import RecentPublications
 from triagemq.gateway.core.sessions import Identify
 from triagemq.gateway.core.state import Gone, Present
 from triagemq.gateway.front.connection import BrokerLeg, ClientConnection, LinkFigures
-from triagemq.gateway.front.downlink import MTU_BYTES
+from triagemq.gateway.front.downlink import HEADER_BYTES, MTU_BYTES
 from triagemq.gateway.sockets import StreamToken
 from triagemq.plan.dataplane import FlowKey, OutgoingPacket, SetPort
 from triagemq.trace.schema import Outcome
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from triagemq.gateway.core import GatewayCore
     from triagemq.plan.dataplane import Egress, TransmitOutcome
 
-_SEGMENT_SECONDS = 0.005
+_SEGMENT_SECONDS, _PACKED_SECONDS = 0.005, 0.010
 _MOST_HALF_OPEN = 1_000
 _DIAL_SECONDS = 10.0
 _BACKLOG = 1_024
@@ -237,6 +237,18 @@ class Front:
         if port is None or port.bandwidth_bps == float("inf"):
             return 64 << 10
         return max(MTU_BYTES, int(port.bandwidth_bps / 8 * _SEGMENT_SECONDS))
+
+    def most_waiting(self, key: FlowKey) -> float:
+        """So many messages at QoS 0 wait for one client: those for a port no more than that has room for."""
+        most, port = self.core.settings.buffer_messages, self.port_of(key)
+        return most if port is None else min(most, port.buffer_packets)
+
+    def packed_bytes(self, key: FlowKey) -> int:
+        """So many octets of several messages go in one packet."""
+        port = self.port_of(key)
+        if port is None or port.bandwidth_bps == float("inf"):
+            return MTU_BYTES
+        return min(MTU_BYTES, int(port.bandwidth_bps / 8 * _PACKED_SECONDS) - HEADER_BYTES)
 
     # Packets.
 
