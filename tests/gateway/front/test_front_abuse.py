@@ -118,12 +118,14 @@ def test_half_open_connections_are_limited_and_a_client_still_gets_in(site: Site
 
 def test_a_client_that_does_not_read_hinders_nobody_and_loses_its_lowest_class(site: Site) -> None:
     stopped = Raw(site.front, receive_buffer=4096).connect("stopped").subscribe("bulk/#")
-    healthy = Paho(site.front, "healthy").connected().subscribe("bulk/#")
+    healthy = Paho(site.front, "healthy").connected().subscribe("alive", 1)
     publisher = Publisher(site.broker.port)
     with ended(stopped, healthy, publisher):
         for number in range(25_000):
             publisher.publish("bulk/x", b"%06d" % number + b"x" * 500)
-        healthy.take(25_000)
+            if number % 100 == 0:
+                publisher.publish("alive", b"%d" % number)
+        assert healthy.take(250) == [b"%d" % number for number in range(0, 25_000, 100)]
         until(lambda: site.gateway.counters()["undelivered"].get("dropped_by_buffer: buffer full", 0) > 0)
         # It reads again: the oldest of what was not dropped come in order.
         found = []
