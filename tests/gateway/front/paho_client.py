@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 LONG_SECONDS = 30.0
@@ -52,8 +53,6 @@ class Paho:
         self.client.on_subscribe = self._on_subscribe
         started: dict[str, Any] = {}
         if self._is_5:
-            from paho.mqtt.packettypes import PacketTypes
-
             properties = Properties(PacketTypes.CONNECT)
             if not clean:
                 properties.SessionExpiryInterval = 600
@@ -95,8 +94,12 @@ class Paho:
         assert not self.refused
         return self
 
-    def subscribe(self, topic_filter: str, qos: int = 0) -> Paho:
-        _, packet_id = self.client.subscribe(topic_filter, qos)
+    def subscribe(self, topic_filter: str, qos: int = 0, *, terms: str | None = None) -> Paho:
+        properties = None
+        if terms is not None:
+            properties = Properties(PacketTypes.SUBSCRIBE)
+            properties.UserProperty = ("triage", terms)
+        _, packet_id = self.client.subscribe(topic_filter, qos, properties=properties)
         assert self.wait(lambda: packet_id in self._answers)
         return self
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.gateway.front.paho_client import Paho
+from tests.gateway.front.paho_client import Paho, until
 from tests.gateway.real import SnClient
 from tests.live.up.exchanging import LONG_SECONDS, Up, ask
 
@@ -106,3 +106,44 @@ def test_clients_of_both_protocols_get_the_shares_that_are_planned_for_them(tmp_
         # Publications are counted once, over however many connections they come.
         topics = {row["topic"]: row for row in ask(url, "/v1/topics")}
         assert abs(topics["pressure"]["rate_per_second"] - 120) < 12, topics["pressure"]
+
+
+POLICY = """
+roles:
+  command: {budget: 400, rank: 0}
+  visitor: {budget: 50, rank: 9}
+clients:
+  - {user: lead, role: command, port: radio, subscriptions: {alarm: log:50, "#": log:1}}
+  - {id: "*", role: visitor, port: radio}
+"""
+
+
+def rows(url: str, name: str) -> dict[str, dict[str, Any]]:
+    """What is planned of a client, by topic."""
+    with contextlib.suppress(urllib.error.HTTPError):
+        return {row["topic"]: row for row in ask(url, f"/v1/subscriptions?search={name}")["subscriptions"]}
+    return {}
+
+
+def test_clients_that_nobody_announces_are_planned_for_by_policy_and_by_what_they_say(tmp_path: Path) -> None:
+    scenario, policy = tmp_path / "radio.yaml", tmp_path / "policy.yaml"
+    scenario.write_text(SCENARIO)
+    policy.write_text(POLICY)
+    options = "--front", "127.0.0.1:0", "--policy", str(policy)
+    with Up(tmp_path / "up", *options, file=scenario) as running, contextlib.ExitStack() as stack:
+        ready = running.ready()
+        url, port = ready["coordinator"], int(ready["front"].rpartition(":")[2])
+        phone = Paho(port, "phone", user="lead").connected().subscribe("alarm").subscribe("pressure")
+        stack.callback(phone.end)
+        tablet = Paho(port, "tablet", "5").connected().subscribe("alarm", terms="log:20")
+        stack.callback(tablet.end)
+        until(lambda: rows(url, "phone").keys() == {"alarm", "pressure"} and "alarm" in rows(url, "tablet"))
+        weights = {topic: row["weight"] for topic, row in rows(url, "phone").items()}
+        assert weights == {"alarm": 50.0, "pressure": 1.0}
+        assert rows(url, "tablet")["alarm"]["weight"] == 20.0
+        assert (
+            rows(url, "phone")["alarm"]["priority_class"] <= rows(url, "phone")["pressure"]["priority_class"]
+        )
+        phone.take(20)
+        tablet.end()
+        until(lambda: not rows(url, "tablet"))
