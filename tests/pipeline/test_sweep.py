@@ -28,8 +28,7 @@ from triagemq.lab.generators import table2
 from triagemq.lab.sweep import jobs, parse_vary, run_sweep, sweep_summary
 from triagemq.lab.sweep.cases import Case, simulate_cases
 from triagemq.lab.sweep.jobs import StoredRows
-from triagemq.lab.sweep.run import SCHEMA, SWEEP, Point
-from triagemq.lab.sweep.variables import VARIABLES, planner_settings, varied_scenario
+from triagemq.lab.sweep.run import SCHEMA, SWEEP, VARIABLES, Point, planner_settings, varied_scenario
 from triagemq.pipeline import Tables
 from triagemq.pipeline.session import SparkOptions, spark_session
 from triagemq.pipeline.store import Location, current_manifest

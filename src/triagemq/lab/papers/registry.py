@@ -22,10 +22,9 @@ from triagemq.lab.papers.prototype_packets import PROTOTYPE_PACKETS
 from triagemq.lab.papers.runs import OnSpark, on_spark
 from triagemq.lab.papers.shi.adjustment import SHI_ADJUSTMENT, SHI_BACKGROUND, SHI_DELAY_TIMES_LOSS
 from triagemq.lab.papers.shi.bit_rates import SHI_CONSTANT_RATES, SHI_PARETO
-from triagemq.lab.papers.shi.estimators import SHI_ESTIMATORS
+from triagemq.lab.papers.shi.estimators import PACKETS_ESTIMATED, SHI_ESTIMATORS
 from triagemq.lab.papers.shi.global_control import SHI_CONSTRAINTS, SHI_END_TO_END, SHI_WIDTHS
 from triagemq.lab.papers.shi.learning import SHI_TABLE_2
-from triagemq.lab.papers.shi.packet_delays import PACKETS_ESTIMATED
 from triagemq.lab.papers.shi.packets import PACKETS_ADJUSTED, PACKETS_REQUIRED
 from triagemq.lab.papers.utility_gains import UTILITY_GAINS
 
