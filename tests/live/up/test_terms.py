@@ -20,7 +20,6 @@ from triagemq.broker.address import BrokerAddress
 from triagemq.client import Event, Subscriber
 from triagemq.mqttsn.timestamps import stamp_payload
 
-RATES = {"filler": 200, "limited": 50, "newest": 50, "expiring": 50}
 TERMS: dict[str, dict[str, Any]] = {
     "filler": {},
     "limited": {"max_rate_per_second": 2.0},
@@ -42,20 +41,17 @@ subscribers: {{nobody-else: {{port: radio, subscribes: {{silence: "log:1"}}}}}}
 
 
 class Load(threading.Thread):
-    """Publishes evenly, and knows what and when; `times` multiplies the filler and what expires."""
+    """Publishes evenly, and knows what and when."""
 
-    def __init__(self, port: int, times: int) -> None:
+    def __init__(self, port: int, rates: dict[str, int]) -> None:
         super().__init__(daemon=True)
         self._publisher = Publisher(port)
-        self._times = times
+        self._rates = rates
         self.published_ns: dict[str, list[int]] = defaultdict(list)
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        due = []
-        for topic, rate in RATES.items():
-            rate *= self._times if topic in ("filler", "expiring") else 1
-            due.append([time.monotonic(), 1 / rate, topic])
+        due: list[list[Any]] = [[time.monotonic(), 1 / rate, topic] for topic, rate in self._rates.items()]
         while not self._is_over.is_set():
             due.sort(key=lambda each: each[0])
             time.sleep(max(0.0, due[0][0] - time.monotonic()))
@@ -74,12 +70,12 @@ class Load(threading.Thread):
         self._publisher.end()
 
 
-async def measure(directory: Path, seconds: float, times: int) -> dict[str, Any]:
+async def measure(directory: Path, seconds: float, expiring_per_second: int) -> dict[str, Any]:
     """All subscribers behind one port with one queue, and what they got when."""
-    offered = (RATES["filler"] + RATES["expiring"]) * times + RATES["limited"] + RATES["newest"]
-    bandwidth_bps = offered * WIRE_BYTES * 8 / 1.7
+    rates = {"filler": 200, "limited": 50, "newest": 50, "expiring": expiring_per_second}
+    bandwidth_bps = sum(rates.values()) * WIRE_BYTES * 8 / 1.7
     per_second = bandwidth_bps / 8 / WIRE_BYTES
-    came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in RATES}
+    came: dict[str, list[tuple[int, int, int]]] = {topic: [] for topic in TERMS}
 
     def hear(topic: str, event: Event) -> None:
         number, published_ns = PAYLOAD.unpack_from(event.payload)
@@ -93,14 +89,14 @@ async def measure(directory: Path, seconds: float, times: int) -> dict[str, Any]
     async with exchange(directory, scenario=network, planner=planner) as running:
         subscribers = [
             Subscriber(running.rest, name=topic, port="radio", on_event=partial(hear, topic))
-            for topic in RATES
+            for topic in TERMS
         ]
-        for subscriber, topic in zip(subscribers, RATES, strict=True):
+        for subscriber, topic in zip(subscribers, TERMS, strict=True):
             await subscriber.open()
             await subscriber.subscribe(topic, **TERMS[topic])
         await asyncio.sleep(1)
         port = BrokerAddress.parse(running.broker_address).port
-        load = Load(port, times)
+        load = Load(port, rates)
         load.start()
         # Until queues are as long as they get.
         await asyncio.sleep(5)
@@ -144,7 +140,7 @@ async def measure(directory: Path, seconds: float, times: int) -> dict[str, Any]
 
 @pytest.mark.slow
 def test_at_overload_terms_hold_by_own_counts(tmp_path: Path) -> None:
-    found = asyncio.run(measure(tmp_path / "up", 6.0, 1))
+    found = asyncio.run(measure(tmp_path / "up", 6.0, 50))
     # How late this process, and that of the gateway, may be on a busy machine.
     host = 0.3
     filler = found["longest_age_seconds"]["filler"]
