@@ -123,6 +123,7 @@ subscriptions = st.builds(
     st.none() | st.floats(1e-6, 1e9),
     st.booleans(),
     st.none() | seconds,
+    st.booleans(),
 ) | st.builds(SubscriptionIntent, filters)
 
 
@@ -143,7 +144,7 @@ numbers = [None, True, 0, 1, 2, 3, -1, 0.0, 0.5, 1.0, 1.5, 1e-7, 1e13, math.inf,
 anything = st.sampled_from([*numbers, "", "a", "a/+", "a#", "log:10", "log", []])
 terms = (
     *("utility", "max_latency_seconds", "max_separation_seconds", "qos", "max_latency_share", "guaranteed"),
-    *("min_share", "max_rate_per_second", "newest_only", "expires_seconds"),
+    *("min_share", "max_rate_per_second", "newest_only", "expires_seconds", "properties"),
 )
 
 
@@ -192,6 +193,7 @@ def test_terms_are_read_from_one_line() -> None:
         newest_only=True,
         expires_seconds=1.0,
     )
+    assert SubscriptionIntent.parse("a", "properties; guaranteed; max_latency=1").properties
     assert SubscriptionIntent.parse("a", "step:3@0.8") == SubscriptionIntent("a", Utility("step", 3.0, 0.8))
     assert SubscriptionIntent.parse("a", " ") == SubscriptionIntent("a")
     assert SubscriptionIntent.parse("a", "freshness = 5").utility == Utility(

@@ -364,7 +364,8 @@ class SubscriptionIntent(Ruled):
     `guaranteed` requests a promise: all of it shall, or the subscription is refused.
     At least `min_share` of the events shall arrive. Those of a topic are thinned to `max_rate_per_second`, by time; one
     takes the place of an older one of its topic that still waits (`newest_only`); and none is sent that is older than
-    `expires_seconds`. The utility may be text, as log:10, linear:2, step:3@0.8.
+    `expires_seconds`. With `properties` events bring what MQTT 5 says of them. The utility may be text, as log:10,
+    linear:2, step:3@0.8.
     """
 
     topic: TopicFilter
@@ -378,6 +379,7 @@ class SubscriptionIntent(Ruled):
     max_rate_per_second: Rate | None = None
     newest_only: Annotated[bool, Truth()] = False
     expires_seconds: Seconds | None = None
+    properties: Annotated[bool, Truth()] = False
 
     def __post_init__(self) -> None:
         if type(self.utility) is not Utility:
@@ -421,11 +423,12 @@ _TERMS = {
     "max_separation": "max_separation_seconds",
 }
 """Terms with a number in a line of text."""
+_FLAGS = ("newest_only", "properties", "guaranteed")
 
 
 def _term(part: str) -> tuple[str, Any]:
     """One of a line of terms: its field and value."""
-    if part in ("newest_only", "guaranteed"):
+    if part in _FLAGS:
         return part, True
     word, equals, number = (each.strip() for each in part.partition("="))
     if not equals and utility_parts(part) is not None:
@@ -433,7 +436,7 @@ def _term(part: str) -> tuple[str, Any]:
     if word not in _TERMS or not re.fullmatch(_NUMBER, number):
         numbers = ", ".join(f"{each}=NUMBER" for each in _TERMS)
         raise ParameterError(
-            "terms", f"{part!r:.100} is not a utility as log:10, newest_only, guaranteed, {numbers}"
+            "terms", f"{part!r:.100} is not a utility as log:10, {', '.join(_FLAGS)}, {numbers}"
         )
     return _TERMS[word], float(number)
 

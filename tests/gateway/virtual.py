@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -200,9 +200,17 @@ class VirtualGateway:
         return [self.client(1000 + number) for number in range(count)]
 
     def publish(
-        self, topic: str, payload: bytes, qos: int = 0, *, retain: bool = False, expiry: int | None = None
+        self,
+        topic: str,
+        payload: bytes,
+        qos: int = 0,
+        *,
+        retain: bool = False,
+        expiry: int | None = None,
+        properties: Sequence[tuple[int, Any]] = (),
     ) -> None:
-        self.broker.publish(topic, payload, qos, retain, [] if expiry is None else [(MESSAGE_EXPIRY, expiry)])
+        said = [*properties] if expiry is None else [(MESSAGE_EXPIRY, expiry), *properties]
+        self.broker.publish(topic, payload, qos, retain, said)
         self.run()
 
     def wait(self, seconds: float) -> None:

@@ -73,6 +73,9 @@ def sub(
             help="Send no event that is older: seconds, or as 500ms.",
         ),
     ] = None,
+    with_properties: Annotated[
+        bool, typer.Option("--properties", help="Show what MQTT 5 publishers say of events (--json).")
+    ] = False,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="Quality of service.")] = 0,
     client: ClientOptions,
     direct: DirectOptions,
@@ -105,6 +108,7 @@ def sub(
         "--max-rate": max_rate,
         "--newest-only": newest_only,
         "--expires": expires,
+        "--properties": with_properties,
     }
     address = direct.address(topic[0], others | terms)
     if address is not None:
@@ -134,6 +138,7 @@ def sub(
             max_rate_per_second=max_rate,
             newest_only=newest_only,
             expires_seconds=expires,
+            properties=with_properties,
         )
         for one in dict.fromkeys(topic)
     ]
@@ -217,6 +222,9 @@ def _shown(event: Event | DirectEvent, as_json: bool) -> str:
     if not as_json:
         text = payload.decode(errors="backslashreplace").replace("\n", "\\n").replace("\r", "\\r")
         return f"{topic} {text}" + ("" if latency is None else f" ({1000 * latency:.1f} ms)")
+    if (properties := fields.pop("properties", None)) is not None:
+        correlation_data = base64.b64encode(properties.correlation_data).decode()
+        fields["properties"] = properties._asdict() | {"correlation_data": correlation_data}
     if "session" in fields:
         fields |= {"transport": "multicast", "session": f"{fields['session']:016x}"}
     names = ("latency_seconds", "host_delay_seconds")

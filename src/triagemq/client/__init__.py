@@ -30,6 +30,7 @@ from triagemq.errors import (
     RefusedError,
 )
 from triagemq.intents import PublicationIntent, SubscriptionIntent, Utility
+from triagemq.mqttsn.properties import EventProperties
 
 __all__ = [
     "Assignment",
@@ -45,6 +46,7 @@ __all__ = [
     "CoordinatorError",
     "CoordinatorUnreachableError",
     "Event",
+    "EventProperties",
     "GatewayUnreachableError",
     "LimitedClaim",
     "Promise",

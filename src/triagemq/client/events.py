@@ -22,6 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from triagemq import mqttsn as sn
 from triagemq.errors import ParameterError
+from triagemq.mqttsn.properties import EventProperties, split_properties
 from triagemq.mqttsn.timestamps import split_payload
 
 _REMEMBERED = 1024
@@ -46,6 +47,8 @@ class Event(NamedTuple):
     """The payload as a value of the topic's type, where the subscription has one."""
     transport: str = "gateway"
     """How it came: that, or where it is promised by `multicast`, without a broker."""
+    properties: EventProperties | None = None
+    """What its MQTT 5 publisher says of it, where the subscription asks for that and there is any."""
 
     @property
     def latency_seconds(self) -> float | None:
@@ -278,8 +281,10 @@ class Inbox:
 
     def _deliver(self, name: str, message: sn.Publish, received_ns: int) -> None:
         self.counters.received += 1
-        published_ns, payload = split_payload(message.payload)
-        self._hand_on(Event(name, payload, published_ns, received_ns, max(0, message.qos), message.retain))
+        properties, octets = split_properties(message.payload)
+        published_ns, payload = split_payload(octets)
+        qos, retained = max(0, message.qos), message.retain
+        self._hand_on(Event(name, payload, published_ns, received_ns, qos, retained, properties=properties))
 
     def _finish(self, message_id: int, contents: int) -> None:
         self._finished[message_id] = (contents, time.monotonic())

@@ -120,6 +120,7 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         max_rate_per_second: float | None = None,
         newest_only: bool = False,
         expires_seconds: float | None = None,
+        properties: bool = False,
         guaranteed: bool = False,
         or_brokered: bool = True,
         qos: int = 0,
@@ -129,6 +130,7 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
         `utility` is text (log:10, linear:2, step:3@0.8), or a mapping with shape, weight, threshold, freshness_seconds.
         At least `min_share` of the events shall come, but no more than `max_rate_per_second` of each topic, in even
         intervals; with `newest_only` none that has a successor while it waits; none older than `expires_seconds`.
+        With `properties` events have what their MQTT 5 publishers say of them.
         `guaranteed` requests the promise that nothing comes later than `max_latency_seconds`. What is refused comes by
         the broker and is worth what it is worth; without `or_brokered` it is withdrawn then, and PromiseRefusedError
         has what would be admitted. A number is a topic id that the gateway has predefined. With a TypedTopic events
@@ -143,6 +145,7 @@ class Subscriber(EventSource[Event], Participant[SubscriptionIntent]):
             "max_rate_per_second": max_rate_per_second,
             "newest_only": newest_only or None,
             "expires_seconds": expires_seconds,
+            "properties": properties or None,
             "guaranteed": guaranteed or None,
         }
         requested = {name: value for name, value in terms.items() if value is not None}

@@ -365,6 +365,7 @@ class CopyTerms:
     max_rate_per_second: float = math.inf
     newest_only: bool = False
     expires_seconds: float = math.inf
+    properties: bool = False
 
 
 NO_TERMS = CopyTerms()

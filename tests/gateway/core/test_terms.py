@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.gateway.virtual import Client, VirtualGateway
 from tests.network.virtual_time import VirtualTime
 
@@ -17,7 +19,9 @@ from triagemq.gateway.core import GatewayCore, Policy
 from triagemq.gateway.core.delivery import rerank
 from triagemq.gateway.core.sessions import Group
 from triagemq.gateway.sockets import Sender
+from triagemq.mqtt.packets import CONTENT_TYPE, CORRELATION_DATA, RESPONSE_TOPIC, USER_PROPERTY
 from triagemq.mqttsn import Disconnect, PingReq, PubAck, Publish, Register, ReturnCode
+from triagemq.mqttsn.properties import EventProperties, split_properties, with_properties
 from triagemq.mqttsn.timestamps import stamp_payload
 from triagemq.network import EmbeddedDataPlane
 from triagemq.plan.dataplane import CopyTerms, FlowKey, SetFlow, SetPort, Treatment
@@ -328,6 +332,58 @@ def test_a_buffer_full_of_what_has_expired_has_room() -> None:
     assert client.payloads() == [b"new 0", b"new 1", b"new 2"]
     assert outcomes(gateway)[Outcome.expired] == [b"old 0", b"old 1", b"old 2"]
     assert outcomes(gateway)[Outcome.dropped_by_buffer] == [b"old 3", b"old 4", b"new 3", b"new 4"]
+
+
+# What MQTT 5 says of a message.
+
+
+@every_qos
+def test_subscriptions_that_ask_for_them_get_properties_also_after_a_restart(
+    qos: int, tmp_path: Path
+) -> None:
+    gateway = gateway_with(CopyTerms(properties=True), store=tmp_path)
+    asking, other = gateway.client(1000).connect("c"), gateway.client(1001).connect("d")
+    for client in (asking, other):
+        client.subscribe("smoke", qos)
+    said = [
+        (CONTENT_TYPE, b"text/plain"),
+        (RESPONSE_TOPIC, b"answers"),
+        (CORRELATION_DATA, b"\xff\0"),
+        (USER_PROPERTY, ("unit", "\u00b0C")),
+        (USER_PROPERTY, ("triage-publisher", "sensor")),
+    ]
+    asking.send(Disconnect(3600))
+    gateway.publish("smoke", b"42", qos, properties=said)
+    gateway.publish("smoke", b"43", qos)
+    gateway.publish("smoke", b"44", qos, expiry=5)
+    gateway.publish("smoke", bytes(65_200), qos, properties=[(CONTENT_TYPE, bytes(60))])
+    gateway.kill()
+    asking.send(PingReq("c"))
+    first, *rest = asking.payloads()
+    found = EventProperties("text/plain", "answers", b"\xff\0", (("unit", "\u00b0C"),))
+    assert split_properties(first) == (found, b"42")
+    assert rest == [b"43", b"44", bytes(65_200)]
+    assert other.payloads() == [b"42", b"43", b"44", bytes(65_200)]
+
+
+@given(
+    st.builds(
+        EventProperties,
+        st.text(max_size=9),
+        st.text(max_size=9),
+        st.binary(max_size=9),
+        st.lists(st.tuples(st.text(max_size=9), st.text(max_size=9)), max_size=3).map(tuple),
+    ),
+    st.binary(max_size=20),
+    st.integers(0, 80),
+)
+def test_properties_survive_in_front_of_a_payload_and_no_octets_are_an_error(
+    properties: EventProperties, payload: bytes, cut: int
+) -> None:
+    octets = with_properties(payload, properties)
+    assert split_properties(octets) == (properties, payload)
+    split_properties(octets[:cut])
+    split_properties(octets[:6] + octets[cut:])
 
 
 # With others, and at a port.

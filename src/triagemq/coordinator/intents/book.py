@@ -354,12 +354,18 @@ def copy_terms(intent: SubscriberIntent) -> dict[str, CopyTerms]:
     with_terms = [
         each
         for each in intent.subscriptions
-        if each.max_rate_per_second is not None or each.newest_only or each.expires_seconds is not None
+        if each.max_rate_per_second is not None
+        or each.newest_only
+        or each.expires_seconds is not None
+        or each.properties
     ]
     has_patterns = any(has_wildcard(each.topic) for each in with_terms)
     return {
         each.topic: CopyTerms(
-            each.max_rate_per_second or math.inf, each.newest_only, each.expires_seconds or math.inf
+            each.max_rate_per_second or math.inf,
+            each.newest_only,
+            each.expires_seconds or math.inf,
+            each.properties,
         )
         for each in (intent.subscriptions if has_patterns else with_terms)
     }

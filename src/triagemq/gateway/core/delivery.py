@@ -41,6 +41,8 @@ def deliver(
         gateway.settle(copy, Outcome.subscriber_gone, "not connected")
         return
     treatment = gateway.settings.policy.treatment(session.client_id, publication.topic)
+    if treatment.terms is not None and treatment.terms.properties:
+        publication = publication.with_properties()
     delivery = Delivery(
         session.next_sequence, publication, subscription, qos, retain, treatment.priority_class
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from triagemq.gateway.core.broker_link import BrokerLink, GatewayCore
 from triagemq.gateway.core.delivery import deliver, drop_as_planned
-from triagemq.gateway.core.messages import Origin, Publication, Subscription
+from triagemq.gateway.core.messages import LARGEST_PAYLOAD, Origin, Publication, Subscription
 from triagemq.gateway.core.sessions import (
     Group,
     Member,
@@ -21,14 +21,14 @@ from triagemq.gateway.core.sessions import (
     TopicReference,
 )
 from triagemq.gateway.core.state import GatewayState, SendMany
-from triagemq.mqtt.packets import Message
+from triagemq.mqtt.packets import NO_PROPERTIES, Message
 from triagemq.mqttsn import encode_publish, matches, valid_topic_name
-from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, split_publisher, stamped_ns
+from triagemq.mqttsn.properties import NOTHING_SAID, EventProperties
+from triagemq.mqttsn.timestamps import PUBLISHER_PROPERTY, USER_PROPERTY, split_publisher, stamped_ns
 from triagemq.trace.schema import Outcome
 
-# The largest UDP payload, less the headers of MQTT-SN and of an encapsulation.
-_LARGEST_PAYLOAD = 65_507 - 9 - 255
 _LONGEST_NAME = 255
+_OUR_PROPERTIES = {PUBLISHER_PROPERTY, USER_PROPERTY}
 OWN_CONNECTION = 0
 """Of the connections to the broker, those that all MQTT-SN clients share; MQTT clients have others."""
 
@@ -49,7 +49,7 @@ def fan_out(gateway: GatewayCore, link: BrokerLink, origin: Origin, message: Mes
         return
     publication = _publication(gateway, route.topic_name, origin, message)
     payload = message.payload
-    if len(payload) > _LARGEST_PAYLOAD:
+    if len(payload) > LARGEST_PAYLOAD:
         for session, subscription in route.members():
             gateway.settle((session, subscription, publication), Outcome.limited, "too large for a datagram")
         return
@@ -115,7 +115,7 @@ def _fan_out_retained(gateway: GatewayCore, link: BrokerLink, origin: Origin, me
         if subscription is None or gateway.sessions.get(session.client_id) is not session:
             continue
         publication = publication or _publication(gateway, topic_name, origin, message)
-        if len(message.payload) > _LARGEST_PAYLOAD:
+        if len(message.payload) > LARGEST_PAYLOAD:
             gateway.settle((session, subscription, publication), Outcome.limited, "too large for a datagram")
             continue
         qos = min(message.qos, subscription.qos)
@@ -159,6 +159,7 @@ def publication_of(gateway: GatewayState, connection: int, topic_name: str, mess
     publication = known.new(topic_name, message.payload, published_ns, gateway.now_ns)
     publisher = publisher or known.own_messages.publisher(topic_name, message.payload, gateway.now_ns)
     publication.publisher, publication.sent_directly = split_publisher(publisher)
+    publication.properties = event_properties(message)
     if message.properties.expiry_seconds is not None:
         publication.expires_ns = gateway.now_ns + message.properties.expiry_seconds * 1_000_000_000
     if not message.retain:
@@ -168,6 +169,15 @@ def publication_of(gateway: GatewayState, connection: int, topic_name: str, mess
     if gateway.observer is not None:
         gateway.observer.published(publication, message.qos)
     return publication
+
+
+def event_properties(message: Message) -> EventProperties | None:
+    """What a publisher says of a message, without what is between gateways and publishers of ours."""
+    if not message.user_properties and message.properties is NO_PROPERTIES:
+        return None
+    pairs = tuple(pair for pair in message.user_properties if pair[0] not in _OUR_PROPERTIES)
+    said = EventProperties(*message.properties[1:], pairs)
+    return None if said == NOTHING_SAID else said
 
 
 def _route(gateway: GatewayCore, link: BrokerLink, key: RouteKey, topic_name: str) -> Route:
@@ -234,7 +244,7 @@ def _topic_name(gateway: GatewayCore, octets: bytes) -> str | None:
     """The name, if a REGISTER can carry it: brokers are not all strict, and topics may be longer than datagrams."""
     with contextlib.suppress(UnicodeDecodeError):
         name = octets.decode()
-        if valid_topic_name(name) and len(octets) <= _LARGEST_PAYLOAD:
+        if valid_topic_name(name) and len(octets) <= LARGEST_PAYLOAD:
             return name
     gateway.counters.undelivered["limited: topic name not fit for MQTT-SN"] += 1
     return None

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from triagemq.gateway.store import Row
 from triagemq.mqttsn import TopicIdType
+from triagemq.mqttsn.properties import EventProperties, with_properties
 from triagemq.plan.dataplane import NEVER_NS, CopyTerms
+
+LARGEST_PAYLOAD = 65_507 - 9 - 255
+"""The largest UDP payload, less the headers of MQTT-SN and of an encapsulation."""
 
 Origin: TypeAlias = tuple[int, ...]
 """Subscription identifiers of a copy, or the negative number of its lane."""
@@ -59,6 +63,15 @@ class Publication:
     sent_directly: int | None = None
     # When its publisher says that it expires.
     expires_ns: int = NEVER_NS
+    # What its MQTT 5 publisher says of it, if anything.
+    properties: EventProperties | None = None
+
+    def with_properties(self) -> Publication:
+        """As it is sent to subscriptions that ask for its properties, where they fit."""
+        if self.properties is None:
+            return self
+        payload = with_properties(self.payload, self.properties)
+        return self if len(payload) > LARGEST_PAYLOAD else replace(self, payload=payload, properties=None)
 
     def expires_by(self, terms: CopyTerms | None) -> int:
         """When it expires for a subscription with these terms. Its age counts from its publication, by the clock of its
