@@ -56,8 +56,8 @@ _LONGEST_PLAN_SECONDS = 60.0
 _FULL_LOAD, _UNPLANNED_SECONDS = 0.9, 5.0
 """A port that is so full for so long while nothing is planned fails a check of health."""
 
-_NAMED_STARVED = 100
-"""So many subscriptions that get nothing are named in the health; a forecast names all."""
+MOST_NAMED = 100
+"""So many subscriptions that get too little are named in health and metrics; a forecast names all."""
 
 
 class ControlPlane:
@@ -194,13 +194,13 @@ class ControlPlane:
             "plans": self.runtime.metrics.plans,
             "last_plan_error": error,
             "starved": len(starved),
-            "starved_subscriptions": starved[:_NAMED_STARVED] if in_detail else [],
+            "starved_subscriptions": starved[:MOST_NAMED] if in_detail else [],
             "access": self._access,
             "uptime_seconds": time.monotonic() - self._started,
         }
 
     def starved(self) -> list[dict[str, Any]]:
-        """The subscriptions that get nothing by the latest plan, worth most first."""
+        """The subscriptions that get nothing, or less than their minimum, by the latest plan, worth most first."""
         return [] if self.runtime.decided is None else _starved(self.runtime.decided)
 
     def _in_force(self) -> dict[str, Check]:

@@ -42,7 +42,10 @@ def test_every_subscription_that_gets_nothing_is_named_to_those_who_may_know(tmp
             health = (await here.client.get("/v1/health", headers=operator)).json()
             assert health["starved"] == 1
             [named] = health["starved_subscriptions"]
-            assert (named["subscriber"], named["topic"]) == ("press", "camera")
+            assert (named["subscriber"], named["topic"], named["share"]) == ("press", "camera", 0.0)
+            assert "port port is offered" in named["reason"]
+            shown = render("overview_starved.html", now={"health": health})
+            assert f"P{named['reason'][1:]}" in shown
             told = render("health.html", health=health, reason="", beat=1)
             assert "1 subscription gets nothing" in told
             assert "All works" not in told
@@ -51,6 +54,10 @@ def test_every_subscription_that_gets_nothing_is_named_to_those_who_may_know(tmp
             assert [each["subscriber"] for each in figures["starved"]] == ["press"]
             metrics = (await here.client.get("/metrics", headers=operator)).text
             assert "triage_starved_subscriptions 1" in metrics
+            [line] = [
+                each for each in metrics.splitlines() if each.startswith("triage_starved_subscription_share{")
+            ]
+            assert f'reason="{named["reason"]}",subscriber="press",topic="camera"' in line
 
     asyncio.run(run())
 

@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 
 from triagemq.certificates import expires_at
 from triagemq.channel.messages import shallow
-from triagemq.coordinator.control_plane import ControlPlane
+from triagemq.coordinator.control_plane import MOST_NAMED, ControlPlane
 from triagemq.coordinator.gateways.handle import GatewayHandle
 from triagemq.coordinator.loop.health import PROMISE_DECISIONS
 from triagemq.intents import PUBLISHER, SUBSCRIBER
@@ -31,7 +31,8 @@ _COUNTER_SUFFIX = "_total"
 
 _HELP = {
     "triage_check_ok": "1 for each check of /v1/health that is ok, 0 if it is not.",
-    "triage_starved_subscriptions": "Subscriptions that get nothing by the latest plan.",
+    "triage_starved_subscriptions": "Subscriptions that get nothing, or less than their minimum, by the latest plan.",
+    "triage_starved_subscription_share": "Share that the plan gives each of those, worth most first, at most 100.",
     "triage_intents": "Intents announced.",
     "triage_subscriptions": "Subscriptions planned for.",
     "triage_generation": "Generation of the latest orders.",
@@ -118,7 +119,15 @@ def _coordinator_samples(coordinator: ControlPlane) -> _Named:
     runtime, counted, decided = coordinator.runtime, coordinator.runtime.metrics, coordinator.runtime.decided
     checks = coordinator.health(in_detail=False)["checks"].items()
     yield "triage_check_ok", [({"check": name}, check["ok"]) for name, check in checks]
-    yield "triage_starved_subscriptions", len(coordinator.starved())
+    starved = coordinator.starved()
+    yield "triage_starved_subscriptions", len(starved)
+    yield (
+        "triage_starved_subscription_share",
+        [
+            ({name: each[name] for name in ("subscriber", "topic", "reason")}, each["share"])
+            for each in starved[:MOST_NAMED]
+        ],
+    )
     yield (
         "triage_intents",
         [({"kind": kind}, coordinator.service.registry.count(kind)) for kind in (PUBLISHER, SUBSCRIBER)],

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from nicegui import ui
+from nicegui.events import ValueChangeEventArguments
 
+from triagemq.coordinator.access.tokens import Caller
+from triagemq.coordinator.api.policy import PhaseBody, change_phase
 from triagemq.coordinator.control_plane import ControlPlane
 from triagemq.page.frame import Frame, TemplatePanel
 from triagemq.page.values import TopicNow, situation
@@ -87,10 +91,39 @@ def chosen(rows: Sequence[TopicNow], area: str, kind: str, troubled: bool) -> li
     ]
 
 
+class PhaseControl:
+    """The phase of the incident: operators switch it, viewers see it. Without phases there is nothing."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame, self._now = frame, frame.context.coordinator.policy
+        with ui.element("div").classes("controls") as self._place:
+            self._select = ui.select([self._now.phase], value=self._now.phase, label="Phase")
+            self._select.props("outlined dense").on_value_change(self._switch)
+
+    def refresh(self) -> None:
+        """Another operator, or another policy, may have changed it."""
+        phases = [*self._now.phases]
+        self._place.set_visibility(len(phases) > 1)
+        self._select.set_enabled(self._frame.session.may_change)
+        if self._select.options != phases or self._select.value != self._now.phase:
+            self._select.set_options(phases, value=self._now.phase)
+
+    async def _switch(self, event: ValueChangeEventArguments[Any]) -> None:
+        phase = str(event.value)
+        if phase == self._now.phase:
+            return
+
+        async def change(caller: Caller) -> None:
+            await change_phase(PhaseBody(phase=phase), caller, self._frame.context.coordinator)
+
+        await self._frame.changing(change, f"Phase {phase}: the next plan has it")
+
+
 async def show(frame: Frame) -> None:
     """Filters, the values, and the responders."""
     context, coordinator = frame.context, frame.context.coordinator
     TemplatePanel("situation_head.html", "").show()
+    control = PhaseControl(frame)
     with ui.element("div").classes("controls"):
         area = ui.select([_EVERYTHING], value=_EVERYTHING, label="Floor or area").props("outlined dense")
         kind = ui.select([_EVERYTHING], value=_EVERYTHING, label="Kind").props("outlined dense")
@@ -129,5 +162,6 @@ async def show(frame: Frame) -> None:
     for each in (area, kind, troubled):
         each.on_value_change(refresh_values)
     who.on_value_change(refresh_people)
+    frame.every_second(control.refresh)
     frame.every_second(refresh_values)
     frame.every_second(refresh_people, _LOOK_EVERY)
