@@ -97,6 +97,16 @@ class ConnectRequest:
         return encode_packet(PacketType.CONNECT << 4, head + encode_text(self.client_id) + rest)
 
 
+def speaks_known_version(body: bytes) -> bool:
+    """Is a CONNECT of a version that can be spoken here, as far as it says one?
+
+    >>> [speaks_known_version(bytes.fromhex(f"00044d515454{version}02003c000167")) for version in ("05", "84")]
+    [True, False]
+    """
+    _, position = parse_text(body, 0)
+    return body[position : position + 1] in (b"", bytes((OLD_PROTOCOL,)), b"\4", b"\5")
+
+
 def parse_connect(body: bytes) -> ConnectRequest:
     """
     >>> parse_connect(bytes.fromhex("00044d5154540402003c000167"))

@@ -81,7 +81,7 @@ def test_bad_input_is_counted_and_closed_with_its_reason_and_others_notice_nothi
         for octets in (
             b"GET / HTTP/1.1\r\n\r\n",
             b"\xff" * 50,
-            encode_packet(PacketType.CONNECT << 4, b"\0\4MQTT\7"),
+            encode_packet(PacketType.CONNECT << 4, b"\0\4MQTT\4"),
         ):
             stranger = Raw(site.front).send(octets)
             assert stranger.packet() == (0, b"")

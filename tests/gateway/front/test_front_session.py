@@ -161,6 +161,11 @@ def test_a_client_that_does_not_begin_with_connect_is_closed(octets: bytes) -> N
     assert of(Close, FrontSession().client_octets(octets))
 
 
+def test_a_version_that_is_not_known_is_refused_in_words_that_every_client_knows() -> None:
+    bridge = encode_packet(PacketType.CONNECT << 4, bytes.fromhex("00044d5154548402003c000167"))
+    assert FrontSession().client_octets(bridge) == [Close("unknown_version", bytes.fromhex("20020001"))]
+
+
 def test_a_packet_beyond_the_limit_is_refused_by_its_length() -> None:
     session = FrontSession(most_packet_bytes=1000)
     session.client_octets(connect(5))

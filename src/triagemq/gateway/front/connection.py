@@ -118,7 +118,12 @@ class ClientConnection(asyncio.Protocol):
         self._transport = transport
         transport.set_write_buffer_limits(0)
         found = transport.get_extra_info("socket")
-        host, port = transport.get_extra_info("peername")[:2]
+        peer = transport.get_extra_info("peername")
+        if peer is None:
+            # It has left already.
+            self.abort()
+            return
+        host, port = peer[:2]
         self.endpoint = host, port
         self._socket = found
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -256,8 +261,7 @@ class ClientConnection(asyncio.Protocol):
     async def _connect(self, leg: BrokerLeg) -> None:
         try:
             await self._front.connect(leg)
-        except OSError as error:
-            self._front.broker_problem = str(error) or type(error).__name__
+        except OSError:
             if leg is self._broker:
                 self._broker = None
                 self._front.tick()

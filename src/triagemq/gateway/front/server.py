@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _SEGMENT_SECONDS, _PACKED_SECONDS = 0.005, 0.010
 _MOST_HALF_OPEN = 1_000
-_DIAL_SECONDS = 10.0
+_DIAL_SECONDS = _HANDSHAKE_SECONDS = 10.0
 _BACKLOG = 1_024
 _LOST_LINE = (
     "the broker does not speak MQTT 5: of clients of the front it sends a few unacknowledged messages at a time only, "
@@ -68,7 +68,6 @@ class Front:
         self.core = core
         self.tick = tick
         self.broker_version = broker.version
-        self.broker_problem = ""
         self.marks_control = marks_control
         self.most_packet_bytes = most_packet_bytes
         self._listen = listen
@@ -122,7 +121,12 @@ class Front:
             self._tasks.start(_keep_looking(watch))
         try:
             self._server = await loop.create_server(
-                lambda: ClientConnection(self), host, port, ssl=self._context, backlog=_BACKLOG
+                lambda: ClientConnection(self),
+                host,
+                port,
+                ssl=self._context,
+                backlog=_BACKLOG,
+                ssl_handshake_timeout=None if self._context is None else _HANDSHAKE_SECONDS,
             )
         except OSError as error:
             raise GatewayError(

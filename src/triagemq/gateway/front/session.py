@@ -39,12 +39,14 @@ from triagemq.mqtt.translation import (
     parse_subscribe,
     parse_unsubscribe,
     refusal,
+    speaks_known_version,
     to_broker_of_5,
     to_client_of_4,
 )
 
 _CONNECT_BYTES = 256 << 10
-_UNSUPPORTED_VERSION = {0x01, 0x84}
+_UNKNOWN_VERSION = 0x84
+_UNSUPPORTED_VERSION = {0x01, _UNKNOWN_VERSION}
 # Of one client, until the broker has room for more: as many as there are packet ids.
 _MOST_HELD_BYTES = 64 << 20
 _FROM_CLIENTS = frozenset(
@@ -224,6 +226,9 @@ class FrontSession:
     def _client_packet(self, first: int, body: bytes) -> None:
         kind = first >> 4
         if self.request is None:
+            if not speaks_known_version(body):
+                self._close("unknown_version", None, refusal(4, _UNKNOWN_VERSION))
+                return
             self.request = parse_connect(body)
             self.client_id = self.request.client_id.decode(errors="replace")
             self._from_client.most_bytes = self._most_packet_bytes
