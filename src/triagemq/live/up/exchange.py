@@ -200,8 +200,9 @@ class Exchange(Rig):
 
     @property
     def front(self) -> str | None:
-        """Where MQTT clients connect to the first gateway, as a URL."""
-        return self._sites[0].front
+        """Where MQTT clients connect to the first gateway, as a URL that they can use."""
+        front = self._sites[0].front
+        return None if front is None else self._as_advertised(front)
 
     @property
     def links(self) -> dict[str, GatewayLink]:
@@ -356,7 +357,8 @@ class Exchange(Rig):
         if self.kernel_ports is not None:
             from triagemq.live.up.kernel_ports import listeners_of
 
-            self.kernel_ports.open(listeners_of(self.gateway, self.rest))
+            tcp = [self.rest] if first.front is None else [self.rest, first.front]
+            self.kernel_ports.open(listeners_of(self.gateway, *tcp))
         self._clean.callback(lambda: self.gone.extend(self._cannot_start().values()))
         if self.options.started_with is not None:
             remember_start(self.state, self.options.started_with)
@@ -419,7 +421,7 @@ class Exchange(Rig):
             self._write(site.process, config | {"listen": facts["listen"]} | own)
             if front is not None:
                 scheme = "mqtt" if self.options.front_files is None else "mqtts"
-                site.front = self._as_advertised(f"{scheme}://{front}")
+                site.front = f"{scheme}://{front}"
             site.gateway = f"mqttsns://{facts['listen']}" if self.options.dtls else facts["listen"]
 
         await self._start_child(site.process, GATEWAY_MODULE, config, started=ready)

@@ -143,8 +143,9 @@ class KernelPorts:
         }
 
 
-def listeners_of(gateway: str, rest: str) -> list[TrustedAddress]:
-    """Where the parts of an exchange listen: the address of its gateway, as clients get it, and the coordinator's URL.
+def listeners_of(gateway: str, *urls: str) -> list[TrustedAddress]:
+    """Where the parts of an exchange listen: the address of its gateway, as clients get it, and the URLs of the
+    coordinator and of the front.
 
     >>> listeners_of("[::]:10000", "https://10.0.0.1:8080/")
     [TrustedAddress(protocol='udp', address='::', port=10000),
@@ -152,7 +153,10 @@ def listeners_of(gateway: str, rest: str) -> list[TrustedAddress]:
     >>> listeners_of("mqttsns://127.0.0.1:10000", "http://127.0.0.1:8080")[0]
     TrustedAddress(protocol='udp', address='127.0.0.1', port=10000)
     """
-    places: list[tuple[Literal["udp", "tcp"], str]] = [("udp", gateway), ("tcp", rest)]
+    places: list[tuple[Literal["udp", "tcp"], str]] = [
+        ("udp", gateway),
+        *(("tcp", url) for url in urls),
+    ]
     return [
         TrustedAddress(protocol, str(address[0]), int(address[1]))
         for protocol, url in places
