@@ -65,7 +65,9 @@ def test_a_controlled_port_loses_less_than_one_with_static_queue_rates(tmp_path:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.needs_root("it makes namespaces of the network")
-def test_queues_on_an_interface_are_controlled_while_packets_pass(tmp_path: Path) -> None:
+def test_queues_on_an_interface_are_controlled_while_packets_pass_and_after_a_restart_as_before(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "shi.yaml").write_text(yaml.safe_dump(one_port(CASES["one"])))
 
     def widest() -> float:
@@ -74,14 +76,14 @@ def test_queues_on_an_interface_are_controlled_while_packets_pass(tmp_path: Path
         rates = re.findall(r"parent .* rate ([0-9.]+)(M|K|)bit", shown)
         return max(float(rate) * {"M": 1.0, "K": 1e-3, "": 1e-6}[unit] for rate, unit in rates)
 
+    up = (
+        *(TRIAGE, "up", "shi.yaml", "--dataplane", "linux", "--interface", "port=eth1"),
+        *("--control", "backlog", "--drops", "none", "--insecure", "--state", "state", "--json"),
+        *("--gateway", f"{GATEWAY}:10000", "--rest", f"{GATEWAY}:8080"),
+    )
     with machine() as alone:
         wire(alone, tmp_path)
-        running = alone.start(
-            *(TRIAGE, "up", "shi.yaml", "--dataplane", "linux", "--interface", "port=eth1"),
-            *("--control", "backlog", "--drops", "none", "--insecure", "--state", "state", "--json"),
-            *("--gateway", f"{GATEWAY}:10000", "--rest", f"{GATEWAY}:8080"),
-            folder=tmp_path,
-        )
+        running = alone.start(*up, folder=tmp_path)
         running.ready()
         whom = ("--coordinator", f"http://{GATEWAY}:8080", "--timeout", "60")
         subscriber = alone.start(*CREW, TRIAGE, "sub", "-t", "queue 7", *whom, folder=tmp_path)
@@ -94,3 +96,9 @@ def test_queues_on_an_interface_are_controlled_while_packets_pass(tmp_path: Path
             client.finish()
         running.signal(signal.SIGINT)
         assert running.finish().returncode == 0
+        # With the same state, and no packets: the rates that were in force.
+        again = alone.start(*up, folder=tmp_path)
+        again.ready()
+        until(lambda: "htb" in " ".join(alone.seen()["queues"]) and widest() > 1.3)
+        again.signal(signal.SIGINT)
+        assert again.finish().returncode == 0
