@@ -94,7 +94,10 @@ class ControlPlane:
         self.configured_gateway = gateways.add(
             settings.gateway_name, link, settings.gateway_address, self.runtime.stored_orders
         )
-        self.watch = SubscriptionWatch(self.runtime.rates.publications)
+        self.watch = SubscriptionWatch(
+            self.runtime.rates.publications,
+            lambda subscriber, topic: self.runtime.assignments.orders.treatment(subscriber, topic),
+        )
         self.service = Service(store, registry, tokens, self.runtime, access=access)
 
     async def gateway_connected(self) -> None:

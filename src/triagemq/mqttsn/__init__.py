@@ -6,6 +6,7 @@
     encode_publish                  what a gateway sends most, without message objects;
     encapsulation_header            the same for what goes in front of it to a forwarder
     topics, filters                 which topic names and filters are valid; what a filter takes in
+    timestamps, properties          what is in front of a payload: its time, what MQTT 5 says of it
 
 >>> decode(encode(Register(topic_id=0, message_id=1, topic_name="floor3/smoke")))
 Register(topic_id=0, message_id=1, topic_name='floor3/smoke')

@@ -9,6 +9,7 @@ import pytest
 from triagemq.client import Assignment
 from triagemq.client.events import latency_bin
 from triagemq.coordinator.loop.figures import Received, SubscriptionWatch
+from triagemq.plan.dataplane import CopyTerms, Treatment
 
 
 def assigned(level: int = 0, drop: float = 0.0) -> Assignment:
@@ -18,9 +19,9 @@ def assigned(level: int = 0, drop: float = 0.0) -> Assignment:
 class Watch(SubscriptionWatch):
     """Counts what is published."""
 
-    def __init__(self) -> None:
+    def __init__(self, terms: CopyTerms | None = None) -> None:
         self.published: Counter[str] = Counter()
-        super().__init__(self.published.__getitem__)
+        super().__init__(self.published.__getitem__, lambda *_: Treatment(0, terms=terms))
 
 
 def reported(watch: Watch, at: float, published: int, came: Received | None, **treated: float) -> None:
@@ -95,3 +96,17 @@ def test_subscribers_who_left_are_forgotten() -> None:
     reported(watch, 1.0, 1, Received(1))
     watch.retain({"others"})
     assert watch.figures("crew", "smoke") is None
+
+
+def test_what_is_thinned_is_no_failure_and_of_the_newest_the_success_is_unknown() -> None:
+    for terms, success in (
+        (CopyTerms(max_rate_per_second=2.0), 0.5),
+        (CopyTerms(expires_seconds=1.0), 0.1),
+        (CopyTerms(newest_only=True), None),
+    ):
+        watch = Watch(terms)
+        reported(watch, 0.0, 100, None)
+        reported(watch, 10.0, 100, Received(10))
+        found = watch.figures("crew", "smoke")
+        assert found is not None
+        assert found.success_rate == (None if success is None else pytest.approx(success, rel=0.01))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+import numpy as np
 from pydantic import ConfigDict, Field
 
 from triagemq.channel.messages import Measured
@@ -17,7 +18,8 @@ from triagemq.client import Assignment
 from triagemq.client.events import percentile_seconds
 from triagemq.coordinator.ports import bytes_out
 from triagemq.plan import Decision
-from triagemq.plan.dataplane import FlowCounters, PortCounters, QueueCounters
+from triagemq.plan.dataplane import FlowCounters, PortCounters, QueueCounters, Treatment
+from triagemq.theory import thinned_rate
 
 _MOST_WAITING = 5
 _SHOWN_TOPICS = 50
@@ -299,11 +301,17 @@ class _Watched:
 class SubscriptionWatch:
     """Takes reports, gives figures; by subscriber and topic.
 
-    `publications` is how many events of a topic have been published.
+    `publications` is how many events of a topic have been published, and `treatment` how they are treated by the orders
+    in force: what its subscription's rate thins is not among those that could come, and where the newest alone is
+    wanted it is unknown how many those are.
     """
 
-    def __init__(self, publications: Callable[[str], float]) -> None:
-        self._publications = publications
+    def __init__(
+        self,
+        publications: Callable[[str], float],
+        treatment: Callable[[str, str], Treatment] = lambda subscriber, topic: Treatment(0),
+    ) -> None:
+        self._publications, self._treatment = publications, treatment
         self._watched: dict[str, dict[str, _Watched]] = {}
         self._count = 0
 
@@ -360,6 +368,10 @@ class SubscriptionWatch:
         for each in watched.windows:
             received.add(each.received)
         is_known = published > 0 and seconds >= _LEAST_SECONDS
+        if (terms := self._treatment(subscriber, topic).terms) is not None:
+            is_known = is_known and not terms.newest_only
+            arrivals, most = np.array([published / seconds]), np.array([terms.max_rate_per_second])
+            published = float(thinned_rate(arrivals, most)[0]) * seconds
         return SubscriptionFigures(
             priority_class=watched.treated[0],
             seconds=seconds,
