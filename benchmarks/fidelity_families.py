@@ -436,11 +436,11 @@ def tandems(random: Random) -> Drawn:
     return planned(document)
 
 
-def state(document: Document, random: Random, **terms: Callable[[str], Any]) -> None:
-    """Give about two thirds of the subscriptions terms, each a function of the topic."""
+def state(document: Document, random: Random, share: float = 0.67, **terms: Callable[[str], Any]) -> None:
+    """Give a share of the subscriptions terms, each a function of the topic."""
     for subscriber in document["subscribers"].values():
         for topic, utility in subscriber["subscribes"].items():
-            if random.random() < 0.67:
+            if random.random() < share:
                 stated = {name: term(topic) for name, term in terms.items()}
                 subscriber["subscribes"][topic] = {"utility": utility, **stated}
 
@@ -465,21 +465,25 @@ def thinned(random: Random) -> Drawn:
 
 
 def newest(random: Random) -> Drawn:
-    """Newer events that take the place of those that wait, on ports that may be overloaded."""
-    document = basic(random, load=(0.4, 1.5))
-    state(document, random, newest_only=lambda topic: True)
+    """Newer events that take the place of those that wait; on overloaded ports, of all: no queue grows without end."""
+    all_of_them = random.random() < 0.5
+    document = basic(random, load=(0.4, 1.5 if all_of_them else 0.9))
+    state(document, random, 1.0 if all_of_them else 0.67, newest_only=lambda topic: True)
     return planned(document)
 
 
 def expiring(random: Random) -> Drawn:
-    """Events that expire after some to many transmissions, on ports that may be overloaded."""
-    document = basic(random, load=(0.4, 1.5))
+    """Events that expire after some to many transmissions; on overloaded ports, all: no queue grows without end."""
+    all_of_them = random.random() < 0.5
+    document = basic(random, load=(0.4, 1.5 if all_of_them else 0.9))
     slowest = min(port["bandwidth_bps"] for port in document["ports"].values())
     sizes = [entry["size_bytes"] + document["overhead_bytes"] for _, entry in publications(document)]
     transmission = 8 * float(np.mean(sizes)) / slowest
-    state(
-        document, random, expires_seconds=lambda topic: float(transmission * np.exp(random.uniform(0.7, 5.0)))
-    )
+
+    def expires(topic: str) -> float:
+        return float(transmission * np.exp(random.uniform(0.7, 5.0)))
+
+    state(document, random, 1.0 if all_of_them else 0.67, expires_seconds=expires)
     return planned(document)
 
 

@@ -140,6 +140,8 @@ class _Queue:
             overhead_bytes=0.0,
             payload_bytes=np.inf,
             losses=drawn_losses(),
+            newest_only=np.zeros(0, dtype=np.int8),
+            expires_seconds=np.zeros(0),
         )
         self._epochs = Epochs(
             ends=np.array([np.inf]),

@@ -50,6 +50,8 @@ _TOO_MANY = (
 _FEWEST_EVENTS = 100
 _NONE_OF = 3.0
 """Copies expected, and none seen: that is so once in twenty times."""
+_ENDLESS = 0.05
+"""With a larger share of copies under way at the ends of runs, there is no mean latency."""
 _UNDER_WAY = 500
 """Runs are longer than the longest mean latency by this factor, if there are copies enough."""
 _SEED = 1_618_033_988
@@ -199,8 +201,11 @@ def _sampled(
     most = few + 2 * np.sqrt(few) + _NONE_OF
     least = found.count * predicted.success * (1 - np.minimum(predicted.success_error, 1.0))
     too_few = doubtful & ~surer & (most < least)
-    success = np.where(surer | too_few, found.success_rate, predicted.success)
+    # Where so much is still under way at the ends of runs, queues grow without end.
+    endless = doubtful & np.isnan(predicted.latency_seconds) & (found.in_flight > _ENDLESS * found.count)
+    success = np.where(surer | too_few | endless, found.success_rate, predicted.success)
     latency = np.where(surer, found.mean_latency_seconds, predicted.latency_seconds)
+    latency[endless] = np.inf
     within = np.where(surer, found.share_within_max_latency, predicted.share_within)
     times, rows = predicted.times[np.arange(len(surer))], np.flatnonzero(surer)
     times[rows] = LatencyDistribution.through(
@@ -223,11 +228,11 @@ def _sampled(
         ),
         latency_error=np.where(surer, np.nan_to_num(sample.latency_error), predicted.latency_error),
         success_error=np.select(
-            [surer, too_few],
+            [surer | endless, too_few],
             [sample.success_error, 2 / np.sqrt(np.maximum(few, 1.0))],
             predicted.success_error,
         ),
-        sampled=surer,
+        sampled=surer | endless,
         basis=f"formulas, and a sample of {max(copies, wanted):,.0f} copies where they are approximate",
     )
 

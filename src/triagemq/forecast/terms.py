@@ -21,6 +21,11 @@ _REGULAR_DOUBT = 0.5
 _HELD_DOUBT = 0.1
 """The part of the time for which copies are held back that tails do not know of."""
 
+_BESIDE_DOUBT = 0.25
+"""The part of a latency that may be wrong at a port of which it is not known how busy the last classes keep it."""
+
+_NEARLY_SATURATED = 0.999
+
 _NOTHING = CLAIMED / 10
 """A share of copies that leave queues unsent and change nothing."""
 
@@ -74,27 +79,34 @@ def leave_unsent(
     relieved = np.isin(port, port[leaving & np.isinf(latency)])
     latency = np.where(relieved & np.isinf(latency), np.nan, latency)
     known = np.isfinite(latency)
+    bandwidth = scenario.ports.bandwidth_bps / 8
+    bytes_per_second = received * demanded.sizes.event_bytes
+    load = _before(port, level, bytes_per_second, bandwidth)
     expired = np.zeros(len(wanted))
     rows = np.flatnonzero(expiring & known)
-    bytes_per_second = scenario.ports.bandwidth_bps[port[rows]] / 8
-    seconds = demanded.delivered.last_packet_bytes[rows] / bytes_per_second
+    seconds = demanded.delivered.last_packet_bytes[rows] / bandwidth[port[rows]]
     sending = Cumulants.service(seconds, demanded.sizes.event_scv[rows])
     late = 1.0 - share_within(_without(times[rows], sending), wanted.expires_seconds[rows])
-    load = _load_before(port, level, received * demanded.sizes.event_bytes, scenario.ports.bandwidth_bps / 8)
-    expired[rows] = late * (1.0 - load[rows]) / (1.0 - load[rows] * late)
+    busy = np.minimum(load[rows], _NEARLY_SATURATED)
+    expired[rows] = late * (1.0 - busy) / (1.0 - busy * late)
     waiting = np.where(newest & known, received, 0.0) * np.where(known, queued_seconds, 0.0)
     unsent = np.maximum(expired, waiting / (1.0 + waiting))
-    rows = np.flatnonzero(unsent > _NOTHING)
-    errors.add(Reason.TERMS, rows, seconds=unsent[rows] * latency[rows], success=expired[rows])
-    unknown = np.flatnonzero(relieved & np.isnan(latency))
-    errors.add(Reason.TERMS, unknown, seconds=np.nan)
+    # What leaves unsent is work that nothing waits for; near saturation a little of it is most of the wait.
+    left = _before(port, level, bytes_per_second * unsent, bandwidth)
+    shorter = np.divide(left, np.maximum(1.0 - load, 0.0) + left, out=np.zeros(len(left)), where=left > 0)
+    rows = np.flatnonzero(known & (np.maximum(shorter, unsent) > _NOTHING))
+    effect = np.maximum(shorter, unsent)[rows]
+    errors.add(Reason.TERMS, rows, seconds=effect * latency[rows], success=expired[rows])
+    errors.add(Reason.TERMS, np.flatnonzero(relieved & np.isnan(latency)), seconds=np.nan)
+    beside = np.flatnonzero(relieved & known)
+    errors.add(Reason.TERMS, beside, seconds=_BESIDE_DOUBT * latency[beside])
     return received * (1.0 - np.where(expired > _NOTHING, expired, 0.0)), latency
 
 
-def _load_before(port: Integers, level: Integers, bytes_per_second: Floats, bandwidth: Floats) -> Floats:
-    """Of every copy's port, the load of its own class and of those before it; of an overloaded one nearly 1."""
+def _before(port: Integers, level: Integers, bytes_per_second: Floats, bandwidth: Floats) -> Floats:
+    """The load of every copy's port by its own class and those before it."""
     loads = sum_by(port, level, (len(bandwidth), int(level.max(initial=0)) + 1), bytes_per_second)
-    return np.asarray(np.minimum((loads.cumsum(axis=1) / bandwidth[:, None])[port, level], 1.0 - CLAIMED))
+    return np.asarray((loads.cumsum(axis=1) / bandwidth[:, None])[port, level])
 
 
 def _without(times: LatencyDistribution, sending: Cumulants) -> LatencyDistribution:
