@@ -4,6 +4,10 @@ Each of ten situations starts an exchange of real processes on loopback. Telemet
 port carries; 200 detectors fire once each, on topics that were never published before, and a subscriber wants them by
 a filter. Counts and latencies are the benchmark's own: the payload says which alarm it is and when it was published.
 An alarm that is published while a process is away, or comes back within SECONDS_AWAY, counts apart.
+
+With --greedy there is a policy and everyone has a token: runs with a visitor that claims log:1e12 on the topics that
+fill the port are compared with runs without it. Classes, shares and times of the chief may differ by no more than runs
+without the visitor differ among themselves, or GREEDY_SHARE and GREEDY_MILLISECONDS.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,6 +30,8 @@ from kills import is_well, until
 from measuring import finish, machine, options
 from triagemq.client import Event, Publisher, Subscriber
 from triagemq.client.settings import ConnectionSettings
+from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token
+from triagemq.coordinator.store import Store
 from triagemq.errors import ClientError
 from triagemq.live.up.exchange import Exchange, ExchangeOptions
 
@@ -43,6 +51,15 @@ ORDINARY_SHARE = 0.95
 SECONDS_AWAY = 6.0
 """How long after a kill, or a start, a process counts as away."""
 LATE_SECONDS = 40.0
+GREEDY_RUNS = 3
+GREEDY_SHARE, GREEDY_MILLISECONDS = 0.02, 20.0
+POLICY = """
+roles:
+  command: {budget: 1e6, rank: 0}
+  sensors: {budget: 0}
+  visitor: {budget: 5, rank: 9}
+clients: [{id: "*", role: visitor}]
+"""
 QUICK_TO_ASK = ConnectionSettings(retry_seconds=1.0, ping_seconds=1.0)
 
 
@@ -59,11 +76,39 @@ class Site:
     ordinary_sent: int = 0
     ordinary_came: int = 0
     away: list[tuple[float, float]] = field(default_factory=list)
+    tokens: dict[str, str] = field(default_factory=dict)
+    """By role of the policy, where there is one."""
+    others: dict[str, list[float]] = field(default_factory=dict)
+    """Of telemetry and camera, the latencies of what the chief received."""
+    published: Counter[str] = field(default_factory=Counter)
     _tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     _numbers: int = 0
 
     def options(self) -> ExchangeOptions:
-        return ExchangeOptions(state=self.state, coordinator={"bandwidth_bps": BANDWIDTH_BPS})
+        access = {"access": True} if self.tokens else {}
+        return ExchangeOptions(
+            state=self.state,
+            coordinator={"bandwidth_bps": BANDWIDTH_BPS, **access},
+            policy=self.state.parent / "policy.yaml" if self.tokens else None,
+        )
+
+    def make_tokens(self) -> None:
+        """A policy, and a token for each of its roles."""
+        (self.state.parent / "policy.yaml").write_text(POLICY)
+        self.state.mkdir()
+        store = Store(f"sqlite:///{self.state / 'coordinator.sqlite'}")
+        for role in ("command", "sensors", "visitor"):
+            secret, token = new_token(
+                TokenRequest(
+                    roles=(Role.SUBSCRIBER, Role.PUBLISHER),
+                    publish=("#",),
+                    subscribe=("#",),
+                    policy_role=role,
+                )
+            )
+            store.add(token)
+            self.tokens[role] = secret
+        store.close_now()
 
     @property
     def rest(self) -> str:
@@ -75,6 +120,9 @@ class Site:
             self.came.setdefault(int(event.payload.split()[0]), []).append(time.monotonic())
         elif event.topic == "alarms/door":
             self.ordinary_came += 1
+        elif event.payload[:8].strip(b"\0"):
+            late = time.monotonic() - struct.unpack_from("!d", event.payload)[0]
+            self.others.setdefault(event.topic.partition("/")[0], []).append(late)
 
     @asynccontextmanager
     async def exchange(self) -> AsyncIterator[None]:
@@ -85,7 +133,12 @@ class Site:
     @asynccontextmanager
     async def subscriber(self) -> AsyncIterator[Subscriber]:
         async with Subscriber(
-            self.rest, name="chief", keep_session=True, on_event=self.heard, settings=QUICK_TO_ASK
+            self.rest,
+            name="chief",
+            keep_session=True,
+            on_event=self.heard,
+            settings=QUICK_TO_ASK,
+            token=self.tokens.get("command"),
         ) as subscriber:
             await subscriber.subscribe("telemetry/+", utility="log:5", qos=0)
             await subscriber.subscribe("camera", utility="log:1", qos=0)
@@ -96,8 +149,16 @@ class Site:
     @asynccontextmanager
     async def publishers(self, *, declare: bool = False) -> AsyncIterator[tuple[Publisher, Publisher]]:
         async with (
-            Publisher(self.rest, name="building", settings=QUICK_TO_ASK) as building,
-            Publisher(self.rest, name="detectors", keep_session=True, settings=QUICK_TO_ASK) as detectors,
+            Publisher(
+                self.rest, name="building", settings=QUICK_TO_ASK, token=self.tokens.get("sensors")
+            ) as building,
+            Publisher(
+                self.rest,
+                name="detectors",
+                keep_session=True,
+                settings=QUICK_TO_ASK,
+                token=self.tokens.get("sensors"),
+            ) as detectors,
         ):
             if declare:
                 telemetry, camera = self.rates()
@@ -146,6 +207,9 @@ class Site:
             await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
             number += 1
             self.ordinary_sent += topic(number) == "alarms/door"
+            self.published[topic(number).partition("/")[0]] += 1
+            if self.tokens:
+                payload = struct.pack("!d", time.monotonic()).ljust(len(payload), b"\0")
             try:
                 if qos:
                     self._tasks.append(
@@ -354,6 +418,98 @@ async def situation(name: str, qos: int, count: int) -> dict[str, Any]:
         return site.figures(name)
 
 
+async def greedy(site: Site, count: int, *, with_visitor: bool) -> dict[str, Any]:
+    """One run with a policy; what the chief gets."""
+    site.make_tokens()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(site.exchange())
+        chief = await stack.enter_async_context(site.subscriber())
+        building, detectors = await stack.enter_async_context(site.publishers())
+        await stack.enter_async_context(site.load(building))
+        visitor = None
+        if with_visitor:
+            visitor = Subscriber(
+                site.rest, name="visitor", settings=QUICK_TO_ASK, token=site.tokens["visitor"]
+            )
+            await stack.enter_async_context(visitor)
+            await visitor.subscribe("camera", utility="log:1e12")
+            await visitor.subscribe("telemetry/+", utility="log:1e12", min_share=1.0)
+        await asyncio.sleep(15.0)
+        for counted in (site.published, site.others):
+            counted.clear()
+        site.ordinary_sent = site.ordinary_came = 0
+        await site.fire(detectors, count, ALARM_SECONDS)
+        await asyncio.sleep(10.0)
+        assert chief.assignment is not None
+        classes: dict[str, set[int]] = {}
+        for topic, priority_class in chief.assignment.classes.items():
+            classes.setdefault(topic.partition("/")[0], set()).add(priority_class)
+        shares = {
+            name: len(site.others.get(name, ())) / site.published[name] for name in ("telemetry", "camera")
+        }
+        times = {name: sorted(site.others.get(name, ())) for name in ("telemetry",)}
+        await site.settle()
+        row = site.figures("with a greedy visitor" if with_visitor else "without it")
+        await stack.aclose()
+    return row | {
+        "classes": {name: sorted(several) for name, several in sorted(classes.items()) if name != "b1"},
+        "shares": shares,
+        "telemetry_p95_milliseconds": 1e3 * times["telemetry"][int(0.95 * len(times["telemetry"]))],
+        "limited": [] if visitor is None else [str(each.refusal()) for each in visitor.limited_claims],
+    }
+
+
+def compare_greedy(count: int, runs: int, *, as_json: bool) -> None:
+    rows: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for _ in range(runs):
+        for with_visitor in rows:
+            with tempfile.TemporaryDirectory() as directory:
+                site = Site(Path(directory) / "state", 0)
+                row = asyncio.run(greedy(site, count, with_visitor=with_visitor))
+            rows[with_visitor].append(row)
+            if not as_json:
+                shares = ", ".join(f"{name} {share:.1%}" for name, share in row["shares"].items())
+                print(
+                    f"{row['situation']:<22} alarms {row['received']} of {row['published']}, p95 "
+                    f"{row['p95_milliseconds']:.0f} ms; {shares}, telemetry p95 "
+                    f"{row['telemetry_p95_milliseconds']:.0f} ms; classes {row['classes']}",
+                    flush=True,
+                )
+    different = greedy_differences(rows[False], rows[True])
+    figures = {"without": rows[False], "with": rows[True], "different": different}
+    finish(figures | {"machine": machine("triagemq")}, [], as_json=as_json)
+    if different:
+        raise SystemExit(f"not within the noise: {', '.join(different)}")
+
+
+def greedy_differences(without: list[dict[str, Any]], beside: list[dict[str, Any]]) -> list[str]:
+    """What differs by more than runs without the visitor among themselves."""
+
+    def differs(figure: Callable[[dict[str, Any]], float], least: float) -> bool:
+        usual, found = [figure(row) for row in without], [figure(row) for row in beside]
+        noise = max(max(usual) - min(usual), least)
+        return abs(sum(found) / len(found) - sum(usual) / len(usual)) > noise
+
+    found = [
+        name
+        for name in ("telemetry", "camera")
+        if differs(lambda row, name=name: float(row["shares"][name]), GREEDY_SHARE)  # type: ignore[misc]
+    ]
+    found += [
+        name
+        for name in ("p95_milliseconds", "telemetry_p95_milliseconds")
+        if differs(lambda row, name=name: float(row[name]), GREEDY_MILLISECONDS)  # type: ignore[misc]
+    ]
+    if any(row["received"] < row["published"] for row in beside):
+        found.append("alarms lost")
+    # Topics of equal worth are spread over classes: what counts is that none of them comes later.
+    for name in without[0]["classes"]:
+        last = max(max(row["classes"][name]) for row in without)
+        if any(max(row["classes"].get(name, [99])) > last for row in beside):
+            found.append(f"classes of {name}")
+    return found
+
+
 def holds(row: dict[str, Any]) -> bool:
     lost = row["lost"] + (row["lost_while_away"] if row["qos"] else 0)
     ordinary = row["qos"] == 0 or (row["ordinary_share"] or 0.0) >= ORDINARY_SHARE
@@ -376,7 +532,12 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--situation", choices=list(SITUATIONS), help="only this one")
     parser.add_argument("--qos", type=int, choices=(0, 1), help="only this one")
+    parser.add_argument("--greedy", action="store_true", help="a visitor that claims everything, by a policy")
     arguments = parser.parse_args()
+    if arguments.greedy:
+        count, runs = (50, 1) if arguments.quick else (ALARMS, GREEDY_RUNS)
+        compare_greedy(count, runs, as_json=arguments.json)
+        return
     rows = []
     for name in SITUATIONS if arguments.situation is None else [arguments.situation]:
         for qos in (0, 1) if arguments.qos is None else (arguments.qos,):
