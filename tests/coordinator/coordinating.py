@@ -18,7 +18,13 @@ from fastapi import FastAPI
 
 from triagemq.channel.grants import Grant
 from triagemq.channel.link import GatewayLink
-from triagemq.channel.messages import ControlError, DesiredState, GatewayRefusalError, Measured
+from triagemq.channel.messages import (
+    ControlError,
+    DesiredState,
+    GatewayRefusalError,
+    Measured,
+    ObservedChange,
+)
 from triagemq.channel.orders import Orders
 from triagemq.coordinator.access.tokens import Role, TokenRequest, new_token
 from triagemq.coordinator.api import create_app
@@ -60,6 +66,7 @@ class FakeLink:
         self.broker_connected = True
         self.carried: int | None = None
         self.flows: dict[str, FlowCounters] = {}
+        self.observed = ObservedChange()
 
     def _there(self) -> None:
         if not self.connected:
@@ -103,6 +110,7 @@ class FakeLink:
             version=self.state.version,
             broker_since_ns=1,
             carried=self.carried,
+            observed=self.observed,
         )
 
 

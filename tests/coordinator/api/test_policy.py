@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.coordinator.coordinating import (
+    FakeLink,
     Running,
     bearer,
     database_in,
@@ -18,6 +19,8 @@ from tests.coordinator.coordinating import (
     running,
     subscriber,
 )
+
+from triagemq.channel.messages import ObservedChange, ObservedClient
 
 POLICY = """
 roles: {command: {budget: 400}, visitor: {budget: 5, rank: 9, may: ["lobby/#", smoke]}}
@@ -157,3 +160,32 @@ async def test_a_token_brings_its_role_along_and_only_operators_change_policy_an
 
         await here.until(lambda: claims("visitor"))
         assert await claims("command") == []
+
+
+@in_a_loop
+async def test_a_client_that_is_only_observed_is_planned_for_while_it_is_there_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    link = FakeLink()
+    panel = ObservedClient("panel 1", "192.0.2.7", "", {"smoke": "", "vault": "log:3"})
+    link.observed = ObservedChange({"panel 1": panel}, whole=True)
+    link.topics = {"smoke": (1, 100)}
+    policy = POLICY.replace('"panel-*"', '"panel*", subscriptions: {"#": log:7}')
+    for restart in range(2):
+        async with running(tmp_path, link=link) as here:
+            if not restart:
+                await here.client.put("/v1/policy", json={"policy": policy})
+                await here.client.post("/v1/publishers", json=publisher("sensors", "smoke", "vault"))
+                await here.until(
+                    lambda: len(here.link.told_orders[-1:]) and "panel 1" in link.told_orders[-1].topics
+                )
+            else:
+                await here.until(lambda here=here: here.coordinator.runtime.decided is not None)
+                assert here.coordinator.runtime.metrics.plans == 1
+            found = await weights(here)
+            assert (found["panel 1 smoke"], found["panel 1 vault"]) == (7.0, 3.0)
+            assert all("panel 1" in each.topics for each in link.told_orders[-1:])
+    async with running(tmp_path, link=link) as here:
+        await here.until(lambda: here.coordinator.runtime.decided is not None)
+        link.observed = ObservedChange({"panel 1": None})
+        await here.until(lambda: "panel 1" not in link.told_orders[-1].topics)

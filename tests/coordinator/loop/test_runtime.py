@@ -329,12 +329,12 @@ def test_intents_are_planned_for_though_planning_failed_by_a_mistake(
 
             take, takes = replanner.take, 0
 
-            def no_take(steps: Any) -> Any:
+            def no_take(*steps: Any) -> Any:
                 nonlocal takes
                 takes += 1
                 if takes == 1:
                     raise MemoryError("none left")
-                return take(steps)
+                return take(*steps)
 
             monkeypatch.setattr(replanner, "take", no_take)
             await here.client.post("/v1/subscribers", json=subscriber("v", "a"))

@@ -43,6 +43,9 @@ _LOG = logging.getLogger("triagemq.coordinator")
 GATHER_SECONDS, APART_SECONDS = 0.05, 0.5
 """How long reasons to plan are gathered after a quiet time, and how far plans are apart."""
 
+FIRST_LOOK_SECONDS = 0.5
+"""How long the first plan waits for what gateways have measured and observed."""
+
 MOST_REASONS = 20
 """Reasons that a plan names; the others are counted."""
 
@@ -237,6 +240,8 @@ class Runtime:
     async def _plan_when_due(self) -> None:
         """A storm of changes makes few plans, and a single one waits little."""
         await self._requested.wait()
+        if not self.metrics.plans:
+            await self._first_measurement()
         await asyncio.sleep(max(GATHER_SECONDS, self._planned_at + APART_SECONDS - time.monotonic()))
         self._requested.clear()
         self._planned_at = time.monotonic()
@@ -250,6 +255,12 @@ class Runtime:
             await self._refuse(why, error)
         finally:
             self.planning_since = None
+
+    async def _first_measurement(self) -> None:
+        """Wait a moment for it: after a restart it names the clients that nobody announces, who are served already."""
+        end_at = time.monotonic() + FIRST_LOOK_SECONDS
+        while self.measuring.latest is None and time.monotonic() < end_at:
+            await asyncio.sleep(_APPLIED_LOOK_SECONDS)
 
     async def _plan(self, why: Sequence[str]) -> None:
         loop, intents = asyncio.get_running_loop(), {**self.gateways.observed.records(), **self._intents}
