@@ -92,9 +92,11 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
     planned = ~short
     if predicted is not None:
         share = np.minimum(share, predicted.success)
-        short |= (share < _NOTHING) | (share < minimum * (1 - CLAIMED))
+        # A newer event is as good as one that gave its place to it: the plan says whether they get their minimum.
+        due = np.where(wanted.newest_only > 0, 0.0, minimum * (1 - CLAIMED))
+        short |= (share < _NOTHING) | (share < due)
     rows = np.flatnonzero(short & (demanded.load_bytes_per_second > 0))
-    path = port_paths(scenario)[demanded.port]
+    path, beside_minima = port_paths(scenario)[demanded.port], bool((minimum > 0).any())
     return [
         {
             "subscriber": scenario.subscribers.name[wanted.subscriber[row]],
@@ -105,7 +107,13 @@ def starved(scenario: Scenario, plan: Plan, predicted: Forecast | None = None) -
             "reason": "a queue on the way is too long, by the forecast"
             if planned[row]
             else why_short(
-                scenario, plan, path[row], row, float(demanded.ideal_success[row]), float(minimum[row])
+                scenario,
+                plan,
+                path[row],
+                row,
+                float(demanded.ideal_success[row]),
+                float(minimum[row]),
+                beside_minima=beside_minima,
             ),
         }
         for row in rows[np.argsort(-wanted.utility_weight[rows], kind="stable")].tolist()

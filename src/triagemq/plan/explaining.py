@@ -10,6 +10,7 @@ import numpy as np
 from triagemq.errors import ParameterError
 from triagemq.plan.admission.planning import explain_promises
 from triagemq.plan.demands import demand, minimum_shares, step_targets, survival_to_port
+from triagemq.plan.drops.minima import SHORT
 from triagemq.plan.model import TINY, Plan
 from triagemq.plan.planner import RANKINGS, places
 from triagemq.plan.ranking import Rows
@@ -66,26 +67,48 @@ def _in_short(scenario: Scenario, plan: Plan, row: int, subscriber: str, topic: 
     else:
         worth = "it is worth more for its size than what is dropped"
         if flows.drop_rate[flow] > 0:
-            worth = "the room is worth more to other topics"
+            minimum, wanted = minimum_shares(scenario, demand(scenario)), scenario.subscriptions
+            worth = _where_the_room_goes(
+                float(wanted.role_rank[row]),
+                lacks_minimum=share < minimum[row] * SHORT,
+                beside_minima=bool((minimum > 0).any()),
+            )
         why = f"port {name} is offered {offered:.1f} times what it can carry, and {worth}"
     return f"{subscriber} gets {gets} of {topic}, {turn}, because {why}."
 
 
 def why_short(
-    scenario: Scenario, plan: Plan, path: Integers, row: int, ideal_success: float, minimum: float
+    scenario: Scenario,
+    plan: Plan,
+    path: Integers,
+    row: int,
+    ideal_success: float,
+    minimum: float,
+    *,
+    beside_minima: bool,
 ) -> str:
-    """In one line, why a subscription gets nothing, or less than its minimum; `path` are the ports on its way."""
+    """In one line, why a subscription gets nothing, or less than its minimum.
+
+    `path` are the ports on its way; `beside_minima` is whether any subscription has a minimum.
+    """
     if plan.flow[row] < 0:
         return "no promise is possible, and without one it is worth nothing"
     if ideal_success < max(minimum, TINY):
         return f"the links alone let {ideal_success:.2%} arrive"
-    wanted = scenario.subscriptions
     port = max((each for each in path.tolist() if each >= 0), key=plan.ports.rho_offered.__getitem__)
-    why = "the room is worth more to other topics"
-    if minimum > 0:
-        why = f"the minima of rank {wanted.role_rank[row]:g} do not fit beside those of lower ranks"
+    why = _where_the_room_goes(
+        float(scenario.subscriptions.role_rank[row]), lacks_minimum=minimum > 0, beside_minima=beside_minima
+    )
     offered = float(plan.ports.rho_offered[port])
     return f"port {scenario.ports.name[port]} is offered {offered:.1f} times what it can carry, and {why}"
+
+
+def _where_the_room_goes(rank: float, *, lacks_minimum: bool, beside_minima: bool) -> str:
+    if lacks_minimum:
+        return f"the minima of rank {rank:g} do not fit beside those of lower ranks"
+    if beside_minima:
+        return "the room goes to minima and to topics that are worth more"
+    return "the room is worth more to other topics"
 
 
 def subscription_row(scenario: Scenario, subscriber: str, topic: str) -> int:
