@@ -65,7 +65,7 @@ SEED = 0
 FRONT_PORT = 1884
 PUBLISH_BYTES = 5
 """Of an MQTT 5 PUBLISH at QoS 0 without its topic and payload."""
-PACKED_EVENTS = 4.0
+PACKED_EVENTS = 3.0
 """As seen: in one packet of the front."""
 
 _LOOK_SECONDS, _IDLE_SECONDS, _BEGIN_SECONDS = 0.05, 1.0, 0.5

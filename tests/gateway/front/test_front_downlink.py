@@ -175,7 +175,7 @@ def test_a_better_class_of_another_client_waits_for_one_segment_at_most() -> Non
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_a_port_without_room_loses_nothing_above_qos_0_and_keeps_the_order(qos: int) -> None:
-    port = Port(buffer_packets=4)
+    port = Port(buffer_packets=2)
     client, *others = (Client(port, number) for number in range(4))
     payloads = [b"%d" % number for number in range(60)]
     for payload in payloads:

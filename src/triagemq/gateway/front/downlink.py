@@ -3,8 +3,8 @@
 A copy goes to the port at once, where it waits among the copies of all others by its class. It waits here
 
 * while the client does not read: then better classes overtake, and where there are too many the lowest goes first;
-* behind two packets of its class that are in the port already: what comes meanwhile goes together in one packet, and
-  with one header, as far as the port sends it in a few milliseconds;
+* behind a packet of its class that is in the port already: what comes meanwhile goes together in the next one, and with
+  one header, as far as the port sends it in a few milliseconds;
 * at QoS 1 and 2 within the client's window; what the port has no room for comes back and is offered again: only
   messages at QoS 0 are lost;
 * while a message is on its way that is larger than a segment. MQTT is a stream of octets, so that a better class
@@ -29,8 +29,8 @@ MTU_BYTES = 1448
 HEADER_BYTES = 14 + 20 + 32
 """What Ethernet, IPv4 and TCP with time stamps add to a segment, and what a segment that only acknowledges has."""
 
-_MOST_IN_PORT = 2
-"""Packets of one class, at QoS 0 and above: what comes meanwhile goes together in the next one."""
+_MOST_IN_PORT = 1
+"""Packets of one class, at QoS 0 and above each: what comes meanwhile goes together in the next one."""
 _CONTROL = Treatment(0)
 
 
@@ -381,8 +381,8 @@ class Downlink:
             if len(octets) == len(waiting.copy.packet) and not waiting.is_plain:
                 replaces = (self._key, waiting.copy.topic) if waiting.newest_only else None
                 terms = WaitingTerms(replaces, waiting.expires_ns)
-        # Each answer of the client is acknowledged by an empty segment.
-        answers = 0 if token is None or not token.is_last else qos * len(token.copies)
+        # Of several answers of a client an empty segment acknowledges most together.
+        answers = qos if token is not None and token.is_last else 0
         segments = -(-len(octets) // MTU_BYTES) + answers
         return OutgoingPacket(
             self._key,

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _SEGMENT_SECONDS, _PACKED_SECONDS = 0.005, 0.010
 _MOST_HALF_OPEN = 1_000
+_FEWEST_WAITING = 8
 _DIAL_SECONDS = _HANDSHAKE_SECONDS = 10.0
 _BACKLOG = 1_024
 _LOST_LINE = (
@@ -85,6 +86,8 @@ class Front:
         self._half_open: dict[ClientConnection, None] = {}
         self._at_host: Counter[str] = Counter()
         self._clients: dict[str, ClientConnection] = {}
+        # How many are at each output port; None until that is looked up again.
+        self._at_port: Counter[str] | None = None
         self._free_numbers: list[int] = []
         self._packets: list[OutgoingPacket] = []
         self._writing: list[ClientConnection] = []
@@ -144,6 +147,7 @@ class Front:
 
     def rerank(self) -> None:
         """A new plan is in force."""
+        self._at_port = None
         for connection in self._connections:
             connection.rerank()
 
@@ -192,6 +196,7 @@ class Front:
 
     def filters_changed(self, connection: ClientConnection) -> None:
         """What a client subscribes to is something else."""
+        self._at_port = None
         if self._clients.get(connection.client_id) is connection and connection.session.is_accepted:
             self._presence(Present(connection.client_id, connection.endpoint, connection.subscribes))
 
@@ -208,6 +213,7 @@ class Front:
         """A client is gone."""
         if connection not in self._connections:
             return
+        self._at_port = None
         del self._connections[connection]
         self._half_open.pop(connection, None)
         self._free_numbers.append(connection.number)
@@ -243,9 +249,14 @@ class Front:
         return max(MTU_BYTES, int(port.bandwidth_bps / 8 * _SEGMENT_SECONDS))
 
     def most_waiting(self, key: FlowKey) -> float:
-        """So many messages at QoS 0 wait for one client: those for a port no more than that has room for."""
+        """So many messages at QoS 0 wait for a client: a share of those that its port has room for."""
         most, port = self.core.settings.buffer_messages, self.port_of(key)
-        return most if port is None else min(most, port.buffer_packets)
+        if port is None:
+            return most
+        if self._at_port is None:
+            ports = (self.port_of(FlowKey(*client.endpoint)) for client in self.clients)
+            self._at_port = Counter(each.port for each in ports if each is not None)
+        return min(most, max(_FEWEST_WAITING, port.buffer_packets / max(1, self._at_port[port.port])))
 
     def packed_bytes(self, key: FlowKey) -> int:
         """So many octets of several messages go in one packet."""
