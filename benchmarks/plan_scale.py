@@ -153,7 +153,7 @@ def main() -> None:
     shrink = 10 if arguments.quick else 1
     chosen: dict[str, Any] = {"priorities": "cluster", "drops": "optimal"}
     compile_seconds, _ = timed(lambda: make_plan(large_scenario(20, 2, (62, 38)), **chosen))
-    planned(with_terms(large_scenario(20, 2, (62, 38))), chosen)
+    make_plan(with_terms(large_scenario(20, 2, (62, 38))), **chosen)
     scenario = large_scenario(10_000 // shrink, 1_000 // shrink, (62, 38))
     with tempfile.TemporaryDirectory() as folder:
         save(scenario, Path(folder) / "large")
