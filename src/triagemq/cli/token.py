@@ -118,7 +118,7 @@ def create(
     }
     of_policy = [each for each in role if each not in roles]
     if len(of_policy) > 1:
-        raise ParameterError("--role", f"is {' and '.join(of_policy)}; a token has one role of a policy")
+        raise ParameterError("roles", f"{' and '.join(of_policy)} are several roles of a policy; give one")
     if of_policy:
         with where.open() as tokens:
             request["policy_role"] = _known_role(of_policy[0], tokens)
@@ -180,7 +180,7 @@ def _known_role(name: str, tokens: TokenFile | Store) -> str:
 
     known = [] if isinstance(tokens, TokenFile) else [*stored_policy(tokens).roles]
     if name not in known:
-        raise ParameterError("--role", f"is {name!r}; it is one of {', '.join([*Role, *known])}")
+        raise ParameterError("roles", f"{name!r} is none of {', '.join([*Role, *known])}")
     return name
 
 

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from triagemq.mqttsn.filters import TopicTree, has_wildcard
 from triagemq.scenario.model import Floats, Integers, Scenario
 
+USUAL_PROFILE = "usual"
+"""The worth that the subscriptions of a file state themselves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -67,7 +70,7 @@ Flags = NDArray[np.bool_]
 @dataclass(frozen=True, eq=False)
 class Situation:
     """How things stand from `at_seconds` on: one value per port, publisher, subscriber or switch of the scenario, a
-    `rate_per_second` per publication and a `utility_weight` per subscription.
+    `rate_per_second` per publication and a `utility_weight` per subscription, by the `worth_profile` that holds.
 
     `fed_by_port` is as in `Switches`. A switch that nothing reaches keeps the port it is fed by in the scenario, and
     is not `switch_reached`.
@@ -85,6 +88,7 @@ class Situation:
     subscriber_error: Floats
     rate_per_second: Floats
     utility_weight: Floats
+    worth_profile: str = USUAL_PROFILE
 
     def feeding_ports(self, scenario: Scenario) -> frozenset[str]:
         """The ports that feed a switch now."""
@@ -200,6 +204,7 @@ class _Columns:
     ) -> None:
         self.scenario, self.profiles, self.backups = scenario, profiles, backups
         self.topics = TopicTree(scenario.topics.name)
+        self.profile = USUAL_PROFILE
         self.now: dict[str, NDArray[Any]] = {
             "bandwidth_bps": scenario.ports.bandwidth_bps.copy(),
             "link_up": np.ones(len(scenario.ports), dtype=np.bool_),
@@ -225,7 +230,8 @@ class _Columns:
         elif condition.topic is not None:
             self._change_rate(condition.topic, condition)
         else:
-            self._change_worth(self.profiles.get(condition.worth_profile or "", {}))
+            self.profile = condition.worth_profile or USUAL_PROFILE
+            self._change_worth(self.profiles.get(self.profile, {}))
 
     def _change_of_one(self, condition: Condition) -> tuple[str, int, float | bool] | None:
         """The column, the row and the value, if a condition changes one value."""
@@ -270,7 +276,8 @@ class _Columns:
     def situation(self, time: float) -> Situation:
         feeders, reached = _feeders(self.scenario, self.backups, self.now["link_up"])
         columns = {name: values.copy() for name, values in self.now.items()}
-        return Situation(at_seconds=time, fed_by_port=feeders, switch_reached=reached, **columns)
+        columns |= {"fed_by_port": feeders, "switch_reached": reached}
+        return Situation(at_seconds=time, worth_profile=self.profile, **columns)
 
     def _row(self, table: str, name: str) -> int:
         names: tuple[str, ...] = getattr(self.scenario, table).name

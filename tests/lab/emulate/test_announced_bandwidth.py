@@ -15,7 +15,6 @@ import pytest
 from triagemq.errors import CoordinatorError
 from triagemq.lab.emulate.conditions import RigActors
 from triagemq.lab.generators import prototype
-from triagemq.scenario.conditions import Conditions
 
 
 @contextmanager
@@ -46,7 +45,7 @@ def coordinator(*statuses: int) -> Iterator[tuple[str, list[str]]]:
 def actors(rest: str) -> RigActors:
     scenario = prototype(subscribers=2)
     rig: Any = SimpleNamespace(scenario=scenario, rest=rest, set_bandwidth=lambda port, bandwidth_bps: None)
-    return RigActors(rig, Conditions())
+    return RigActors(rig)
 
 
 def test_one_that_cannot_write_now_gets_it_again() -> None:
@@ -60,6 +59,6 @@ def test_one_that_cannot_write_now_gets_it_again() -> None:
 def test_a_refusal_is_not_swallowed() -> None:
     with coordinator(404) as (rest, requested):
         changed = actors(rest)
-        with pytest.raises(CoordinatorError, match=r"did not take that port .* has 50000 bit/s.*404"):
+        with pytest.raises(CoordinatorError, match=r"did not take {'bandwidth_bps': 50000.0} at .*404"):
             asyncio.run(changed.set_bandwidth(prototype(subscribers=2).ports.name[0], 5e4))
         assert len(requested) == 1

@@ -14,9 +14,9 @@ from pydantic import BeforeValidator, Field, model_validator
 from triagemq.coordinator.policy.record import ClientRole, ClientRule, OperatorPolicy
 from triagemq.errors import ParameterError, Problem, ScenarioError
 from triagemq.intents import SubscriptionIntent, Utility
+from triagemq.scenario.conditions import USUAL_PROFILE
 from triagemq.scenario.files.document import (
     TRUTHS,
-    USUAL_PROFILE,
     FileEntry,
     Name,
     ScenarioFile,

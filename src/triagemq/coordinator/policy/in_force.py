@@ -15,7 +15,7 @@ from triagemq.coordinator.refusals import RequestError
 from triagemq.coordinator.store import OperatorDecision, Store
 from triagemq.errors import ScenarioError
 from triagemq.plan import Decision
-from triagemq.scenario.files.document import USUAL_PROFILE
+from triagemq.scenario.conditions import USUAL_PROFILE
 
 _LOG = logging.getLogger("triagemq.coordinator")
 

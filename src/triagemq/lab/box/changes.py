@@ -30,7 +30,7 @@ class Actors(Protocol):
         """Change what a port can carry."""
 
     async def set_worth(self, situation: Situation) -> None:
-        """Let subscribers say what their topics are worth to them now."""
+        """Switch to the worth profile of a situation."""
 
     async def situation_changed(self, situation: Situation) -> None:
         """Everything of one moment has happened: time to look whether the plan still fits."""

@@ -2,10 +2,8 @@
 
 Like live.clients, with sockets in namespaces, notes of what is sent and arrives, and promised messages. JSON datagrams
 on a Unix socket say what its clients do next. `{"name": "crew", "there": false}`: a client fails or leaves, or returns
-or joins. `{"situation": 2}`: topics are worth what they are in the situation of that number, of those that the
-scenario's conditions lead to. `{"begins_ns": 1}`: publishers begin at that time. `{"promised": [[0, "239.1.2.3:17"]]}`:
-these publications are promised, at these addresses. A client that joins may request other latencies, by topic:
-`max_latency_seconds`.
+or joins. `{"begins_ns": 1}`: publishers begin at that time. `{"promised": [[0, "239.1.2.3:17"]]}`: these publications
+are promised, at these addresses. A client that joins may request other latencies, by topic: `max_latency_seconds`.
 """
 
 from __future__ import annotations
@@ -116,11 +114,7 @@ async def run_subscribers(
             await subscriber.subscribe_all(intents[name])
 
     async def command(message: dict[str, Any]) -> None:
-        if "situation" in message:
-            situation = _course(scenario, conditions)[message["situation"]]
-            intents.update(subscription_intents(scenario, config.qos, situation.utility_weight))
-            await asyncio.gather(*(one.subscribe_all(intents[name]) for name, one in present.items()))
-        elif message["there"]:
+        if message["there"]:
             name, other = message["name"], message.get("max_latency_seconds", {})
             intents[name] = [
                 replace(each, max_latency_seconds=other.get(each.topic, each.max_latency_seconds))

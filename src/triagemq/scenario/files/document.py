@@ -443,9 +443,6 @@ class SubscriberEntry(FileEntry):
     subscribes: dict[Name, SubscriptionEntry] = {}
 
 
-USUAL_PROFILE = "usual"
-"""The worth that the subscriptions of a file state themselves."""
-
 STATES = {"publisher": ("fails", "returns"), "subscriber": ("joins", "leaves"), "link": ("fails", "returns")}
 
 CHANGES = {

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from triagemq.errors import Problem, ScenarioError
 from triagemq.mqttsn.filters import has_wildcard
-from triagemq.scenario.files.document import USUAL_PROFILE, FileEntry, ScenarioFile, keys_of
+from triagemq.scenario.conditions import USUAL_PROFILE
+from triagemq.scenario.files.document import FileEntry, ScenarioFile, keys_of
 from triagemq.scenario.files.explain import Problems, described, explain, listed, refuse_errors
 
 SomeEntry = TypeVar("SomeEntry", bound=FileEntry)

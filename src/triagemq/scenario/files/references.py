@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from triagemq.mqttsn.filters import TopicTree
-from triagemq.scenario.conditions import Conditions, port_of_link
-from triagemq.scenario.files.document import USUAL_PROFILE, PublisherEntry, SubscriberEntry
+from triagemq.scenario.conditions import USUAL_PROFILE, Conditions, port_of_link
+from triagemq.scenario.files.document import PublisherEntry, SubscriberEntry
 from triagemq.scenario.files.explain import filter_error, listed, number_text, topic_error
 from triagemq.scenario.files.reading import Document
 from triagemq.scenario.files.rows import PublicationRows, SubscriptionRows
