@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ from tests.coordinator.coordinating import (
     running,
     subscriber,
 )
+from typer.testing import CliRunner
 
 from triagemq.channel.messages import ObservedChange, ObservedClient
+from triagemq.cli.token import app as token_command
+from triagemq.errors import TriageError
 
 POLICY = """
 roles: {command: {budget: 400}, visitor: {budget: 5, rank: 9, may: ["lobby/#", smoke]}}
@@ -189,3 +193,30 @@ async def test_a_client_that_is_only_observed_is_planned_for_while_it_is_there_a
         await here.until(lambda: here.coordinator.runtime.decided is not None)
         link.observed = ObservedChange({"panel 1": None})
         await here.until(lambda: "panel 1" not in link.told_orders[-1].topics)
+
+
+def test_a_token_of_a_policy_role_is_made_on_the_command_line_if_the_policy_has_it(tmp_path: Path) -> None:
+    async def with_policy() -> None:
+        async with running(tmp_path) as here:
+            await here.client.put("/v1/policy", json={"policy": POLICY})
+
+    asyncio.run(with_policy())
+
+    def made(*roles: str) -> Any:
+        arguments = [word for role in roles for word in ("--role", role)]
+        result = CliRunner().invoke(
+            token_command, ["create", *arguments, "--subscribe", "#", "--state", str(tmp_path), "--json"]
+        )
+        if result.exception is not None:
+            raise result.exception
+        return json.loads(result.stdout)
+
+    assert [made("visitor")[key] for key in ("roles", "policy_role")] == [["subscriber"], "visitor"]
+    both = made("publisher", "command")
+    assert (both["roles"], both["policy_role"]) == (["publisher"], "command")
+    for roles, words in (
+        (("crew",), "'crew' is none of .*command, visitor"),
+        (("visitor", "command"), "give one"),
+    ):
+        with pytest.raises(TriageError, match=words):
+            made(*roles)
