@@ -276,9 +276,9 @@ class Sender:
 
     def _treatment_now(self, token: object) -> Treatment | None:
         """How a packet that still waits is to be treated by the orders of now."""
-        if isinstance(token, StreamToken):
+        if not isinstance(token, tuple):
+            assert isinstance(token, StreamToken)
             return token.treatment()
-        assert isinstance(token, tuple)
         first, second = token
         if not isinstance(second, Delivery):
             session, _, publication = first
@@ -305,10 +305,10 @@ class Sender:
         core = self._core
         for token, outcome, enqueued_ns, dequeued_ns in outcomes:
             times = (-1 if enqueued_ns is None else enqueued_ns, -1 if dequeued_ns is None else dequeued_ns)
-            if isinstance(token, StreamToken):
+            if not isinstance(token, tuple):
+                assert isinstance(token, StreamToken)
                 token.settled(outcome, *times)
                 continue
-            assert isinstance(token, tuple)
             first, second = token
             if isinstance(second, Delivery):
                 transmitted(core, first, second, outcome, *times)

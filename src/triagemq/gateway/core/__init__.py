@@ -2,11 +2,11 @@
 
 messages      messages in transit, and how many there are of each topic
 topics        what topic ids mean to a client
+thinning      events of a topic to one client, thinned by time
 sessions      clients, their timers, and the routes to them
 settings
 state         all state, the time, counters, and the actions that come out
 
-thinning      events of a topic to one client, thinned by time
 broker_link   the links to brokers: filters, requests, answers, messages
 
 delivery      messages to one client: order, window, acknowledgement, retries

@@ -205,7 +205,8 @@ class OutputPort:
         return latest.expires_ns if latest else NEVER
 
     def _append(self, packet: Queued) -> None:
-        self._await_turn(packet)
+        if packet.packet.waiting is not None:
+            self._await_turn(packet)
         if packet.worth > 0.0:
             self._unseen_count += 1
             insort(self._unseen, (-packet.queue, packet.worth, -self._unseen_count, packet))
