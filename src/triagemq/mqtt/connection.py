@@ -35,6 +35,17 @@ _TCP_INFO_BYTES, _ROUND_TRIP_AT = 104, 68
 """How long Linux's struct tcp_info is at least, and where tcpi_rtt is in it, in microseconds."""
 
 
+def tcp_round_trip_seconds(connected: socket.socket) -> float | None:
+    """To the other end and back, as TCP measures it; None if it is not known."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:
+        return None
+    return int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder) / 1e6
+
+
 class MqttConnection(asyncio.Protocol):
     """Keeps one session connected. `changed` is called after octets came in or the connection went, `before` before.
 
@@ -175,13 +186,7 @@ class MqttConnection(asyncio.Protocol):
     @property
     def round_trip_seconds(self) -> float | None:
         """To the broker and back, as TCP measures it with all that is sent, pings at least; None if it is not known."""
-        if self._socket is None or not hasattr(socket, "TCP_INFO"):
-            return None
-        try:
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except OSError:
-            return None
-        return int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder) / 1e6
+        return None if self._socket is None else tcp_round_trip_seconds(self._socket)
 
     def pause_writing(self) -> None:
         """The broker does not read."""

@@ -150,7 +150,10 @@ def test_a_broker_that_is_away_is_said_so(site: Site) -> None:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("killed", ["front", "broker"])
-def test_nothing_acknowledged_is_lost_when_something_is_killed(site: Site, killed: str, qos: int) -> None:
+@pytest.mark.parametrize("times", [2, pytest.param(10, marks=pytest.mark.slow)])
+def test_nothing_acknowledged_is_lost_when_something_is_killed(
+    site: Site, killed: str, qos: int, times: int
+) -> None:
     subscriber = Paho(site.front, "sub", clean=False).connected().subscribe("safe", qos)
     # What a client does after a kill with what it had not finished is its own affair: paho may publish it anew.
     publisher = Paho(
@@ -158,7 +161,7 @@ def test_nothing_acknowledged_is_lost_when_something_is_killed(site: Site, kille
     ).connected()
     sent: dict[int, bytes] = {}
     with ended(subscriber, publisher):
-        for round_number in range(3):
+        for round_number in range(times):
             for number in range(100):
                 payload = b"%d-%d" % (round_number, number)
                 sent[publisher.client.publish("safe", payload, qos).mid] = payload

@@ -12,9 +12,8 @@ import contextlib
 import fcntl
 import os
 import socket
-import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from triagemq.datagrams import CONTROL_DSCP, dscp_mark
 from triagemq.gateway.core.delivery import drop_as_planned, interval_ns
@@ -36,6 +35,7 @@ from triagemq.gateway.front.session import (
     ToBroker,
     ToClient,
 )
+from triagemq.mqtt.connection import tcp_round_trip_seconds
 from triagemq.mqtt.packets import ReasonCode
 from triagemq.mqttsn import TopicIdType, matches
 from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment
@@ -53,17 +53,9 @@ _TRY_AGAIN_SECONDS = 0.02
 _MOST_UNREAD_BYTES = 256 << 10
 _MOST_TO_BROKER_BYTES = 1 << 20
 _MOST_FILTERS_LOOKED_AT = 1_000
-# Linux: SIOCOUTQNSD, and what struct tcp_info has at these places.
+# Linux: SIOCOUTQNSD and TCP_NOTSENT_LOWAT.
 _UNSENT = 0x894B
 _NOTSENT_LOWAT = 25
-_TCP_INFO_BYTES, _ROUND_TRIP_AT, _DELIVERY_RATE_AT = 168, 68, 160
-
-
-class LinkFigures(NamedTuple):
-    """What TCP measures of a client's link."""
-
-    round_trip_seconds: float
-    delivery_bps: float
 
 
 class ClientConnection(asyncio.Protocol):
@@ -213,19 +205,9 @@ class ClientConnection(asyncio.Protocol):
                 self._unblock()
 
     @property
-    def link(self) -> LinkFigures | None:
-        """What its link does, as TCP measures it."""
-        if self._socket is None or not hasattr(socket, "TCP_INFO"):
-            return None
-        try:
-            info = self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        except OSError:
-            return None
-        if len(info) < _TCP_INFO_BYTES:
-            return None
-        rate = int.from_bytes(info[_DELIVERY_RATE_AT : _DELIVERY_RATE_AT + 8], sys.byteorder)
-        microseconds = int.from_bytes(info[_ROUND_TRIP_AT : _ROUND_TRIP_AT + 4], sys.byteorder)
-        return LinkFigures(microseconds / 1e6, 8.0 * rate)
+    def round_trip_seconds(self) -> float | None:
+        """To the client and back, as TCP measures it; None if it is not known."""
+        return None if self._socket is None else tcp_round_trip_seconds(self._socket)
 
     # The broker's side.
 

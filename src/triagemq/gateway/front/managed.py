@@ -84,7 +84,7 @@ class ManagedFront:
     @property
     def round_trips(self) -> dict[str, float]:
         """Seconds to clients and back, by client id, as TCP measures them."""
-        return {client_id: link.round_trip_seconds for client_id, link in self._front.links.items()}
+        return self._front.round_trips
 
     async def start(self, orders: Orders) -> None:
         """Listen."""

@@ -21,7 +21,7 @@ from triagemq.errors import GatewayError
 from triagemq.gateway.core.messages import RecentPublications
 from triagemq.gateway.core.sessions import Identify
 from triagemq.gateway.core.state import Gone, Present
-from triagemq.gateway.front.connection import BrokerLeg, ClientConnection, LinkFigures
+from triagemq.gateway.front.connection import BrokerLeg, ClientConnection
 from triagemq.gateway.front.downlink import HEADER_BYTES, MTU_BYTES
 from triagemq.gateway.sockets import StreamToken
 from triagemq.plan.dataplane import FlowKey, OutgoingPacket, SetPort
@@ -106,10 +106,10 @@ class Front:
         return self._clients.values()
 
     @property
-    def links(self) -> dict[str, LinkFigures]:
-        """What TCP measures, by client id."""
-        found = ((client_id, client.link) for client_id, client in self._clients.items())
-        return {client_id: link for client_id, link in found if link is not None}
+    def round_trips(self) -> dict[str, float]:
+        """Seconds to clients and back, by client id, as TCP measures them."""
+        found = ((client_id, client.round_trip_seconds) for client_id, client in self._clients.items())
+        return {client_id: seconds for client_id, seconds in found if seconds is not None}
 
     async def start(self) -> None:
         """Listen; GatewayError if the address is not to be had or the certificate cannot be used."""
