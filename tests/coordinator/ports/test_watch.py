@@ -16,6 +16,7 @@ import pytest
 from tests.network.virtual_time import VirtualTime
 
 from triagemq.channel.messages import Measured
+from triagemq.coordinator.gateways.observed import ObservedSubscribers
 from triagemq.coordinator.loop import measuring as measuring
 from triagemq.coordinator.loop.measuring import Measuring
 from triagemq.coordinator.ports import PortWatch, bandwidth_interval
@@ -68,7 +69,7 @@ class Radio:
                 for _ in range(burst):
                     self._arrive(round(self._next * 1e9))
                 self._next += self.every_seconds or self._random.exponential(1 / packets_per_second)
-            self._port.finish(round(self.now * 1e9), [])
+            self._port.finish(round(self.now * 1e9), [], [])
             found = self.watch.observe(self.now, {"radio": self._counters()}, "epoch")
             self.changes += [(self.now, change) for change in found]
 
@@ -83,7 +84,7 @@ class Radio:
         return SetPort("radio", self.bandwidth_bps, 100, 1)
 
     def _arrive(self, now_ns: int) -> None:
-        self._port.finish(now_ns, [])
+        self._port.finish(now_ns, [], [])
         packet = OutgoingPacket(self._flow.key, b"", control=False)
         self._port.arrive(Queued(packet, self._flow, 1, self.packet_bytes, now_ns), [])
         self._port.start(now_ns, [], [])
@@ -258,7 +259,9 @@ def measure(gateway: Gateway, watch: PortWatch, seconds: int, store: Any = None)
     async def heard(before: Measured | None, now: Measured) -> None: ...
 
     async def scene() -> None:
-        gateways: Any = SimpleNamespace(first=SimpleNamespace(lead=None), measure=gateway.measure)
+        gateways: Any = SimpleNamespace(
+            first=SimpleNamespace(lead=None), measure=gateway.measure, observed=ObservedSubscribers()
+        )
         rates: Any = SimpleNamespace(observe=lambda now, topics, complete: (), to_store=dict)
         here = Measuring(gateways, rates, watch, store, on_change=print, on_second=heard)
         await here.one_second()

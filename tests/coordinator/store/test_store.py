@@ -70,7 +70,11 @@ def test_what_was_stored_before_is_read_and_written_in_the_same_words(
     text, intent = OLD[key]
     store = Store(database_in(tmp_path))
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
-        database.execute("insert into intents values (?, ?, 'owner', 'key', 12.5, ?)", (*key, text))
+        database.execute(
+            "insert into intents (kind, name, owner, session_key, lease_seconds, intent) "
+            "values (?, ?, 'owner', 'key', 12.5, ?)",
+            (*key, text),
+        )
     (found,) = store.records()
     assert (found.intent, found.intent.lease_seconds, found.owner) == (intent, 12.5, "owner")
     store.write_now(tables.announce, [found])
@@ -85,7 +89,10 @@ def test_what_cannot_be_asked_for_is_named_and_keeps_nobody_else_out(
     store = Store(database_in(tmp_path))
     store.write_now(tables.announce, [record("s")])
     with sqlite3.connect(tmp_path / "coordinator.sqlite") as database:
-        database.execute("insert into intents values ('publisher', 'p', '', '', 10, '{\"publications\": 1}')")
+        database.execute(
+            "insert into intents (kind, name, owner, session_key, lease_seconds, intent) "
+            "values ('publisher', 'p', '', '', 10, '{\"publications\": 1}')"
+        )
     assert store.records() == [record("s")]
     assert "intent of publisher 'p' is not valid (publications: " in caplog.text
     store.close_now()
@@ -279,7 +286,7 @@ def test_the_schema_is_one_that_postgresql_takes() -> None:
         str(CreateTable(table).compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
         for table in tables.META.metadata.sorted_tables
     ]
-    assert len(texts) == 11
+    assert len(texts) == 12
     assert any("BIGSERIAL" in each for each in texts)
 
 
