@@ -89,6 +89,8 @@ class ClientConnection(asyncio.Protocol):
         )
         # What the client has been sent at QoS 1 and 2, by packet id, with its times in the port.
         self._unacknowledged: dict[int, tuple[Waiting, int, int]] = {}
+        # By topic and QoS, as they were looked up.
+        self._subscriptions: dict[tuple[str, int], Subscription] = {}
         self._is_closed = False
         self._is_congested = False
 
@@ -280,6 +282,7 @@ class ClientConnection(asyncio.Protocol):
                 case Accepted(_, session_present):
                     self._accepted(session_present)
                 case FiltersChanged():
+                    self._subscriptions.clear()
                     self._front.filters_changed(self)
                 case SpeaksOld():
                     self._front.broker_is_old()
@@ -365,11 +368,16 @@ class ClientConnection(asyncio.Protocol):
 
     def _subscription(self, copy: Copy) -> Subscription:
         """By which it gets a message, as far as that is known: a session may be older than its connection."""
-        found, qos = copy.topic, copy.message.qos
-        filters = self.session.filters
-        if copy.topic not in filters and len(filters) <= _MOST_FILTERS_LOOKED_AT:
-            found = next((each for each in filters if matches(each, copy.topic)), copy.topic)
-        return Subscription(found, qos, TopicIdType.NORMAL)
+        key = copy.topic, copy.message.qos
+        known = self._subscriptions.get(key)
+        if known is None:
+            found, filters = copy.topic, self.session.filters
+            if copy.topic not in filters and len(filters) <= _MOST_FILTERS_LOOKED_AT:
+                found = next((each for each in filters if matches(each, copy.topic)), copy.topic)
+            if len(self._subscriptions) >= _MOST_FILTERS_LOOKED_AT:
+                self._subscriptions.clear()
+            known = self._subscriptions[key] = Subscription(found, copy.message.qos, TopicIdType.NORMAL)
+        return known
 
     def _settled(
         self, waiting: Waiting, outcome: Outcome, reason: str, enqueued_ns: int = -1, dequeued_ns: int = -1

@@ -31,6 +31,7 @@ HEADER_BYTES = 14 + 20 + 32
 
 _MOST_IN_PORT = 1
 """Packets of one class, at QoS 0 and above each: what comes meanwhile goes together in the next one."""
+_FEW_WAITING = 8
 _CONTROL = Treatment(0)
 
 
@@ -180,9 +181,10 @@ class Downlink:
             if waiting.newest_only and self._takes_place(waiting):
                 return
         self._append(waiting)
-        if not waiting.qos:
+        if self._at_qos_0 > _FEW_WAITING and not waiting.qos:
             self._make_room()
-        self.pump()
+        if waiting.newest_only or self._in_port[waiting.queue] < _MOST_IN_PORT:
+            self.pump()
 
     def acknowledged(self, packet_id: int) -> None:
         """The client has a message."""
