@@ -21,6 +21,7 @@ from triagemq.gateway.core.fanout import publication_of
 from triagemq.gateway.core.messages import Delivery, Publication, Subscription
 from triagemq.gateway.core.sessions import Copy as RecipientCopy
 from triagemq.gateway.core.thinning import Thinning
+from triagemq.gateway.front.broker_leg import BrokerLeg
 from triagemq.gateway.front.downlink import Downlink, Waiting
 from triagemq.gateway.front.session import (
     Accepted,
@@ -51,7 +52,6 @@ _CONNECT_SECONDS = 10.0
 _CLOSE_SECONDS = 2.0
 _TRY_AGAIN_SECONDS = 0.02
 _MOST_UNREAD_BYTES = 256 << 10
-_MOST_TO_BROKER_BYTES = 1 << 20
 _MOST_FILTERS_LOOKED_AT = 1_000
 # Linux: SIOCOUTQNSD and TCP_NOTSENT_LOWAT.
 _UNSENT = 0x894B
@@ -504,52 +504,3 @@ class ClientConnection(asyncio.Protocol):
 
 _TERMS = {Outcome.expired: "expires_seconds", Outcome.superseded: "newest_only"}
 _ORDERLY = {"broker_closed", "disconnected_by_broker", "refused_by_broker", "stopped"}
-
-
-class BrokerLeg(asyncio.Protocol):
-    """A client's connection to the broker."""
-
-    def __init__(self, client: ClientConnection) -> None:
-        self.is_congested = self.is_open = False
-        self._client = client
-        self._transport: asyncio.Transport | None = None
-        self._is_unwanted = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport, self.is_open = transport, True
-        transport.set_write_buffer_limits(_MOST_TO_BROKER_BYTES)
-        if self._is_unwanted:
-            transport.abort()
-        else:
-            self._client.broker_made(self)
-
-    def data_received(self, data: bytes) -> None:
-        self._client.broker_data(self, data)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.is_open, self._transport = False, None
-        self._client.broker_lost(self)
-
-    def pause_writing(self) -> None:
-        self.is_congested = True
-        self._client.broker_congested(self)
-
-    def resume_writing(self) -> None:
-        self.is_congested = False
-        self._client.broker_congested(self)
-
-    def write(self, octets: bytes) -> None:
-        if self._transport is not None:
-            self._transport.write(octets)
-
-    def close(self) -> None:
-        """When everything is written."""
-        self._is_unwanted = True
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        self._is_unwanted = True
-        if self._transport is not None:
-            self._transport.abort()

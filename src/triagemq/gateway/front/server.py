@@ -21,7 +21,8 @@ from triagemq.errors import GatewayError
 from triagemq.gateway.core.messages import RecentPublications
 from triagemq.gateway.core.sessions import Identify
 from triagemq.gateway.core.state import Gone, Present
-from triagemq.gateway.front.connection import BrokerLeg, ClientConnection
+from triagemq.gateway.front.broker_leg import BrokerLeg
+from triagemq.gateway.front.connection import ClientConnection
 from triagemq.gateway.front.downlink import HEADER_BYTES, MTU_BYTES
 from triagemq.gateway.sockets import StreamToken
 from triagemq.plan.dataplane import FlowKey, OutgoingPacket, SetPort
