@@ -61,7 +61,7 @@ class Exchange:
         at_ns = time.time_ns()
         counters = self.queues.counters()
         self.plane.report(counters.ports, {}, at_ns)
-        said = self.outcomes(Outcome.delivered)
+        said = self.with_outcome(Outcome.delivered)
         # What is said to have left arrives in a moment: as soon as the kernel's own thread for packets has its turn.
         deadline = time.monotonic() + 30.0
         came = False
@@ -84,7 +84,7 @@ class Exchange:
             time.sleep(0.06)
             self.report()
 
-    def outcomes(self, outcome: Outcome) -> Counter[int]:
+    def with_outcome(self, outcome: Outcome) -> Counter[int]:
         return Counter(
             flow for flow, found, _, _ in self.outcomes if found is outcome and isinstance(flow, int)
         )
@@ -111,15 +111,15 @@ def test_delivered_is_what_arrived_over_queues_that_drop_and_hold() -> None:
         waiting = exchange.queues.counters().ports["radio"].queues[2].backlog_packets
         assert waiting > 20
         exchange.drain()
-        delivered = exchange.outcomes(Outcome.delivered)
+        delivered = exchange.with_outcome(Outcome.delivered)
         counted = exchange.queues.counters()
         for flow in (0, 1):
             assert delivered[flow] == exchange.received[flow]
         # Those that share a class share what it lost; their sum is exact.
         assert delivered[2] + delivered[3] == exchange.received[2] + exchange.received[3]
-        lost = exchange.outcomes(Outcome.dropped_by_buffer)
+        lost = exchange.with_outcome(Outcome.dropped_by_buffer)
         assert sum(lost.values()) == sum(queue.drops for queue in counted.ports["radio"].queues) > 100
-        assert exchange.outcomes(Outcome.lost_on_link) == {}
+        assert exchange.with_outcome(Outcome.lost_on_link) == {}
         assert counted.flows == {}
         assert len(exchange.outcomes) == sum(queue.packets_in for queue in counted.ports["radio"].queues)
     finally:
@@ -132,15 +132,15 @@ def test_nothing_is_delivered_over_a_link_that_is_down() -> None:
         exchange.run(0.5, 400)
         exchange.drain()
         before = sum(exchange.received.values())
-        assert sum(exchange.outcomes(Outcome.delivered).values()) == before > 100
+        assert sum(exchange.with_outcome(Outcome.delivered).values()) == before > 100
         exchange.set_link(up=False)
         exchange.run(0.5, 400)
         exchange.drain()
-        assert sum(exchange.outcomes(Outcome.delivered).values()) == sum(exchange.received.values()) == before
-        assert sum(exchange.outcomes(Outcome.lost_on_link).values()) > 100
+        assert sum(exchange.with_outcome(Outcome.delivered).values()) == sum(exchange.received.values()) == before
+        assert sum(exchange.with_outcome(Outcome.lost_on_link).values()) > 100
         exchange.set_link(up=True)
         exchange.run(0.5, 400)
         exchange.drain()
-        assert sum(exchange.outcomes(Outcome.delivered).values()) == sum(exchange.received.values()) > before
+        assert sum(exchange.with_outcome(Outcome.delivered).values()) == sum(exchange.received.values()) > before
     finally:
         exchange.close()
