@@ -87,7 +87,8 @@ def main() -> None:
     # Who is started in the background of a script ignores Ctrl-C, which SIGTERM is made into.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-    chosen = arguments.only or list(CONTENDERS)
+    # The front has a comparison of its own (front.py).
+    chosen = arguments.only or [name for name, each in CONTENDERS.items() if not each.front]
     seconds = arguments.seconds or SECONDS_OF[arguments.quick]
     draining = DRAINING_SECONDS[arguments.quick]
     absent = {name: CONTENDERS[name].missing for name in chosen if CONTENDERS[name].missing}
