@@ -20,8 +20,7 @@ brokers: {hall: }
 switches: {core: }
 ports:
   plain: {switch: core, bandwidth_bps: 1e6}
-  radio: {switch: core, bandwidth_bps: 100 Mbit/s, discipline: queue_rates,
-    queue_rates_bps: [60 Mbit/s, 30 Mbit/s, 10e6]}
+  radio: {switch: core, bandwidth_bps: 100e6, discipline: queue_rates, queue_rates_bps: [60 Mbit/s, 30 Mbit/s, 10e6]}
 publishers: {sensor: {publishes: {smoke: {rate_per_second: 2, size_bytes: 60}}}}
 subscribers: {commander: {port: radio, subscribes: {smoke: log:10}}}
 """
