@@ -18,6 +18,7 @@ from triagemq.datagrams import Datagrams
 from triagemq.gateway.core import GatewayCore, Policy
 from triagemq.gateway.core.delivery import rerank
 from triagemq.gateway.core.sessions import Group
+from triagemq.gateway.core.thinning import Thinning
 from triagemq.gateway.sockets import Sender
 from triagemq.mqtt.packets import CONTENT_TYPE, CORRELATION_DATA, RESPONSE_TOPIC, USER_PROPERTY
 from triagemq.mqttsn import Disconnect, PingReq, PubAck, Publish, Register, ReturnCode
@@ -198,6 +199,15 @@ def test_a_new_rate_counts_from_the_last_event_that_was_sent() -> None:
     assert client.payloads() == [b"3"]
     gateway.publish("smoke", b"4")
     assert client.payloads() == [b"4"]
+
+
+def test_a_client_has_so_many_intervals_at_a_time_and_no_more() -> None:
+    calls: list[tuple[int, object]] = []
+    thinning: Thinning[bytes] = Thinning(
+        lambda due_ns, what: calls.append((due_ns, what)), lambda timer: None, lambda item: 0, most=2
+    )
+    assert [thinning.passes(topic, 5, 0) for topic in "abcabc"] == [True, True, True, False, False, True]
+    assert (len(thinning), len(calls)) == (2, 2)
 
 
 def test_retained_messages_are_not_thinned() -> None:

@@ -136,11 +136,17 @@ def test_nothing_is_delivered_over_a_link_that_is_down() -> None:
         exchange.set_link(up=False)
         exchange.run(0.5, 400)
         exchange.drain()
-        assert sum(exchange.with_outcome(Outcome.delivered).values()) == sum(exchange.received.values()) == before
+        assert (
+            sum(exchange.with_outcome(Outcome.delivered).values())
+            == sum(exchange.received.values())
+            == before
+        )
         assert sum(exchange.with_outcome(Outcome.lost_on_link).values()) > 100
         exchange.set_link(up=True)
         exchange.run(0.5, 400)
         exchange.drain()
-        assert sum(exchange.with_outcome(Outcome.delivered).values()) == sum(exchange.received.values()) > before
+        assert (
+            sum(exchange.with_outcome(Outcome.delivered).values()) == sum(exchange.received.values()) > before
+        )
     finally:
         exchange.close()

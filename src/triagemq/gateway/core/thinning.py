@@ -22,7 +22,8 @@ class Thinning(Generic[Item]):
     """The intervals of one client, by topic: an event begins one, and at its end the newest that came in it passes.
 
     No I/O, and no client: `schedule` calls something at a time, and `cancel` calls that off; `release` gets what passes
-    at the end of an interval, and returns how long the next one is, 0 for none.
+    at the end of an interval, and returns how long the next one is, 0 for none. Beyond so many intervals at a time
+    (`most`) further topics are not thinned: one client must not fill the memory with them.
 
     >>> calls, passed = [], []
     >>> def release(item):
@@ -38,14 +39,17 @@ class Thinning(Generic[Item]):
     (None, 500, ['c'], 1000)
     """
 
-    __slots__ = ("_cancel", "_intervals", "_release", "_schedule")
+    __slots__ = ("_cancel", "_intervals", "_most", "_release", "_schedule")
 
     def __init__(
         self,
         schedule: Callable[[int, Callable[[int], None]], object],
         cancel: Callable[[Any], None],
         release: Callable[[Item], int],
+        *,
+        most: int = 10_000,
     ) -> None:
+        self._most = most
         self._schedule, self._cancel, self._release = schedule, cancel, release
         self._intervals: dict[str, _Interval[Item]] = {}
 
@@ -60,7 +64,8 @@ class Thinning(Generic[Item]):
         """Whether what comes now passes, and begins an interval; if not, `hold` it."""
         if topic in self._intervals:
             return False
-        self._begin(topic, now_ns + length_ns, length_ns)
+        if len(self._intervals) < self._most:
+            self._begin(topic, now_ns + length_ns, length_ns)
         return True
 
     def hold(self, topic: str, item: Item) -> Item | None:
