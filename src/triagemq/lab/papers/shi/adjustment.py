@@ -268,7 +268,7 @@ def _figure_7(effort: Effort, progress: Progress) -> Findings:
             PrintedTable.of(
                 "over all loads, in ms",
                 settings,
-                ("queue_rates", str),
+                ("queue rates", str),
                 ("all queues", lambda name: f"{1e3 * overall[name]:.2f}"),
                 ("queues 7 and 6", lambda name: f"{1e3 * higher[name]:.2f}"),
             ),

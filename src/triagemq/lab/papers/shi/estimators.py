@@ -233,7 +233,7 @@ def _by_cell(shown: Shown, cells: Errors) -> PrintedTable:
         f"mean absolute error of the next window's delay; {shown}",
         cells,
         ("traffic", lambda cell: cell.traffic),
-        ("queue_rates", lambda cell: cell.queue_rates),
+        ("queue rates", lambda cell: cell.queue_rates),
         ("load", lambda cell: f"{cell.load:g}"),
         ("queue", lambda cell: QUEUES[cell.queue]),
         *((name, lambda cell, name=name: duration(cells[cell][name])) for name in _names(cells)),
