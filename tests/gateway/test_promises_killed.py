@@ -226,7 +226,12 @@ def everything(lab: Lab, directory: Path) -> Iterator[Here]:
         gateway = ManagedProcess(directory / "gateway", broker.url, dataplane="reported")
         stack.enter_context(ended(gateway))
         coordinator = CoordinatorProcess(
-            directory, gateway, broker.url, access=False, network=str(network), priority_classes=7
+            directory,
+            gateway,
+            broker.url,
+            access=False,
+            network=str(network),
+            planner={"priority_classes": 7},
         )
         stack.enter_context(ended(coordinator))
 
