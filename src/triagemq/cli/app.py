@@ -22,7 +22,7 @@ COMMANDS = {
     "up": "triagemq.cli.up",
     "pub": "triagemq.cli.publish",
     "sub": "triagemq.cli.subscribe",
-    "phase": "triagemq.cli.phase",
+    "phase": "triagemq.cli.clients",
     "token": "triagemq.cli.token",
     "topics": "triagemq.cli.topics",
     "emulate": "triagemq.lab.commands.emulate",

@@ -1,4 +1,4 @@
-"""What `triage pub` and `triage sub` share: the coordinator or gateway, and topics without a broker."""
+"""What `triage pub` and `triage sub` share (coordinator or gateway, topics without a broker), and `triage phase`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from triagemq.cli import options, terminal
 from triagemq.cli.stopping import LEAVING_SECONDS, stop_on_signals
 from triagemq.errors import ParameterError
 from triagemq.waiting import Opened, end
@@ -152,3 +153,37 @@ class DirectOptions:
         from triagemq.client.direct import NetworkSettings
 
         return NetworkSettings(interface=self.interface, **settings)
+
+
+def phase(
+    name: Annotated[
+        str | None, typer.Argument(help="The phase that begins; none: print the one of now.")
+    ] = None,
+    *,
+    coordinator: Annotated[str, typer.Option(help="Address of the coordinator.")] = DEFAULT_COORDINATOR,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="TRIAGE_TOKEN", help="An operator's token, where access is controlled."),
+    ] = None,
+    ca: Annotated[
+        Path | None, typer.Option(help="Certificate of the authority to trust for https://.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="Why, for the record of decisions.")] = "",
+    json: options.Json = False,
+) -> None:
+    """Switch to a phase of the policy, or of the scenario's worth profiles; `usual` is the phase without factors."""
+    from triagemq.client import Coordinator
+
+    async def ask() -> dict[str, object]:
+        there = Coordinator(coordinator, token=token, ssl_context=trusting(ca))
+        try:
+            if name is None:
+                return await there.ask("GET", "/v1/phase")
+            return await there.ask("PUT", "/v1/phase", {"phase": name, "reason": reason})
+        finally:
+            await there.close()
+
+    found = asyncio.run(ask())
+    phases = found.get("phases")
+    others = ", ".join(map(str, phases if isinstance(phases, list) else ()))
+    terminal.show(found, f"phase {found.get('phase')}; there are {others}", as_json=json)

@@ -57,7 +57,7 @@ from triagemq.simulate.records import (
     new_buffer,
     new_port_queues,
 )
-from triagemq.simulate.switches import Order, Thinning, cross_switches, due, keep_later, thin
+from triagemq.simulate.switches import Order, ThinningState, cross_switches, due, keep_later, thin
 
 _ENDED_CAPACITY = 1 << 14
 
@@ -84,7 +84,7 @@ class Path:
         self._below = network_side(scenario, classes, losses)
         self._broker_queues = new_broker_queues(self._above, len(scenario.subscribers))
         interval = 1 / scenario.subscriptions.max_rate_per_second
-        self._thinning = Thinning(interval, np.zeros(len(interval)), np.full(len(interval), -1))
+        self._thinning = ThinningState(interval, np.zeros(len(interval)), np.full(len(interval), -1))
         self._switch_free = np.zeros(len(scenario.switches))
         self.ports = new_port_queues(self._below, clock.sample_seconds)
         self.published = new_buffer(EVENT, max(1024, block_events))

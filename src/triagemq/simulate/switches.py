@@ -84,7 +84,7 @@ GONE = -2
 """In `group` of such a copy: another has taken its place."""
 
 
-class Thinning(NamedTuple):
+class ThinningState(NamedTuple):
     """Per subscription the time between two copies (0: all pass), from when on the next one passes, and which waits for
     that. A copy that comes before takes the place of the one that waits."""
 
@@ -101,7 +101,7 @@ def thin(
     begin: int,
     end: int,
     until: float,
-    thinning: Thinning,
+    thinning: ThinningState,
 ) -> int:
     """Hold back the copies number order[begin:end] that come too soon after the one before.
 

@@ -28,7 +28,7 @@ from triagemq.network.openflow.rule_sets import (
     prefix_rules,
     topic_rules,
 )
-from triagemq.network.openflow.rules import MARKS, Copy, Kind, RateLimit, Rule
+from triagemq.network.openflow.rules import MARKS, Kind, OutputAction, RateLimit, Rule
 from triagemq.network.openflow.topology import HostPlace, PortId, ShortestPaths, Topology
 from triagemq.plan.dataplane import FlowKey, SetFlow
 
@@ -99,9 +99,9 @@ def test_copies_of_a_topic_leave_by_its_ports_with_the_marks_of_their_classes() 
     flows = topic(one=3, onward=0, last=1, three=0, more=6)
     rules = topic_rules(ShortestPaths(LINE), TOPIC, flows, PLACES)
     (first,), (second,), (third,) = (kinds(rules, switch, Kind.FLOW) for switch in (1, 2, 3))
-    assert first.copies == (Copy(1, MARKS[0]), Copy(HOST_PORT, MARKS[3]))
-    assert second.copies == (Copy(2, MARKS[1]),)
-    assert third.copies == (Copy(HOST_PORT, MARKS[0]), Copy(HOST_PORT + 1, MARKS[6]))
+    assert first.copies == (OutputAction(1, MARKS[0]), OutputAction(HOST_PORT, MARKS[3]))
+    assert second.copies == (OutputAction(2, MARKS[1]),)
+    assert third.copies == (OutputAction(HOST_PORT, MARKS[0]), OutputAction(HOST_PORT + 1, MARKS[6]))
     # Whoever is sent copies has its rule before who sends them.
     assert [rule.hops for rule in (first, second, third)] == [2, 1, 0]
     assert all(dict(rule.match)["ipv4_dst"] == TOPIC.address for rule in (first, second, third))
@@ -118,7 +118,7 @@ def test_a_topic_is_limited_where_hosts_send_and_not_where_switches_do() -> None
     assert (dict(from_second.match)["in_port"], from_second.limit, from_second.copies) == (
         1,
         None,
-        (Copy(1, MARKS[0]),),
+        (OutputAction(1, MARKS[0]),),
     )
     assert from_second.priority > Kind.FLOW.priority
     assert [rule.limit for switch in (2, 3) for rule in rules[switch].values()] == [None, None]
@@ -249,10 +249,14 @@ def test_a_longer_prefix_has_the_ports_of_all_that_cover_it_and_the_rest_goes_no
     }
     rules = prefix_rules(ShortestPaths(LINE), flows, EDGES)
     third = MARKS[2]
-    assert matches(rules, 1) == {0: (), 18: (Copy(7, third),), 20: (Copy(7, third), Copy(8, third))}
+    assert matches(rules, 1) == {
+        0: (),
+        18: (OutputAction(7, third),),
+        20: (OutputAction(7, third), OutputAction(8, third)),
+    }
     assert sorted(rule.copies for rule in kinds(rules, 2, Kind.PREFIX)) == [
-        (Copy(7, MARKS[1]),),
-        (Copy(7, MARKS[0]),),
+        (OutputAction(7, MARKS[1]),),
+        (OutputAction(7, MARKS[0]),),
     ]
     # Also where nobody wants anything.
     assert matches(rules, 3) == {0: ()}
@@ -260,7 +264,7 @@ def test_a_longer_prefix_has_the_ports_of_all_that_cover_it_and_the_rest_goes_no
     # A port of a switch that has not been seen yet comes later.
     assert matches(prefix_rules(ShortestPaths(LINE), flows, {"a": EDGES["a"]}), 1) == {
         0: (),
-        18: (Copy(7, third),),
+        18: (OutputAction(7, third),),
     }
 
 
@@ -269,15 +273,15 @@ def test_events_leave_each_port_in_the_class_of_the_longest_prefix_there() -> No
     rules = prefix_rules(ShortestPaths(LINE), flows, EDGES)
     assert matches(rules, 1) == {
         0: (),
-        18: (Copy(7, MARKS[2]), Copy(8, MARKS[5])),
-        20: (Copy(7, MARKS[2]), Copy(8, MARKS[0])),
+        18: (OutputAction(7, MARKS[2]), OutputAction(8, MARKS[5])),
+        20: (OutputAction(7, MARKS[2]), OutputAction(8, MARKS[0])),
     }
     # Another UDP port is another key: neither covers the other.
     elsewhere = FlowKey(NARROW.address, 7401)
     rules = prefix_rules(
         ShortestPaths(LINE), {WIDE: flows[WIDE], elsewhere: wanted_at(elsewhere, b=0)}, EDGES
     )
-    assert matches(rules, 1)[20] == (Copy(8, MARKS[0]),)
+    assert matches(rules, 1)[20] == (OutputAction(8, MARKS[0]),)
 
 
 def test_the_book_changes_prefixes_as_a_whole_and_all_rules_of_them_are_touched() -> None:
@@ -287,10 +291,10 @@ def test_the_book_changes_prefixes_as_a_whole_and_all_rules_of_them_are_touched(
     _, touched = book.change({WIDE: wanted_at(WIDE, a=0)})
     assert {switch: len(keys) for switch, keys in touched.items()} == {1: 2, 2: 1, 3: 1}
     book.fit(LINE, EDGES)
-    assert matches(book.wanted, 1) == {0: (), 18: (Copy(7, MARKS[0]),)}
+    assert matches(book.wanted, 1) == {0: (), 18: (OutputAction(7, MARKS[0]),)}
     undoing, touched = book.change({NARROW: wanted_at(NARROW, b=0), WIDE: wanted_at(WIDE, a=1)})
-    assert matches(book.wanted, 1)[20] == (Copy(7, MARKS[1]), Copy(8, MARKS[0]))
+    assert matches(book.wanted, 1)[20] == (OutputAction(7, MARKS[1]), OutputAction(8, MARKS[0]))
     book.change(undoing)
-    assert matches(book.wanted, 1) == {0: (), 18: (Copy(7, MARKS[0]),)}
+    assert matches(book.wanted, 1) == {0: (), 18: (OutputAction(7, MARKS[0]),)}
     book.change({WIDE: ()})
     assert book.wanted == without

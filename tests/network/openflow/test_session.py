@@ -29,7 +29,7 @@ from tests.network.openflow.fake_switch import (
 from triagemq.errors import SessionClosedError, SwitchError
 from triagemq.network.openflow import encoding
 from triagemq.network.openflow.decoding import PacketIn, PortDescription
-from triagemq.network.openflow.rules import Copy, Rule, matching
+from triagemq.network.openflow.rules import OutputAction, Rule, matching
 from triagemq.network.openflow.session import SessionTimes, SwitchSession
 
 
@@ -42,7 +42,7 @@ async def until(check: object) -> None:
         await asyncio.sleep(0.01)
 
 
-RULE = Rule(1, 300, matching(udp_dst=2000, eth_type=0x0800, ip_proto=17), copies=(Copy(1, 46),))
+RULE = Rule(1, 300, matching(udp_dst=2000, eth_type=0x0800, ip_proto=17), copies=(OutputAction(1, 46),))
 
 
 def test_the_handshake_learns_the_switch_and_its_ports() -> None:

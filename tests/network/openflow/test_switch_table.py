@@ -23,10 +23,10 @@ from tests.network.openflow.fake_switch import (
 
 from triagemq.errors import SwitchError
 from triagemq.network.openflow import switch_table
-from triagemq.network.openflow.rules import Copy, Put, RateLimit, Rule, matching
+from triagemq.network.openflow.rules import OutputAction, Put, RateLimit, Rule, matching
 from triagemq.network.openflow.switch_table import SwitchTable
 
-LIMITED = Rule(1, 300, matching(eth_type=0x0800), copies=(Copy(1),), limit=RateLimit(64, 12))
+LIMITED = Rule(1, 300, matching(eth_type=0x0800), copies=(OutputAction(1),), limit=RateLimit(64, 12))
 METER_MOD = 29
 FLOWS, METERS, METER_FEATURES = 1, 10, 11
 
@@ -77,10 +77,12 @@ def test_a_switch_with_few_meters_gets_numbers_that_it_has() -> None:
             await asyncio.gather(table.read(), answer(switch, 4))
             table.request(Put(7, LIMITED))
             assert [each.meter for each in table.installed.values()] == [3]
-            other = Rule(1, 300, matching(eth_type=0x86DD), copies=(Copy(1),), limit=RateLimit(64, 12))
+            other = Rule(
+                1, 300, matching(eth_type=0x86DD), copies=(OutputAction(1),), limit=RateLimit(64, 12)
+            )
             table.request(Put(7, other))
             with pytest.raises(SwitchError, match="all its meters are in use"):
-                table.request(Put(7, Rule(1, 300, (), copies=(Copy(1),), limit=RateLimit(64, 12))))
+                table.request(Put(7, Rule(1, 300, (), copies=(OutputAction(1),), limit=RateLimit(64, 12))))
 
     run(work())
 

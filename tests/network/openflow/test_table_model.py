@@ -14,7 +14,7 @@ from tests.network.openflow.table_model import Probe, RuleError, TableModel
 from tests.network.openflow.walker import CircleError, find, walk
 
 from triagemq.network.openflow.rule_sets import address_fields, base_rules, topic_rules
-from triagemq.network.openflow.rules import Copy, Kind, Rule, matching
+from triagemq.network.openflow.rules import Kind, OutputAction, Rule, matching
 from triagemq.network.openflow.topology import PortId, ShortestPaths, Topology
 
 FIELDS = ("eth_type", "ip_dscp", "udp_dst")
@@ -85,7 +85,7 @@ def wild_rules(draw: st.DrawFn, network: Topology) -> dict[int, list[Rule]]:
     marks = st.sampled_from([None, 0, 1])
     copies = {
         switch: st.lists(
-            st.builds(Copy, st.sampled_from(sorted(network.ports[switch])), marks),
+            st.builds(OutputAction, st.sampled_from(sorted(network.ports[switch])), marks),
             unique_by=lambda copy: copy.port,
             max_size=2,
         )
@@ -153,7 +153,7 @@ def test_errors_name_switch_and_rule() -> None:
     routes, some = line_rules()
     probes = [PROBE, *all_probes(routes)]
     wrong = next(rule for rule in some[2].values() if rule.kind is Kind.FLOW)
-    some[2][wrong.key] = replace(wrong, copies=(Copy(99),))
+    some[2][wrong.key] = replace(wrong, copies=(OutputAction(99),))
     with pytest.raises(
         RuleError, match=r"ends at switch 0000000000000002 port 99, not at switch .*3 port 100"
     ):
@@ -161,16 +161,16 @@ def test_errors_name_switch_and_rule() -> None:
     some[2][wrong.key] = replace(wrong, copies=())
     with pytest.raises(RuleError, match="ends at no port"):
         TableModel(LINE.links, some).check(probes)
-    some[2][wrong.key] = replace(wrong, copies=tuple(Copy(copy.port, 3) for copy in wrong.copies))
+    some[2][wrong.key] = replace(wrong, copies=tuple(OutputAction(copy.port, 3) for copy in wrong.copies))
     last = next(rule for rule in some[3].values() if rule.kind is Kind.FLOW)
-    some[3][last.key] = replace(last, copies=tuple(Copy(copy.port) for copy in last.copies))
+    some[3][last.key] = replace(last, copies=tuple(OutputAction(copy.port) for copy in last.copies))
     with pytest.raises(RuleError, match="comes with mark 3, not 46"):
         TableModel(LINE.links, some).check(probes)
 
 
 def test_a_circle_names_where_it_closes() -> None:
     ring = make_network(3, [(1, 2), (2, 3), (3, 1)])
-    around = {switch: Rule(0, 0, (), (Copy(port),)) for switch, port in ((1, 1), (2, 2), (3, 3))}
+    around = {switch: Rule(0, 0, (), (OutputAction(port),)) for switch, port in ((1, 1), (2, 2), (3, 3))}
     model = TableModel(ring.links, {switch: {rule.key: rule} for switch, rule in around.items()})
     with pytest.raises(RuleError, match=r"switch 000000000000000\d, rule .*in a circle"):
         model.exits({}, PortId(1, HOST_PORT))
@@ -180,7 +180,7 @@ def test_a_refused_change_leaves_the_model_as_it_was() -> None:
     routes, some = line_rules()
     model = TableModel(LINE.links, some)
     probes = [PROBE, *all_probes(routes)]
-    everything = Rule(1, 1000, (), (Copy(1),))
+    everything = Rule(1, 1000, (), (OutputAction(1),))
     with pytest.raises(RuleError, match="is never reached because of"):
         model.change({}, {2: {everything.key: everything}})
     model.check(probes)

@@ -49,7 +49,7 @@ class Join:
 
 
 @dataclass(slots=True, eq=False)
-class Filter:
+class BrokerFilter:
     """One filter over one lane of a link. `granted` is the broker's QoS, -1 before its first answer."""
 
     topic_filter: str
@@ -109,7 +109,7 @@ class Identifiers:
     """The subscription identifiers (MQTT 5) of all filters of a link. Every SUBSCRIBE has one of its own."""
 
     def __init__(self) -> None:
-        self._filters: dict[int, Filter] = {}
+        self._filters: dict[int, BrokerFilter] = {}
         # Those of this gateway are from the first to before the next.
         self._first = self._next = 1
         # Restored ones whose filters were dropped.
@@ -118,7 +118,7 @@ class Identifiers:
     def __len__(self) -> int:
         return len(self._filters)
 
-    def give(self, entry: Filter) -> None:
+    def give(self, entry: BrokerFilter) -> None:
         """Another one for a filter that is subscribed to again."""
         entry.identifier = self._next
         self._next = self._next % _LAST_IDENTIFIER + 1
@@ -128,19 +128,19 @@ class Identifiers:
             del entry.fetchers[oldest]
             self._filters.pop(oldest, None)
 
-    def restore(self, entry: Filter) -> None:
+    def restore(self, entry: BrokerFilter) -> None:
         """Put back one of before a restart."""
         if entry.identifier:
             self._filters[entry.identifier] = entry
             self._first = self._next = max(self._next, entry.identifier % _LAST_IDENTIFIER + 1)
 
-    def forget(self, entry: Filter) -> None:
+    def forget(self, entry: BrokerFilter) -> None:
         """A filter is dropped; messages with its identifiers may still be in transit, and are for no client."""
         for identifier in {entry.identifier, *entry.fetchers}:
             if self._filters.pop(identifier, None) is not None and identifier < self._first:
                 self._dropped.add(identifier)
 
-    def filters(self, origin: Origin) -> list[Filter] | None:
+    def filters(self, origin: Origin) -> list[BrokerFilter] | None:
         """The filters that a message is for; None if an identifier is of an earlier gateway."""
         known = [entry for entry in map(self._filters.get, origin) if entry is not None]
         if len(known) < len(origin):
@@ -157,8 +157,8 @@ class Lane(MqttSession):
         super().__init__(owner, login, version=version)
         self.number = number
         # By packet id: filters with an unanswered SUBSCRIBE; and filters to subscribe to again.
-        self.by_packet: dict[int, Filter] = {}
-        self.to_ask: list[Filter] = []
+        self.by_packet: dict[int, BrokerFilter] = {}
+        self.to_ask: list[BrokerFilter] = []
 
     @property
     def takes_requests(self) -> bool:
@@ -179,7 +179,7 @@ class BrokerLink(MqttOwner):
         self._first_origin = -1 - number * _MOST_LANES
         self.login = login
         self.lanes = [Lane(self, login, gateway.settings.mqtt_version, 0)]
-        self.filters: dict[str, Filter] = {}
+        self.filters: dict[str, BrokerFilter] = {}
         self.up_since_ns: int | None = None
         # Filters that the broker may have for us without need.
         self.to_unsubscribe: dict[str, None] = {}
@@ -227,7 +227,7 @@ class BrokerLink(MqttOwner):
             lane.unanswered_requests >= most or not lane.has_room for lane in self.lanes
         )
 
-    def filters_for(self, origin: Origin, topic: str) -> list[Filter]:
+    def filters_for(self, origin: Origin, topic: str) -> list[BrokerFilter]:
         """The filters that a copy of a message is for."""
         if origin and origin[0] >= 0:
             named = self._gateway.identifiers.filters(origin)
@@ -240,7 +240,7 @@ class BrokerLink(MqttOwner):
             if entry.lane.number == number and matches(entry.topic_filter, topic)
         ]
 
-    def fetchers_for(self, origin: Origin, topic: str) -> list[tuple[Session, Filter]]:
+    def fetchers_for(self, origin: Origin, topic: str) -> list[tuple[Session, BrokerFilter]]:
         """Who gets a retained message: those whose SUBSCRIBE has brought it."""
         found = []
         for entry in self.filters_for(origin, topic):
@@ -285,15 +285,15 @@ class BrokerLink(MqttOwner):
             self.waiting -= entry.withdraw(session)
             self._drop_if_unused(entry)
 
-    def _filter(self, topic_filter: str, identifier: int = 0) -> Filter:
+    def _filter(self, topic_filter: str, identifier: int = 0) -> BrokerFilter:
         entry = self.filters.get(topic_filter)
         if entry is None:
-            entry = Filter(topic_filter, self._lane_for(topic_filter), identifier)
+            entry = BrokerFilter(topic_filter, self._lane_for(topic_filter), identifier)
             self.filters[topic_filter] = entry
             self._gateway.identifiers.restore(entry)
         return entry
 
-    def _drop_if_unused(self, entry: Filter) -> None:
+    def _drop_if_unused(self, entry: BrokerFilter) -> None:
         in_use = entry.members or entry.joining or entry.asking or entry.packet_id
         if in_use or self.filters.get(entry.topic_filter) is not entry:
             return
@@ -303,7 +303,7 @@ class BrokerLink(MqttOwner):
         elif entry.identifier:
             self.to_unsubscribe[entry.topic_filter] = None
 
-    def _forget(self, entry: Filter) -> None:
+    def _forget(self, entry: BrokerFilter) -> None:
         del self.filters[entry.topic_filter]
         if not self.peer:
             self._gateway.changes.remove("filters", ("", entry.topic_filter))
@@ -323,7 +323,7 @@ class BrokerLink(MqttOwner):
             self._gateway.act(OpenBroker(free, self.peer))
         return free
 
-    def _ask(self, entry: Filter) -> None:
+    def _ask(self, entry: BrokerFilter) -> None:
         gateway, lane = self._gateway, entry.lane
         if not entry.joining or entry.packet_id or not lane.connected:
             return
@@ -339,13 +339,13 @@ class BrokerLink(MqttOwner):
         entry.fetchers[entry.identifier] = dict.fromkeys(join.session for join in entry.asking)
         self._subscribe(entry, with_retained=True)
 
-    def _identify(self, entry: Filter) -> None:
+    def _identify(self, entry: BrokerFilter) -> None:
         self._gateway.identifiers.give(entry)
         if not self.peer:
             # Of a peer all is subscribed to anew after a restart.
             self._gateway.changes.put("filters", ("", entry.topic_filter, entry.identifier))
 
-    def _subscribe(self, entry: Filter, *, with_retained: bool) -> None:
+    def _subscribe(self, entry: BrokerFilter, *, with_retained: bool) -> None:
         lane = entry.lane
         refusal = lane.refuses_filter(entry.topic_filter)
         if refusal:
@@ -357,7 +357,7 @@ class BrokerLink(MqttOwner):
         )
         lane.by_packet[entry.packet_id] = entry
 
-    def _answered(self, entry: Filter, code: int) -> None:
+    def _answered(self, entry: BrokerFilter, code: int) -> None:
         """The answer to a SUBSCRIBE goes to its waiting clients, and a refusal to those who lose the filter."""
         gateway = self._gateway
         entry.packet_id = 0
@@ -378,7 +378,7 @@ class BrokerLink(MqttOwner):
         self._ask(entry)
         self._drop_if_unused(entry)
 
-    def _lose(self, entry: Filter, code: int) -> None:
+    def _lose(self, entry: BrokerFilter, code: int) -> None:
         """The broker does not take a filter any more that clients have."""
         gateway, members = self._gateway, list(entry.members)
         if not members:
@@ -405,7 +405,7 @@ class BrokerLink(MqttOwner):
             else:
                 return
 
-    def _ask_again(self, entry: Filter) -> None:
+    def _ask_again(self, entry: BrokerFilter) -> None:
         entry.ask_again()
         if entry.joining:
             self._ask(entry)

@@ -28,7 +28,7 @@ from triagemq.network.openflow.encoding import (
     VERSION_BITMAP,
     WITH_MASK,
 )
-from triagemq.network.openflow.rules import Copy, RateLimit, Rule, matching
+from triagemq.network.openflow.rules import OutputAction, RateLimit, Rule, matching
 
 _FIELD_NAMES = {number: name for name, (number, _) in FIELDS.items()}
 _NUMBERS = frozenset({"in_port", "eth_type", "ip_dscp", "ip_proto", "udp_dst"})
@@ -177,7 +177,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
     _, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_ENTRY.unpack_from(octets)
     fields, is_foreign, behind = _read_match(octets, _FLOW_ENTRY.size)
     is_foreign |= bool(idle or hard)
-    copies: list[Copy] = []
+    copies: list[OutputAction] = []
     mark = meter = next_table = None
     for kind, begin, end in _read_parts(octets, behind, len(octets)):
         if kind == USE_METER:
@@ -187,7 +187,7 @@ def _flow_entry(octets: bytes) -> FlowEntry:
         elif kind == APPLY_ACTIONS:
             for action, first, _ in _read_parts(octets, begin + 4, end):
                 if action == OUTPUT:
-                    copies.append(Copy(struct.unpack_from("!I", octets, first)[0], mark))
+                    copies.append(OutputAction(struct.unpack_from("!I", octets, first)[0], mark))
                 elif action == SET_FIELD and octets[first : first + 4] == _MARK:
                     mark = octets[first + 4]
                 else:

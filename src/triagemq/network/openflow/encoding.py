@@ -11,7 +11,7 @@ import ipaddress
 import struct
 from enum import IntEnum
 
-from triagemq.network.openflow.rules import CONTROLLER, Copy, Match, RateLimit, Rule
+from triagemq.network.openflow.rules import CONTROLLER, Match, OutputAction, RateLimit, Rule
 
 VERSION = 4
 """OpenFlow 1.3 on the wire."""
@@ -159,7 +159,7 @@ def _flow_mod(command: int, cookie: int, cookie_mask: int, table: int, priority:
 
 
 @functools.lru_cache(1 << 12)
-def _instruction_octets(copies: tuple[Copy, ...], next_table: int | None, meter: int | None) -> bytes:
+def _instruction_octets(copies: tuple[OutputAction, ...], next_table: int | None, meter: int | None) -> bytes:
     actions, before = b"", None
     for port, mark in copies:
         if mark is not None and mark != before:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from triagemq.network.openflow.rules import (
     CONTROLLER,
-    Copy,
     Kind,
     Match,
+    OutputAction,
     RateLimit,
     Rule,
     RuleKey,
@@ -55,10 +55,10 @@ def _rule(kind: Kind, match: Match = (), **actions: object) -> Rule:
     return Rule(kind.table, kind.priority, match, **actions)  # type: ignore[arg-type]
 
 
-DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), copies=(Copy(CONTROLLER),))
+DISCOVERY_RULE = _rule(Kind.DISCOVERY, matching(eth_type=LINK_DISCOVERY), copies=(OutputAction(CONTROLLER),))
 """What a switch needs first: without it no link is found."""
 
-_LEARN_RULE = _rule(Kind.LEARN, copies=(Copy(CONTROLLER),), next_table=1)
+_LEARN_RULE = _rule(Kind.LEARN, copies=(OutputAction(CONTROLLER),), next_table=1)
 
 
 def base_rules(routes: ShortestPaths) -> _Rules:
@@ -68,7 +68,7 @@ def base_rules(routes: ShortestPaths) -> _Rules:
         switch: [
             DISCOVERY_RULE,
             _LEARN_RULE,
-            _rule(Kind.FLOOD, copies=tuple(map(Copy, sorted(routes.flood_ports(switch))))),
+            _rule(Kind.FLOOD, copies=tuple(map(OutputAction, sorted(routes.flood_ports(switch))))),
             *(
                 _rule(Kind.LINK, matching(in_port=here.port), next_table=1)
                 for here in sorted({*network.links, *network.reserved})
@@ -90,7 +90,7 @@ def base_rules(routes: ShortestPaths) -> _Rules:
                 _rule(
                     Kind.UNICAST,
                     matching(eth_dst=ethernet),
-                    copies=(Copy(home_port if at_home else port),),
+                    copies=(OutputAction(home_port if at_home else port),),
                     hops=hops,
                     first_output=home_port if at_home else routes.tree_port(switch, home),
                 )
@@ -131,11 +131,11 @@ def topic_rules(
     pretends to be the source's. What comes from a source that has moved to a switch without copies is flooded until
     there is a plan for it.
     """
-    copies: dict[int, list[tuple[Copy, LimitedFlow]]] = {}
+    copies: dict[int, list[tuple[OutputAction, LimitedFlow]]] = {}
     for each in flows:
         at = places.get(each.flow.port)
         if at is not None and at.switch in routes.network.ports:
-            copy = Copy(at.port, class_mark(each.flow.priority_class))
+            copy = OutputAction(at.port, class_mark(each.flow.priority_class))
             copies.setdefault(at.switch, []).append((copy, each))
     outputs = {switch: [copy for copy, _ in some] for switch, some in copies.items()}
     fields = {**address_fields(key.address), "udp_dst": key.udp_port}
@@ -216,9 +216,9 @@ def prefix_rules(
         covering = (each for each in flows if each.udp_port == key.udp_port and prefixes[each].covers(prefix))
         for other in sorted(covering, key=lambda each: prefixes[each].length):
             at_ports |= classes[other]
-        copies: dict[int, list[Copy]] = {}
+        copies: dict[int, list[OutputAction]] = {}
         for at in sorted(at_ports):
-            copies.setdefault(at.switch, []).append(Copy(at.port, class_mark(at_ports[at])))
+            copies.setdefault(at.switch, []).append(OutputAction(at.port, class_mark(at_ports[at])))
         for switch in {at.switch for at in classes[key]}:
             rule = Rule(
                 Kind.PREFIX.table,
@@ -247,7 +247,9 @@ def _masked(address: str, length: int) -> str:
     return f"{address}/{ipaddress.IPv6Address((1 << 128) - (1 << 128 - length))}"
 
 
-def _switches_behind(routes: ShortestPaths, copies: Mapping[int, Collection[Copy]], switch: int) -> int:
+def _switches_behind(
+    routes: ShortestPaths, copies: Mapping[int, Collection[OutputAction]], switch: int
+) -> int:
     """How many switches copies pass after this one, at most."""
     seen, frontier, count = {switch}, [switch], -1
     while frontier:

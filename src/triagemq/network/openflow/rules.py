@@ -88,7 +88,7 @@ class RateLimit:
         return cls(kilobits_per_second, burst_kilobits)
 
 
-class Copy(NamedTuple):
+class OutputAction(NamedTuple):
     """Where a copy of a packet leaves, and its DSCP there; None: the one it came with."""
 
     port: int
@@ -115,7 +115,7 @@ class Rule:
     table: int
     priority: int
     match: Match
-    copies: tuple[Copy, ...] = ()
+    copies: tuple[OutputAction, ...] = ()
     limit: RateLimit | None = None
     next_table: int | None = None
     is_foreign: bool = False
@@ -213,8 +213,8 @@ def cookie_of(rule: Rule) -> int:
 def steps(before: RuleSets, after: RuleSets) -> list[Step]:
     """What to do, in order, on switches that have `before`; nothing where both are the same.
 
-    >>> from triagemq.network.openflow.rules import Copy, Rule
-    >>> old, new = Rule(1, 300, (), (Copy(1),)), Rule(1, 300, (), (Copy(2),))
+    >>> from triagemq.network.openflow.rules import OutputAction, Rule
+    >>> old, new = Rule(1, 300, (), (OutputAction(1),)), Rule(1, 300, (), (OutputAction(2),))
     >>> steps({1: {old.key: old}}, {1: {new.key: new}}) == [(Put(1, new),)]
     True
     >>> steps({1: {old.key: old}}, {1: {old.key: old}})
@@ -231,7 +231,7 @@ def steps(before: RuleSets, after: RuleSets) -> list[Step]:
             old = old_rules.get(rule.key)
             if rule.kind is not Kind.FLOOD:
                 if old is None and rule.first_output is not None:
-                    introducing.append(Put(switch, replace(rule, copies=(Copy(rule.first_output),))))
+                    introducing.append(Put(switch, replace(rule, copies=(OutputAction(rule.first_output),))))
                     if introducing[-1].rule == rule:
                         continue
                 by_hops.setdefault(rule.hops, []).append(Put(switch, rule))
