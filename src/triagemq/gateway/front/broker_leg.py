@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from triagemq.gateway.front.connection import ClientConnection
+from typing import Protocol
 
 _MOST_TO_BROKER_BYTES = 1 << 20
+
+
+class BrokerLegOwner(Protocol):
+    """The client in whose name it is."""
+
+    def broker_made(self, leg: BrokerLeg) -> None: ...
+
+    def broker_data(self, leg: BrokerLeg, data: bytes) -> None: ...
+
+    def broker_lost(self, leg: BrokerLeg) -> None: ...
+
+    def broker_congested(self, leg: BrokerLeg) -> None: ...
 
 
 class BrokerLeg(asyncio.Protocol):
     """Its octets go to the client, until it is closed from this side."""
 
-    def __init__(self, client: ClientConnection) -> None:
+    def __init__(self, client: BrokerLegOwner) -> None:
         self.is_congested = self.is_open = False
         self._client = client
         self._transport: asyncio.Transport | None = None

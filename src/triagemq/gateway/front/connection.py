@@ -12,8 +12,8 @@ import contextlib
 import fcntl
 import os
 import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Protocol
 
 from triagemq.datagrams import CONTROL_DSCP, dscp_mark
 from triagemq.gateway.core.delivery import drop_as_planned, interval_ns
@@ -43,7 +43,7 @@ from triagemq.plan.dataplane import FlowKey, OutgoingPacket, Treatment
 from triagemq.trace.schema import Outcome
 
 if TYPE_CHECKING:
-    from triagemq.gateway.front.server import Front
+    from triagemq.gateway.core import GatewayCore
 
 NOT_SENT_BYTES = 16 << 10
 """What may wait in a client's socket without having been sent."""
@@ -58,10 +58,46 @@ _UNSENT = 0x894B
 _NOTSENT_LOWAT = 25
 
 
+class ConnectionOwner(Protocol):
+    """What a connection needs of the front: the broker, the ports, and room."""
+
+    core: GatewayCore
+    tick: Callable[[], None]
+    broker_version: int
+    marks_control: bool
+    most_packet_bytes: int
+
+    def made(self, connection: ClientConnection) -> bool: ...
+
+    def accepted(self, connection: ClientConnection) -> None: ...
+
+    def filters_changed(self, connection: ClientConnection) -> None: ...
+
+    def ended(self, connection: ClientConnection) -> None: ...
+
+    def writes(self, connection: ClientConnection) -> None: ...
+
+    def broker_is_old(self) -> None: ...
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+    async def connect(self, leg: BrokerLeg) -> None: ...
+
+    def segment_bytes(self, key: FlowKey) -> int: ...
+
+    def most_waiting(self, key: FlowKey) -> float: ...
+
+    def packed_bytes(self, key: FlowKey) -> int: ...
+
+    def send(self, packet: OutgoingPacket) -> None: ...
+
+    def flush(self) -> None: ...
+
+
 class ClientConnection(asyncio.Protocol):
     """A client, from its first octet to its last; a DownlinkOwner and a Recipient."""
 
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: ConnectionOwner) -> None:
         self.number = 0
         """Among the connections to the broker that there are now."""
         self.subscriber = ""
