@@ -62,7 +62,7 @@ def test_a_trace_says_what_the_simulation_says_and_replays_to_the_same(folder: P
     assert trace.plan_text is not None
     replayed = run_json("simulate", "t2.yaml", "--replay", "trace", folder=folder)
     assert replayed["publications"] == 20_000
-    told = ("--recorded-fates", "--seed", "7", "--warmup", "0")
+    told = ("--recorded-losses", "--seed", "7", "--warmup", "0")
     again = run_json("simulate", "t2.yaml", "--replay", "trace", *told, folder=folder)
     assert again["deliveries"] == trace.counts()["delivered"] < again["copies"]
 

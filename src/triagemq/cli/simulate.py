@@ -91,6 +91,7 @@ def simulate(
     recorded_losses: Annotated[
         bool,
         typer.Option(
+            "--recorded-losses",
             "--recorded-fates",
             help="With --replay: drop and lose the copies that were dropped on purpose and lost there, and no others.",
         ),
@@ -160,7 +161,7 @@ def simulate(
     recorded = losses = None
     if recorded_losses:
         if replay is None:
-            raise ParameterError("--recorded-fates", "needs a trace that recorded them: give --replay, too")
+            raise ParameterError("--recorded-losses", "needs a trace that recorded them: give --replay, too")
         happened = recording(replay, scenario)
         recorded, losses = happened.publications, happened.losses
     elif replay is not None:

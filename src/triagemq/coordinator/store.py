@@ -376,7 +376,7 @@ _Arguments = TypeVarTuple("_Arguments")
 
 @dataclass(frozen=True, slots=True)
 class OperatorDecision:
-    """What an operator has decided on, who, and when; nobody ever has while there is no author."""
+    """What an operator has decided on, who, and when; without an author, none has."""
 
     value: str = ""
     author: str = ""

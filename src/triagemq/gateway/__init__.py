@@ -17,7 +17,7 @@ The process, managed by a coordinator, or with files in its place:
 process, config              its start
 joining                      how it finds a coordinator elsewhere
 managed                      puts the desired state in force, stores it (stored_state), and reports counts
-observed                     clients that nobody has announced, for the coordinator's policy
+observed                     unannounced clients, for the coordinator's policy
 policy                       classes, drops and rights, by that state, or by priorities and tokens
 binder                       addresses of clients become flows of the data plane, in it or elsewhere
 queue_control                rates of the queues of ports, divided anew by the delays in them

@@ -127,7 +127,7 @@ class ManagedGateway:
         self.unbound = 0
         """Clients at addresses that the data plane cannot send to."""
         self.observed = ObservedClients()
-        """Clients that subscribe and that nobody announces, of all protocols."""
+        """Unannounced clients that subscribe, of all protocols."""
         numbers, self._port_numbers, scenario_text, fingerprint = numbering(config)
         self.trace_directory = None if config.trace is None else next_run(Path(config.trace))
         self._trace = None

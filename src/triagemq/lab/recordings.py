@@ -1,4 +1,4 @@
-"""What a trace recorded, for a box to play and a simulation to repeat: events, and the fates of their copies."""
+"""What a trace recorded, for a box to play and a simulation to repeat: events, and the losses of their copies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COLUMNS = ("event", "subscription", "outcome", "hop")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """What `simulate` takes as replay and fates."""
+    """What `simulate` takes as replay and losses."""
 
     publications: dict[str, Any]
     losses: RecordedLosses
@@ -60,7 +60,7 @@ def recorded_at_hosts(path: Path, scenario: Scenario, from_ns: int) -> dict[str,
 def recorded_losses(
     scenario: Scenario, publication: Integers, table: Mapping[str, ArrayLike]
 ) -> RecordedLosses:
-    """Fates of the copies of events (`publication` has one entry for each).
+    """Losses of the copies of events (`publication` has one entry for each).
 
     The table has those that are dropped on purpose or lost on a link: event (its row in the replay), subscription,
     outcome (of a Trace) and hop (which port of its path it is lost behind; -1 for before the first).

@@ -1,4 +1,4 @@
-"""Data planes: what carries out a plan with packets. Instructions come in; packets, counters and fates go out.
+"""Data planes: what carries out a plan with packets. Instructions come in; packets, counters and outcomes go out.
 
 state       ports and flows as instructions leave them: a data plane checks a change there first
 embedded/   paced ports inside the gateway's process; needs nothing

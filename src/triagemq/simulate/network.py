@@ -215,7 +215,7 @@ def _integers(values: Any) -> Integers:
 class RecordedLosses(NamedTuple):
     """One octet a copy: those of an event begin at `first`, in the order of its topic's subscriptions (`rank`).
 
-    All are empty where fates are drawn. `lost_at_source` marks events that reached no broker.
+    All are empty where losses are drawn. `lost_at_source` marks events that reached no broker.
     """
 
     first: NDArray[np.int64]

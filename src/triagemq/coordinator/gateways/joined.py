@@ -91,7 +91,7 @@ class Gateways:
         self._joining: set[str] = set()
         self._topics = TopicIncrements()
         self.observed = ObservedSubscribers()
-        """Clients that nobody has announced."""
+        """Unannounced clients."""
         self._orders: Orders | None = None
         self._refit_due = False
         self._constraints: PortConstraints = {}

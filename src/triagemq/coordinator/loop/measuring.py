@@ -106,7 +106,7 @@ class Measuring:
             what = each.kind.replace("_measured", "").replace("_", " ")
             self._on_change(f"measured {what} of port {each.subject} from {each.before} to {each.after}")
         if self._gateways.observed.take_changed():
-            self._on_change("clients that nobody has announced come, change or go")
+            self._on_change("unannounced clients come, change or go")
         if flows:
             self._ports.count(now, measured.flows, measured.epoch)
             before, self.latest = self.latest, measured

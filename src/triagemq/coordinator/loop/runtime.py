@@ -257,7 +257,7 @@ class Runtime:
             self.planning_since = None
 
     async def _first_measurement(self) -> None:
-        """Wait a moment for it: after a restart it names the clients that nobody announces, who are served already."""
+        """Wait a moment for it: after a restart it names the unannounced clients, which are served already."""
         end_at = time.monotonic() + FIRST_LOOK_SECONDS
         while self.measuring.latest is None and time.monotonic() < end_at:
             await asyncio.sleep(_APPLIED_LOOK_SECONDS)

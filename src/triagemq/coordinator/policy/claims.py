@@ -19,7 +19,7 @@ from triagemq.mqttsn.filters import intersection, within
 _MOST_SHOWN = 5
 _WORTHLESS = Utility("linear", 0.0)
 ORDINARY = Utility("log", 1.0)
-"""What a subscription is worth that nobody states terms of."""
+"""What a subscription without terms is worth."""
 
 ClientId = Annotated[str, Text(65_535, fit=str.isprintable, unfit="has characters that cannot be printed")]
 

@@ -95,7 +95,7 @@ def stored_policy(store: Store) -> OperatorPolicy:
     try:
         return parse_policy(text, POLICY) if text else NO_POLICY
     except ScenarioError as error:
-        _LOG.warning("the stored policy is not valid any more, and nobody goes by it: %s", error)
+        _LOG.warning("the stored policy is not valid any more, and not in force: %s", error)
         return NO_POLICY
 
 

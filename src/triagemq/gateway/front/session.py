@@ -389,7 +389,7 @@ class FrontSession:
                 self.client_id = assigned.decode(errors="replace")
             if self._translates:
                 if found.get(SERVER_KEEP_ALIVE) is not None:
-                    # Only a client of MQTT 5 can be told of it.
+                    # Only a client of MQTT 5 can know of it.
                     self._dial_in_4(is_old=False)
                     return False
                 self._broker_window = found.get(RECEIVE_MAXIMUM) or 0xFFFF

@@ -1,6 +1,6 @@
 """The embedded data plane: paced strict-priority output ports inside the gateway's process, without privileges.
 
-plane        instructions and packets in; datagrams to a sender, and their fates, out
+plane        instructions and packets in; datagrams to a sender, and their outcomes, out
 output_port  one port: queues, buffer and transmitter, without a clock
 queue rates       ports whose queues have a bandwidth each
 """
