@@ -1,4 +1,5 @@
-"""docs/reference/scenario-files.md, with promises.md for what promises need, has every key of a scenario file."""
+"""docs/reference/scenario-files.md, with promises.md for what promises need, has every key of a scenario file; those of a
+policy file are in its guide."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from triagemq.coordinator.policy.files import PolicyFile
 from triagemq.scenario.files.document import FileEntry, ScenarioFile
 from triagemq.scenario.files.rows import PUBLICATION_COLUMNS, SUBSCRIPTION_COLUMNS
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
 SAID = {
     word
-    for page in ("scenario-files.md", "promises.md")
+    for page in ("scenario-files.md", "promises.md", "../guides/policy.md")
     for text in re.findall(r"```yaml.*?```|`[^`\n]+`", (REFERENCE / page).read_text(), re.DOTALL)
     for word in re.findall(r"\w+", text)
 }
@@ -30,7 +32,7 @@ def test_the_pages_have_every_key_of(entry: type[FileEntry]) -> None:
 
 
 def test_all_of_a_file_is_looked_at() -> None:
-    assert ScenarioFile in entries(FileEntry)
+    assert {ScenarioFile, PolicyFile} <= entries(FileEntry)
     assert len(entries(FileEntry)) > 15
 
 
