@@ -1,5 +1,4 @@
-"""docs/reference/scenario-files.md, with promises.md for what promises need, has every key of a scenario file; those of a
-policy file are in its guide."""
+"""docs/reference/scenario-files.md has every key of a scenario file, promises.md and the guide of policies the others."""
 
 from __future__ import annotations
 
