@@ -1,4 +1,4 @@
-"""docs/reference/scenario-files.md has every key of a scenario file, promises.md and the guide of policies the others."""
+"""docs/reference/scenario-files.md has every key of a scenario, promises.md and the guide of policies have the others."""
 
 from __future__ import annotations
 
