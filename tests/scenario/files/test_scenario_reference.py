@@ -1,4 +1,4 @@
-"""docs/reference/scenario-files.md has every key of a scenario, promises.md and the guide of policies have the others."""
+"""docs/reference has every key of a scenario file: scenario-files.md, promises.md, and the guide of policies theirs."""
 
 from __future__ import annotations
 
